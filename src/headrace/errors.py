@@ -1,0 +1,54 @@
+"""Every error headrace raises.
+
+    HeadraceError
+    ├── SettingsError     the request is wrong: a setting, a flag, a configuration key        exit 2
+    │   └── MissingExtra  an optional dependency is not installed                             exit 2
+    ├── InputError        the source data cannot be read as asked                             exit 1
+    ├── CorruptShard      bytes on disk are not the bytes that were published                 exit 1
+    ├── StoreError        the storage failed: full, read-only, not permitted                  exit 1
+    ├── RunBusy           another live process is working on the same run                     exit 1
+    └── StreamError       a stream cannot go on: topology, state or position do not fit       exit 1
+
+A message has four parts: what is wrong, where (file, row group, line, column), the value, what to do.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Base of everything headrace raises on purpose."""
+
+    exit_code = 1
+
+
+class SettingsError(HeadraceError):
+    """The request is wrong: a setting, a flag or a configuration key."""
+
+    exit_code = 2
+
+
+class MissingExtra(SettingsError):
+    """An optional dependency is not installed; the message names the extra."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"{module} is not installed; install it with: pip install 'headrace[{extra}]'")
+
+
+class InputError(HeadraceError):
+    """The source data cannot be read as asked."""
+
+
+class CorruptShard(HeadraceError):
+    """Bytes on disk are not the bytes that were published."""
+
+
+class StoreError(HeadraceError):
+    """The storage failed: full, read-only, not permitted."""
+
+
+class RunBusy(HeadraceError):
+    """Another live process is working on the same run."""
+
+
+class StreamError(HeadraceError):
+    """A stream cannot go on: topology, state or position do not fit."""
