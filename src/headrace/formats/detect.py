@@ -1,0 +1,107 @@
+"""What a file is: its format and compression, from name and content together.
+
+The name says what the file should be, the first bytes say what it is. Where they disagree, nobody can know which
+is right, so that is an error that states both.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.errors import InputError
+
+Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
+Compression = Literal["none", "gz", "zst"]
+
+_MAGIC: tuple[tuple[bytes, str], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
+_OTHER_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"PK\x03\x04", "a zip archive"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ", "xz"),
+    (b"ARROW1", "an Arrow file"),
+    (b"ORC", "ORC"),
+    (b"Obj\x01", "Avro"),
+)
+_NAME = re.compile(r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$")
+_ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The format of a file and how its bytes are compressed as a whole."""
+
+    format: Format
+    compression: Compression
+
+    @property
+    def extension(self) -> str:
+        """File name extension, e.g. ".csv.gz"."""
+        return f".{self.format}" + ("" if self.compression == "none" else f".{self.compression}")
+
+
+def kind_of_name(name: str) -> Kind | None:
+    """What a file name promises, or None if it is no data file of ours."""
+    match = _NAME.match(name.lower())
+    if match is None or name.startswith((".", "_")):
+        return None
+    format_ = match["format"]
+    return Kind("jsonl" if format_ == "ndjson" else format_, match["compression"] or "none")  # type: ignore[arg-type]  # the pattern admits only these words
+
+
+def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
+    """A stream of the decompressed bytes; a cut or damaged stream raises `OSError` on read, never ends early."""
+    return pa.input_stream(str(path), compression=_ARROW_CODEC.get(compression))
+
+
+def detect(path: Path) -> Kind:
+    """Format and compression of a file, name and content agreeing.
+
+    Reads a few hundred bytes. Raises `InputError` on disagreement or an unknown name.
+    """
+    kind = kind_of_name(path.name)
+    if kind is None:
+        raise InputError(
+            f"{path}: cannot tell the format from the name; use .csv, .tsv, .jsonl, .json or .parquet, "
+            f"each optionally followed by .gz or .zst"
+        )
+    with path.open("rb") as file:
+        head = file.read(16)
+    _check_compression(path, kind, head)
+    with open_bytes(path, kind.compression) as stream:
+        try:
+            start = stream.read(4096)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again") from error
+    if start:
+        _check_content(path, kind, start)
+    return kind
+
+
+def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
+    found = next((name for magic, name in _MAGIC if head.startswith(magic)), "none")
+    if head and found != kind.compression:
+        says = {"none": "not compressed", "gz": "gzip", "zst": "zstd"}
+        raise InputError(
+            f"{path}: the name says {says[kind.compression]}, the bytes say {says[found]}; rename it to what it is"
+        )
+
+
+def _check_content(path: Path, kind: Kind, start: bytes) -> None:
+    other = next((name for magic, name in _OTHER_MAGIC if start.startswith(magic)), None)
+    if start.startswith(b"PAR1"):
+        content = "parquet"
+    elif other is not None:
+        content = other
+    else:
+        text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+        content = "json" if text[:1] == b"{" and text[1:].lstrip()[:1] in (b'"', b"}") else "text"
+        if text[:1] == b"[" and kind.format in ("json", "jsonl"):
+            content = "json"
+    expected = {"parquet": "parquet", "csv": "text", "tsv": "text", "jsonl": "json", "json": "json"}[kind.format]
+    if content != expected:
+        raise InputError(f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is")

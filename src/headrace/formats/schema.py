@@ -1,0 +1,94 @@
+"""Column types: their words, and which types hold which without loss. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from headrace.errors import SettingsError
+
+TYPES: Mapping[str, pa.DataType] = {
+    "text": pa.string(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+}
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def type_named(word: str) -> pa.DataType:
+    """The Arrow type of a word such as "int64" or "text". Raises `SettingsError` on others."""
+    try:
+        return TYPES[word]
+    except KeyError:
+        raise SettingsError(f"type {word!r} is not known; use one of {', '.join(TYPES)}") from None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type as headrace writes it: one form of text and binary, dictionaries as their values."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if is_text(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(plain(kind.value_type))
+    return kind
+
+
+def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The smallest type that holds every value of both without loss, or None.
+
+    Numbers never become text and text never a number: 7 and "007" are different values.
+    """
+    a, b = plain(a), plain(b)
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        return _integer_holding(a, b)
+    if pa.types.is_floating(a) and pa.types.is_floating(b):
+        return a if a.bit_width >= b.bit_width else b
+    for float_, other in ((a, b), (b, a)):
+        if pa.types.is_floating(float_) and pa.types.is_integer(other) and other.bit_width <= 32:
+            return pa.float64() if other.bit_width == 32 or float_.bit_width == 64 else pa.float32()
+    for date, stamp in ((a, b), (b, a)):
+        if pa.types.is_date(date) and pa.types.is_timestamp(stamp) and stamp.tz is None:
+            return stamp if stamp.unit != "ns" else None  # nanoseconds reach from 1677 to 2262 only
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz and "ns" not in (a.unit, b.unit):
+        return a if _UNITS.index(a.unit) >= _UNITS.index(b.unit) else b
+    return None
+
+
+def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    signed = [pa.types.is_signed_integer(kind) for kind in (a, b)]
+    if signed[0] == signed[1]:
+        return a if a.bit_width >= b.bit_width else b
+    signed_bits = a.bit_width if signed[0] else b.bit_width
+    unsigned_bits = b.bit_width if signed[0] else a.bit_width
+    bits = max(signed_bits, 2 * unsigned_bits)
+    return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
+
+
+def describe(schema: pa.Schema) -> list[dict[str, object]]:
+    """A schema as JSON: name, type word, whether it may hold nulls."""
+    words = {kind: word for word, kind in TYPES.items()}
+    return [{"name": f.name, "type": words.get(f.type, str(f.type)), "nullable": f.nullable} for f in schema]

@@ -1,0 +1,55 @@
+"""What is known of one source shard before its rows are read, and the chunks it is read in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.formats.detect import Kind
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a delimited text file is written. `header_bytes` counts decompressed bytes, byte-order mark included."""
+
+    separator: str
+    newline: str
+    bom: bool
+    header_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One source file, surveyed.
+
+    name: path relative to the source root, with forward slashes; the stable identity of the shard.
+    size, mtime_ns: as seen when surveyed; a change while reading is an error.
+    schema: its own columns, `__DOT__` already read as a dot.
+    null_columns: columns that may hold nulls (all, where the format does not say).
+    """
+
+    path: Path
+    name: str
+    size: int
+    mtime_ns: int
+    kind: Kind
+    schema: pa.Schema
+    null_columns: frozenset[str]
+    dialect: Dialect | None = None
+
+
+class Chunk(Protocol):
+    """Consecutive rows of a shard, held in memory."""
+
+    first_row: int
+    rows: int
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows as columns, of the shard's own types; all columns in file order, or the given ones."""
+
+    def records(self) -> pa.LargeBinaryArray | None:
+        """Each row's bytes as they stand in the file, line end included; None where rows have no bytes of their own."""

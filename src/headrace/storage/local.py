@@ -1,0 +1,163 @@
+"""Files on a local file system: publish whole, publish once.
+
+A name that is visible is whole: bytes go to a unique temporary name in the same directory, are synced, and are then
+linked to their name without overwrite. Exactly one writer of a name wins; the directory is synced by the caller once
+per batch of names (`sync_directory`), before anything refers to them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.digest import sha256_file
+from headrace.errors import CorruptShard, StoreError
+
+TEMP_PREFIX = ".tmp-"
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
+    errno.EDQUOT: "the quota is used up; free space and run the same command again: finished shards are kept",
+    errno.EROFS: "the file system is read-only; choose another output directory",
+    errno.EACCES: "permission denied; choose an output directory you may write to",
+    errno.EPERM: "not permitted; choose an output directory you may write to",
+    errno.ENOTDIR: "a part of this path is a file; choose another output directory",
+}
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the enclosed writes into a `StoreError` that names the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0)
+        if advice is None:
+            raise StoreError(f"{path}: cannot write ({error}); check the disk and run again") from error
+        raise StoreError(f"{path}: {advice}") from error
+
+
+def make_directory(path: Path) -> Path:
+    """Make a directory and its parents; an existing one is fine."""
+    with storing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def temporary_for(target: Path) -> Path:
+    """A name beside `target` that no other attempt uses. Not created."""
+    return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
+
+    If `target` exists with the same bytes this is success (another attempt finished first).
+    Raises `CorruptShard` if it exists with other bytes.
+    """
+    with storing(target):
+        _sync(temporary)
+        try:
+            _link_new(temporary, target)
+        except FileExistsError:
+            if sha256_file(temporary) != sha256_file(target):
+                raise CorruptShard(
+                    f"{target}: exists with other bytes than this run makes; it is damaged or was made by other "
+                    f"library versions; delete {target.name} (or run `headrace gc --incomplete`) and run again"
+                ) from None
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+
+def write_new(target: Path, data: bytes) -> None:
+    """Publish bytes under a name: see `publish`."""
+    temporary = temporary_for(target)
+    try:
+        with storing(target):
+            temporary.write_bytes(data)
+        publish(temporary, target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def alias(existing: Path, target: Path) -> None:
+    """Give a published file a second name: a hard link, or a copy where links are not possible."""
+    with storing(target):
+        try:
+            os.link(existing, target)
+        except FileExistsError:
+            if not os.path.samefile(existing, target) and sha256_file(existing) != sha256_file(target):
+                raise CorruptShard(
+                    f"{target}: exists and differs from {existing}; delete it and run again"
+                ) from None
+        except OSError:
+            temporary = temporary_for(target)
+            try:
+                with existing.open("rb") as source, temporary.open("xb") as copy:
+                    while chunk := source.read(1 << 20):
+                        copy.write(chunk)
+                publish(temporary, target)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
+
+
+def point(link: Path, target: Path) -> None:
+    """Make `link` a relative symbolic link to `target`, replacing an older link in one step.
+
+    Raises `StoreError` if `link` is a real file or directory.
+    """
+    if link.exists() and not link.is_symlink():
+        raise StoreError(f"{link}: is not a link made by headrace; move it away and run again")
+    temporary = temporary_for(link)
+    with storing(link):
+        os.symlink(os.path.relpath(target, link.parent), temporary, target_is_directory=True)
+        os.replace(temporary, link)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with storing(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def strays(root: Path) -> list[Path]:
+    """Temporary files that unfinished attempts left below `root`, sorted."""
+    return sorted(path for path in root.rglob(f"{TEMP_PREFIX}*") if path.is_file() or path.is_symlink())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _link_new(temporary: Path, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+        # A file system without hard links: claim the name exclusively, then move over the claim.
+        claim = target.with_name(f"{TEMP_PREFIX}{target.name}-claim")
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, "exists", str(target))
+            os.rename(temporary, target)
+        finally:
+            claim.unlink()
