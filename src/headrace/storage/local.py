@@ -10,14 +10,17 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard, StoreError
 
 TEMP_PREFIX = ".tmp-"
+
+Sync = Literal["file", "none"]
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
@@ -53,14 +56,20 @@ def temporary_for(target: Path) -> Path:
     return target.with_name(f"{TEMP_PREFIX}{target.name}-{secrets.token_hex(8)}")
 
 
-def publish(temporary: Path, target: Path) -> None:
+def publish(
+    temporary: Path, target: Path, *, sync: Sync = "file", announce: Callable[[str], None] | None = None
+) -> None:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
-    If `target` exists with the same bytes this is success (another attempt finished first).
+    sync="none" is for files that are checked against a digest before they are believed. `announce` hears
+    "synced" and "linked". If `target` exists with the same bytes this is success (another attempt finished first).
     Raises `CorruptShard` if it exists with other bytes.
     """
+    announce = announce or (lambda step: None)
     with storing(target):
-        _sync(temporary)
+        if sync == "file":
+            _sync(temporary)
+        announce("synced")
         try:
             _link_new(temporary, target)
         except FileExistsError:
@@ -72,15 +81,16 @@ def publish(temporary: Path, target: Path) -> None:
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
+        announce("linked")
 
 
-def write_new(target: Path, data: bytes) -> None:
+def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> None:
     """Publish bytes under a name: see `publish`."""
     temporary = temporary_for(target)
     try:
         with storing(target):
             temporary.write_bytes(data)
-        publish(temporary, target)
+        publish(temporary, target, sync=sync)
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -1,0 +1,47 @@
+"""Run independent tasks on threads of this process.
+
+The work of a task happens in pyarrow, polars and numpy, which release the interpreter lock, so threads use all cores
+and share one copy of everything. Results come back in task order. When tasks fail, the error of the first failing
+task in task order is raised, whatever the timing: tasks start in order, and those that started are waited for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def default_workers() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_tasks(tasks: Sequence[Callable[[], Result]], workers: int) -> list[Result]:
+    """Results of all tasks, in task order. Raises the error of the first failing task."""
+    with ThreadPoolExecutor(max_workers=max(1, workers), thread_name_prefix="headrace-task") as pool:
+        futures: list[Future[Result]] = [pool.submit(task) for task in tasks]
+
+        def stop_at_failure(future: Future[Result]) -> None:
+            if not future.cancelled() and future.exception() is not None:
+                for other in futures:
+                    other.cancel()
+
+        for future in futures:
+            future.add_done_callback(stop_at_failure)
+        try:
+            results, cancelled = [], False
+            for future in futures:
+                try:
+                    results.append(future.result())
+                except CancelledError:
+                    cancelled = True  # a later task failed first; go on to it
+            if cancelled:
+                raise AssertionError("a task was cancelled, and none failed")
+            return results
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,181 @@
+"""Parquet: footers, chunks of bounded size, and files made to be trained on.
+
+What we write: columns without nulls declared so, a checksum on every page, row groups of at most 65,536 rows or 8 MiB,
+dictionaries only where they pay. Page checksums are verified on every read of a file that has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.errors import CorruptShard, InputError
+from headrace.formats.delimited import column_name
+from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.schema import is_text, plain
+from headrace.formats.shard import Shard
+
+CHUNK_ROWS = 65_536
+_SAMPLE_ROWS = 4096
+
+
+def survey(path: Path, name: str, kind: Kind) -> Shard:
+    """Columns, types and which columns hold nulls, from the footer alone."""
+    stat = path.stat()
+    with open_file(path, kind) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        names = [column_name(field.name) for field in schema]
+        repeated = sorted({each for each in names if names.count(each) > 1})
+        if repeated:
+            raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+        nulls = {column_name(each) for each in _columns_with_nulls(schema, metadata)}
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+        kind=kind,
+        schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
+        null_columns=frozenset(nulls),
+    )
+
+
+@dataclass
+class ParquetChunk:
+    """Some consecutive rows of a Parquet file; columns are decoded when the chunk is made."""
+
+    data: pa.Table
+    first_row: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.data.num_rows)
+
+    def records(self) -> None:
+        """Parquet rows have no bytes of their own."""
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The decoded columns."""
+        return self.data if columns is None else self.data.select(list(columns))
+
+
+def chunks(shard: Shard, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS) -> Iterator[ParquetChunk]:
+    """The rows of a shard in file order, at most `chunk_rows` at a time."""
+    first_row = 0
+    with open_file(shard.path, shard.kind) as file:
+        raw = {column_name(each): each for each in file.schema_arrow.names}
+        wanted = shard.schema.names if columns is None else list(columns)
+        schema = pa.schema([shard.schema.field(each) for each in wanted])
+        batches = file.iter_batches(chunk_rows, columns=[raw[each] for each in wanted], use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise InputError(f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again") from error
+            if batch is None:
+                return
+            table = pa.Table.from_batches([batch]).rename_columns(wanted).cast(schema)
+            yield ParquetChunk(table, first_row)
+            first_row += table.num_rows
+
+
+def open_file(path: Path, kind: Kind) -> pq.ParquetFile:
+    """A Parquet file that may be compressed as a whole. Raises `InputError` if it is none."""
+    try:
+        if kind.compression == "none":
+            return pq.ParquetFile(str(path), page_checksum_verification=True)
+        with open_bytes(path, kind.compression) as stream:
+            return pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again") from error
+
+
+def read_block(path: Path, kind: Kind, block: int, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:
+    """One row group as columns of the given types. Raises `CorruptShard` on damaged bytes."""
+    try:
+        with open_file(path, kind) as file:
+            raw = {column_name(each): each for each in file.schema_arrow.names}
+            wanted = schema.names if columns is None else list(columns)
+            table = file.read_row_group(block, columns=[raw[each] for each in wanted], use_threads=False)
+    except (OSError, pa.ArrowInvalid, InputError) as error:
+        raise CorruptShard(f"{path}: row group {block}: {error}; restore the file or prepare the run again") from error
+    table = table.rename_columns(wanted)
+    return table.cast(pa.schema([schema.field(each) for each in wanted]))
+
+
+class ParquetSink:
+    """Writes row groups to a binary file object; options are fixed by the schema and the first row group."""
+
+    def __init__(self, file: Any, schema: pa.Schema, compression: str) -> None:
+        self._file = file
+        self._schema = schema
+        self._compression = compression
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, table: pa.Table) -> None:
+        """One row group."""
+        table = table.cast(self._schema)
+        if self._writer is None:
+            self._writer = self._open(table)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def close(self) -> None:
+        """Write the footer; a file without rows still gets its schema."""
+        if self._writer is None:
+            self._writer = self._open(self._schema.empty_table())
+        self._writer.close()
+
+    def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression=self._compression,
+            use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS)),
+            write_page_checksum=True,
+        )
+
+
+def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:
+    """Columns that may hold nulls: declared nullable, unless every row group's statistics count none."""
+    nulls: set[str] = set()
+    leaves = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    for field in schema:
+        place = leaves.get(field.name)
+        if not field.nullable:
+            continue
+        if place is None:  # nested: its statistics count leaves, not rows
+            nulls.add(field.name)
+            continue
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(place).statistics
+            if statistics is None or not statistics.has_null_count or statistics.null_count:
+                nulls.add(field.name)
+                break
+    return nulls
+
+
+def _columns_worth_a_dictionary(sample: pa.Table) -> list[str]:
+    """Columns whose first rows repeat: at most one distinct value in four rows (one in two for text)."""
+    worth = []
+    for field in sample.schema:
+        if pa.types.is_nested(field.type) or pa.types.is_boolean(field.type) or sample.num_rows < 2:
+            continue
+        distinct = pc.count_distinct(sample[field.name]).as_py()
+        if distinct * (2 if is_text(field.type) else 4) <= sample.num_rows:
+            worth.append(field.name)
+    return worth
+
+
+def row_group_codec(word: str) -> str:
+    """pyarrow's name for a compression word: none, snappy, lz4 or zstd."""
+    return "zstd" if word == "zst" else re.sub("^none$", "NONE", word)

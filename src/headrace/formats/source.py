@@ -1,0 +1,153 @@
+"""The files of a source: found, told apart, surveyed, and of one schema."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.errors import InputError, SettingsError
+from headrace.formats import delimited, jsonl, parquet
+from headrace.formats.detect import detect, kind_of_name
+from headrace.formats.schema import supertype
+from headrace.formats.shard import Chunk, Shard
+
+Drift = Literal["error", "widen"]
+
+
+def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
+    """The files of a source and their names relative to its root, sorted by name, each once.
+
+    Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
+    begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
+    """
+    found: set[Path] = set()
+    for entry in source:
+        path = Path(os.path.expanduser(entry))
+        if path.is_dir():
+            files = [each for each in path.iterdir() if each.is_file() and kind_of_name(each.name)]
+            if not files:
+                raise InputError(f"{path}: holds no .csv, .tsv, .jsonl, .json or .parquet file; give the directory of the shards")
+        elif path.is_file():
+            files = [path]
+        else:
+            files = [Path(each) for each in glob.glob(str(path), recursive=True) if os.path.isfile(each)]
+            if not files:
+                raise InputError(f"{path}: no such file, directory or match; check the path")
+        found.update(Path(os.path.abspath(each)) for each in files)
+    root = Path(os.path.commonpath([each.parent for each in found]))
+    return sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda pair: pair[1])
+
+
+def read_signature(path: Path) -> list[str]:
+    """Column names from a file of one comma-separated line."""
+    try:
+        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
+    if len(lines) != 1:
+        raise SettingsError(f"{path}: a signature is one line of comma-separated column names, this has {len(lines)} lines")
+    return [name.strip() for name in lines[0].split(",")]
+
+
+def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Shard:
+    """Format, columns and types of one file, without reading its rows (JSON excepted)."""
+    try:
+        kind = detect(path)
+        if kind.format in ("csv", "tsv"):
+            return delimited.survey(path, name, kind, signature)
+        if kind.format == "parquet":
+            return parquet.survey(path, name, kind)
+        return jsonl.survey(path, name, kind)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is gone; it was there a moment ago") from error
+    except PermissionError as error:
+        raise InputError(f"{path}: permission denied; make the file readable") from error
+
+
+def read_chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
+    """The rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode."""
+    if shard.kind.format in ("csv", "tsv"):
+        yield from delimited.chunks(shard)
+    elif shard.kind.format == "parquet":
+        yield from parquet.chunks(shard, columns)
+    else:
+        yield from jsonl.chunks(shard)
+    unchanged(shard)
+
+
+def unchanged(shard: Shard) -> None:
+    """Raise `InputError` if the file is not the one that was surveyed."""
+    stat = shard.path.stat()
+    if (stat.st_size, stat.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
+
+
+def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
+    """The one schema of all shards; columns that no shard can hold nulls in are declared so.
+
+    drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by
+    name, absent ones are null, types become the smallest that loses nothing. JSON shards always match by name.
+    Raises `InputError` that names both files.
+    """
+    first = shards[0]
+    fields = {field.name: field.type for field in first.schema}
+    seen_in = dict.fromkeys(fields, first)
+    nulls = set(first.null_columns)
+    by_name = drift == "widen" or all(shard.kind.format in ("jsonl", "json") for shard in shards)
+    for shard in shards[1:]:
+        if not by_name:
+            _same_columns(first, shard)
+        for field in shard.schema:
+            kind = supertype(fields.get(field.name, field.type), field.type)
+            exact = fields.get(field.name, field.type) == field.type or pa.types.is_null(field.type)
+            if pa.types.is_null(fields.get(field.name, field.type)):
+                exact = True
+            if kind is None or (drift == "error" and not exact):
+                hint = "" if kind is None else ' with schema_drift="widen" or'
+                raise InputError(
+                    f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is "
+                    f"{fields[field.name]}; read it{hint} after rewriting one of them"
+                )
+            if field.name not in fields:
+                nulls.add(field.name)
+            fields[field.name] = kind
+            seen_in.setdefault(field.name, shard)
+        nulls |= shard.null_columns | (set(fields) - set(shard.schema.names))
+    # A column of nothing but nulls has no type of its own; text can hold it.
+    typed = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in fields.items()}
+    return pa.schema([pa.field(name, kind, nullable=name in nulls) for name, kind in typed.items()])
+
+
+def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A shard's columns in the common schema: reordered, widened, absent ones null."""
+    if table.schema.equals(schema):
+        return table
+    columns = [
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _same_columns(first: Shard, other: Shard) -> None:
+    if other.schema.names == first.schema.names:
+        return
+    missing = [name for name in first.schema.names if name not in other.schema.names]
+    extra = [name for name in other.schema.names if name not in first.schema.names]
+    what = "; ".join(
+        part
+        for part in (
+            f"lacks {', '.join(missing)}" if missing else "",
+            f"adds {', '.join(extra)}" if extra else "",
+            "" if missing or extra else "has its columns in another order",
+        )
+        if part
+    )
+    raise InputError(
+        f"{other.path}: {what}, compared with {first.path}; correct it, or use schema_drift=\"widen\" to match columns by name"
+    )

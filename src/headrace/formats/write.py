@@ -1,0 +1,185 @@
+"""Write one output shard: blocks in, digest and index rows out.
+
+A writer buffers rows until a block is full (65,536 rows or 8 MiB, whichever is first, fixed by the first rows it
+sees), so blocks are of one size whatever pieces the rows arrive in. The digest is taken on the way to disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.formats import delimited, jsonl, records
+from headrace.formats.compress import compress_block
+from headrace.formats.detect import Compression, Kind
+from headrace.formats.parquet import ParquetSink, row_group_codec
+from headrace.formats.shard import Dialect
+
+BLOCK_ROWS = 65_536
+BLOCK_BYTES = 8 << 20
+
+Keys = npt.NDArray[np.int64]
+Piece = pa.Table | pa.LargeBinaryArray
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a written shard. offset, length: its byte range; key_min, key_max: of the row keys given."""
+
+    first_row: int
+    rows: int
+    offset: int
+    length: int
+    key_min: int | None
+    key_max: int | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished shard file, still under its temporary name."""
+
+    rows: int
+    bytes: int
+    digest: str
+    blocks: tuple[Block, ...]
+
+
+class _HashingFile(io.RawIOBase):
+    """A file opened for writing whose bytes are digested as they pass."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=0)
+        self._digest = hashlib.sha256()
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        done = 0
+        while done < len(view):
+            done += self._file.write(view[done:]) or 0
+        self.written += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.written
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+class _Sink(Protocol):
+    def write(self, piece: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _TextSink:
+    """Text blocks: records as they stand, or tables rendered; each block compressed on its own."""
+
+    def __init__(self, file: _HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression) -> None:
+        self._file, self._render, self._compression = file, render, compression
+        if header:
+            file.write(compress_block(header, compression))
+
+    def write(self, piece: Piece) -> None:
+        data = self._render(piece) if isinstance(piece, pa.Table) else records.joined(piece)
+        self._file.write(compress_block(data, self._compression))
+
+    def close(self) -> None:
+        if not self._file.written and self._compression != "none":
+            self._file.write(compress_block(b"", self._compression))
+
+
+class ShardWriter:
+    """One output shard under a temporary name. Use as a context manager; on an error the file is removed."""
+
+    def __init__(
+        self, path: Path, *, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str = "lz4"
+    ) -> None:
+        self.path = path
+        self._file = _HashingFile(path)
+        self._sink = self._open_sink(kind, schema, dialect, parquet_compression)
+        self._pieces: list[tuple[Piece, Keys | None]] = []
+        self._pending = 0
+        self._block_rows = 0
+        self._blocks: list[Block] = []
+        self._rows = 0
+
+    def _open_sink(self, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str) -> _Sink:
+        if kind.format == "parquet":
+            return ParquetSink(self._file, schema, row_group_codec(parquet_compression))
+        if kind.format in ("csv", "tsv"):
+            assert dialect is not None
+            header = delimited.header_bytes(schema.names, dialect)
+            return _TextSink(self._file, header, lambda table: delimited.render(table, dialect), kind.compression)
+        return _TextSink(self._file, b"", jsonl.render, kind.compression)
+
+    def append(self, piece: Piece, keys: Keys | None = None) -> None:
+        """Add rows: a table of the writer's columns, or records to be copied. keys: one int64 per row, for statistics."""
+        if len(piece) == 0:
+            return
+        if not self._block_rows:
+            self._block_rows = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, piece.nbytes / len(piece)))))
+        start = 0
+        while start < len(piece):
+            take = min(self._block_rows - self._pending, len(piece) - start)
+            self._pieces.append((piece.slice(start, take), None if keys is None else keys[start : start + take]))
+            self._pending += take
+            start += take
+            if self._pending == self._block_rows:
+                self._flush()
+
+    def _flush(self) -> None:
+        pieces = [piece for piece, _ in self._pieces]
+        if len(pieces) == 1:
+            whole = pieces[0]
+        else:
+            whole = pa.concat_tables(pieces) if isinstance(pieces[0], pa.Table) else pa.concat_arrays(pieces)
+        keys = [each for _, each in self._pieces if each is not None]
+        offset = self._file.written
+        self._sink.write(whole)
+        self._blocks.append(
+            Block(
+                first_row=self._rows,
+                rows=self._pending,
+                offset=offset,
+                length=self._file.written - offset,
+                key_min=min(int(each.min()) for each in keys) if keys else None,
+                key_max=max(int(each.max()) for each in keys) if keys else None,
+            )
+        )
+        self._rows += self._pending
+        self._pieces, self._pending = [], 0
+
+    def finish(self) -> Written:
+        """Write what is left and the footer, close the file."""
+        if self._pending:
+            self._flush()
+        self._sink.close()
+        self._file.close()
+        return Written(self._rows, self._file.written, self._file.hexdigest(), tuple(self._blocks))
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._file.close()
+            self.path.unlink(missing_ok=True)

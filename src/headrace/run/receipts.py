@@ -1,0 +1,70 @@
+"""Receipts: the record of one finished task, and the proof that its files are still what it made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.digest import canonical_json, sha256_file
+from headrace.storage import local
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One published file of a task: path relative to the run directory."""
+
+    path: str
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a task read, made and found out. `result` is JSON and belongs to the recipe."""
+
+    stage: str
+    number: int
+    subject: str
+    files: tuple[FileRecord, ...]
+    result: dict[str, Any]
+
+
+def receipt_path(run: Path, stage: str, number: int) -> Path:
+    """Where the receipt of a task lies."""
+    return run / "receipts" / f"{stage}-{number:05d}.json"
+
+
+def write_receipt(run: Path, receipt: Receipt) -> None:
+    """Publish a receipt; one that is there already is kept."""
+    local.write_new(receipt_path(run, receipt.stage, receipt.number), canonical_json(asdict(receipt)), sync="none")
+
+
+def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
+    """The receipt of a task if there is one, and every file it names is there with the same bytes; else None.
+
+    A receipt that no longer holds is removed, so that the task is done again.
+    """
+    path = receipt_path(run, stage, number)
+    try:
+        record = json.loads(path.read_bytes())
+        files = tuple(FileRecord(**each) for each in record["files"])
+        receipt = Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        path.unlink(missing_ok=True)
+        return None
+    if all(_holds(run, each) for each in files):
+        return receipt
+    path.unlink(missing_ok=True)
+    for each in files:
+        if not _holds(run, each):
+            (run / each.path).unlink(missing_ok=True)
+    return None
+
+
+def _holds(run: Path, record: FileRecord) -> bool:
+    path = run / record.path
+    return path.is_file() and path.stat().st_size == record.bytes and sha256_file(path) == record.digest
