@@ -7,14 +7,22 @@ begins and ends on a record. `SplitIndex` holds one split's blocks as parallel a
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import CorruptShard
 
 I64 = npt.NDArray[np.int64]
 
@@ -55,3 +63,99 @@ class SplitIndex:
         """A digest of what decides the order of rows: shard names, blocks and their row counts."""
         parts = [self.split, list(self.shards), self.shard_of_block.tolist(), self.block.tolist(), self.rows.tolist()]
         return sha256_hex(canonical_json(parts))
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """One block of a finished run, as a row of index.parquet. shard: path relative to the run directory.
+
+    key_min, key_max: the smallest and largest row key of the block (TemporalSplit: the date, microseconds).
+    """
+
+    split: str
+    shard: str
+    format: str
+    block: int
+    first_row: int
+    rows: int
+    offset: int
+    length: int
+    digest: str
+    source_shard: str
+    key_min: int | None
+    key_max: int | None
+
+
+_INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("format", pa.string(), nullable=False),
+        pa.field("block", pa.int64(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
+        pa.field("source_shard", pa.string(), nullable=False),
+        pa.field("key_min", pa.int64()),
+        pa.field("key_max", pa.int64()),
+    ]
+)
+_SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
+
+
+def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
+    """index.parquet as bytes: one row per block, the logical schema in the metadata."""
+    metadata = {_SCHEMA_KEY: base64.b64encode(schema.serialize().to_pybytes()), _NULLS_KEY: canonical_json(list(null_values))}
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in _INDEX_SCHEMA]
+    sink = io.BytesIO()
+    table = pa.Table.from_arrays(columns, schema=_INDEX_SCHEMA.with_metadata(metadata))
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue()
+
+
+@dataclass(frozen=True)
+class Index:
+    """index.parquet in memory: the table of blocks, the logical schema, the texts that mean null in typed columns."""
+
+    table: pa.Table
+    schema: pa.Schema
+    null_values: tuple[str, ...]
+
+    def split(self, split: str) -> SplitIndex:
+        """The blocks of one split in natural order."""
+        table = self.table.filter(pc.equal(self.table["split"], split)).sort_by([("shard", "ascending"), ("block", "ascending")])
+        names = table["shard"].combine_chunks()
+        shards, places = np.unique(np.asarray(names.to_numpy(zero_copy_only=False), dtype=object), return_inverse=True)
+        first = {name: place for place, name in reversed(list(enumerate(names.to_pylist())))}
+        formats = table["format"].to_pylist()
+
+        def array(column: str) -> I64:
+            return np.asarray(table[column].to_numpy(), np.int64)
+
+        return SplitIndex(
+            split=split,
+            schema=self.schema,
+            shards=tuple(shards.tolist()),
+            formats=tuple(formats[first[name]] for name in shards.tolist()),
+            shard_of_block=places.astype(np.int64),
+            block=array("block"),
+            rows=array("rows"),
+            offset=array("offset"),
+            length=array("length"),
+        )
+
+
+def read_index(path: Path, digest: str | None = None) -> Index:
+    """Read index.parquet; with a digest, its bytes are checked first. Raises `CorruptShard`."""
+    try:
+        data = path.read_bytes()
+        if digest is not None and sha256_hex(data) != digest:
+            raise CorruptShard(f"{path}: is not the index its manifest names; restore it or prepare the run again")
+        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+        metadata = table.schema.metadata
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
+        return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise CorruptShard(f"{path}: cannot be read as an index ({error}); restore it or prepare the run again") from error

@@ -1,0 +1,84 @@
+"""The manifest: the only definition of "done". A run without one does not exist for any reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CorruptShard, InputError
+
+MANIFEST = "manifest.json"
+INDEX = "index.parquet"
+FORMAT_VERSION = 1
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitTotals:
+    """What one split holds."""
+
+    rows: int
+    shards: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """One finished run. Counts are rows; `dropped` has one entry per reason, also where nothing was dropped.
+
+    facts: what the recipe found out (entities per side, label map, ...); JSON, defined by the recipe.
+    """
+
+    run_id: str
+    recipe: str
+    created_at: str
+    libraries: dict[str, str]
+    source: dict[str, Any]
+    schema: list[dict[str, Any]]
+    splits: dict[str, SplitTotals]
+    dropped: dict[str, int]
+    index_digest: str
+    config_digest: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        """The manifest file's bytes: sorted, indented, one newline at the end."""
+        return (json.dumps(asdict(self), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def read_manifest(run: Path) -> Manifest | None:
+    """The manifest of a run directory, or None where there is none (the run is not finished).
+
+    Raises `CorruptShard` if it cannot be read and `InputError` if a newer headrace wrote it.
+    """
+    path = run / MANIFEST
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise CorruptShard(f"{path}: is larger than {_MAX_BYTES} bytes; restore it or prepare the run again")
+        record = json.loads(path.read_bytes(), parse_constant=_refuse, object_pairs_hook=_no_repeats)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
+    version = record.get("format_version") if isinstance(record, dict) else None
+    if version != FORMAT_VERSION:
+        raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; upgrade headrace")
+    try:
+        record["splits"] = {name: SplitTotals(**totals) for name, totals in record["splits"].items()}
+        return Manifest(**record)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands twice")
+    return record

@@ -1,0 +1,155 @@
+"""Columns a temporal split derives: entity texts, class labels, the main target, declared types. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats.schema import is_text
+
+_SCALAR_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_decimal,
+    pa.types.is_binary,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
+    """A column as text keys; empty text and `null_values` are null. Numbers are their decimal text.
+
+    Raises `InputError` for types that are no key (lists, structs).
+    """
+    if not is_text(column.type):
+        if not any(test(column.type) for test in _SCALAR_TYPES):
+            raise InputError(f"{role} is {column.type}, which is no key; name a column of text, numbers or dates")
+        if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
+            column = column.cast(pa.binary())
+    column = column.cast(pa.large_string())
+    return nulled(column, ("", *null_values))
+
+
+def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """A text column with null where a value is one of `null_values`."""
+    if not null_values or not is_text(column.type):
+        return column
+    absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
+    return pc.if_else(absent, pa.scalar(None, column.type), column)
+
+
+def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
+    """A column as float64; text must be a number. Raises `InputError` with the value and its row in the column."""
+    column = nulled(column, ("", *null_values))
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    try:
+        return column.cast(pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        row, value = first_unreadable(column, pa.float64())
+        raise InputError(f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values") from None
+
+
+def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """The row-wise maximum of the other targets; nulls are passed over, a row of nulls is null.
+
+    Of typed columns it has their common number type; of text it is text: whole numbers without a point.
+    """
+    others = [name for name in targets if name != main]
+    columns = [numbers(table[name], null_values, name) for name in others]
+    highest = columns[0] if len(columns) == 1 else pc.max_element_wise(*columns, skip_nulls=True)
+    kind = table.schema.field(main).type
+    if not is_text(kind):
+        source = [table.schema.field(name).type for name in others]
+        whole = all(pa.types.is_integer(each) or pa.types.is_boolean(each) for each in source)
+        return highest.cast(pa.int64() if whole else pa.float64())
+    return number_texts(highest)
+
+
+def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """float64 as text, value by value: whole numbers without a point, others in the shortest form that reads back."""
+    whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
+    integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
+    return pc.if_else(pc.fill_null(whole, True), pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers), values.cast(pa.string()))
+
+
+def label_map(distinct: Sequence[str]) -> dict[str, int]:
+    """Class numbers of all label texts of the source: one map for all shards.
+
+    Labels that are all whole numbers ("0", "1.0") keep their number; any other set of texts becomes 0..k-1 in sorted
+    order. Raises `InputError` where numbers are not whole, which is no classification.
+    """
+    as_numbers: list[float] = []
+    for text in distinct:
+        try:
+            as_numbers.append(float(text))
+        except ValueError:
+            return {text: place for place, text in enumerate(sorted(distinct))}
+    for text, number in zip(distinct, as_numbers, strict=True):
+        if not number.is_integer():
+            raise InputError(f"label {text!r} is a number but no class; leave label= out for regression targets")
+    return {text: int(number) for text, number in zip(distinct, as_numbers, strict=True)}
+
+
+def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """Labels as text, as `label_map` knows them."""
+    if pa.types.is_floating(column.type):
+        return number_texts(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column).cast(pa.float64()))
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.int8()).cast(pa.string())
+    return as_text(column, null_values, "the label column").cast(pa.string())
+
+
+def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.ChunkedArray:
+    """int64 class of every label text; null stays null."""
+    places = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
+    table = pa.array(list(classes.values()), pa.int64())
+    return pa.chunked_array([table.take(chunk) for chunk in places.chunks], pa.int64())
+
+
+def typed(table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int) -> pa.Table:
+    """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
+    for name, kind in types.items():
+        if name not in table.column_names or not is_text(table.schema.field(name).type) or is_text(kind):
+            continue
+        column = nulled(table[name], ("", *null_values))
+        try:
+            read = column.cast(kind)
+        except pa.ArrowInvalid:
+            row, value = first_unreadable(column, kind)
+            raise InputError(
+                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
+                f"correct the value, name it in null_values, or declare another type"
+            ) from None
+        place = table.column_names.index(name)
+        table = table.set_column(place, pa.field(name, kind), read)
+    return table
+
+
+def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
+    """Row and text of the first value that is not of a type; found by halving, O(rows)."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low, str(column[low].as_py())
+
+
+def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:
+    """The table with the source shard and row number (from 0) of every row."""
+    count = table.num_rows
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([shard])).cast(pa.string())
+    table = table.append_column(pa.field("source_shard", pa.string(), nullable=False), names)
+    rows = pa.array(np.arange(first_row, first_row + count, dtype=np.int64))
+    return table.append_column(pa.field("source_row", pa.int64(), nullable=False), rows)

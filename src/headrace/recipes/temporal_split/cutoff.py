@@ -1,0 +1,67 @@
+"""The split date, as the two clocks a row's date may be told by. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Cutoff:
+    """instant_us: microseconds since 1970 UTC. wall_us: the same moment as the zone's wall clock shows it.
+
+    Wall-clock times from `fold_start_us` to before `fold_end_us` happen twice around the cutoff (clocks set back),
+    so a date without offset in there has no side; the two are equal where there is no such hour.
+    """
+
+    instant_us: int
+    wall_us: int
+    fold_start_us: int
+    fold_end_us: int
+
+
+def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
+    """The cutoff at a moment; one without offset is wall-clock time of the zone.
+
+    Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is always fine.
+    """
+    if moment.tzinfo is None:
+        first, second = moment.replace(tzinfo=zone, fold=0), moment.replace(tzinfo=zone, fold=1)
+        if first.utcoffset() != second.utcoffset():
+            skipped = first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != moment
+            raise ValueError(
+                f"split_date {moment} {'does not exist' if skipped else 'happens twice'} in {zone.key} (clock change); "
+                f"give it with an offset, e.g. {first.isoformat()}"
+            )
+        moment = first
+    wall = moment.astimezone(zone)
+    wall_us = _micros(wall.replace(tzinfo=UTC))
+    start, end = _repeated_hour(wall, zone)
+    return Cutoff(_micros(moment.astimezone(UTC)), wall_us, start or wall_us, end or wall_us)
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _repeated_hour(wall: datetime, zone: ZoneInfo) -> tuple[int | None, int | None]:
+    """The wall-clock span that happens twice and contains `wall`, if any; clock changes fall on whole minutes."""
+    naive = wall.replace(tzinfo=None)
+
+    def twice(moment: datetime) -> bool:
+        early, late = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+        return early is not None and late is not None and early > late
+
+    if not twice(naive):
+        return None, None
+    minute = timedelta(minutes=1)
+    start = naive.replace(second=0, microsecond=0)
+    while twice(start - minute):
+        start -= minute
+    end = start
+    while twice(end):
+        end += minute
+    return _micros(start.replace(tzinfo=UTC)), _micros(end.replace(tzinfo=UTC))

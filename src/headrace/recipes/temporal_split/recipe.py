@@ -1,0 +1,307 @@
+"""The temporal split as a run: survey, scan, allocate, split, and where one file per split is asked, join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.dataset.index import IndexRow
+from headrace.dataset.manifest import SplitTotals
+from headrace.engine.local import run_tasks
+from headrace.errors import InputError, SettingsError
+from headrace.formats.detect import Compression, Kind
+from headrace.formats.schema import is_text, type_named
+from headrace.formats.shard import Shard
+from headrace.formats.source import common_schema, find_files, read_signature, survey
+from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
+from headrace.recipes.temporal_split.columns import label_map
+from headrace.recipes.temporal_split.config import PARQUET_COMPRESSIONS, TEXT_COMPRESSIONS, TemporalSplit
+from headrace.recipes.temporal_split.dates import INSTANTS
+from headrace.recipes.temporal_split.join import join_split
+from headrace.recipes.temporal_split.numbering import number_shards
+from headrace.recipes.temporal_split.scan import needed_columns, read_entities, scan_shard
+from headrace.recipes.temporal_split.split import (
+    REASONS,
+    SPLITS,
+    SplitPlan,
+    cutoff_on_clock,
+    derive,
+    split_shard,
+)
+from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
+from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.receipts import Receipt
+from headrace.storage import local
+
+DIRECTORIES = {split: f"training_data/{split}" for split in SPLITS} | {"oot": "oot_data"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The surveyed source: shards in name order, the number each keeps, their one schema."""
+
+    shards: Sequence[Shard]
+    numbers: Sequence[int]
+    schema: pa.Schema
+
+
+def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
+    """The source's files and their names, sorted by name; the signature file is not one of them."""
+    files = find_files(settings.source)
+    if settings.signature is not None:
+        signature = settings.signature.resolve()
+        files = [(path, name) for path, name in files if path.resolve() != signature]
+    return files
+
+
+def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    """Do the split in the run directory."""
+    source = _survey(settings, context, files)
+    kind, parquet_compression = _output_kind(settings, source.shards)
+    scans = context.stage("scan", _scan_tasks(settings, source), durable=False)
+    plan = _plan(settings, source, scans, kind, parquet_compression, context)
+    parts = context.stage("split", _split_tasks(plan, source), durable=settings.layout == "sharded")
+    rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
+    _refuse_empty(rows, plan, context)
+    index = _sharded_index(parts, source, kind) if settings.layout == "sharded" else _join(plan, source, parts, context)
+    _alias_test(context, index)
+    return Outcome(
+        schema=plan.schema,
+        index=index,
+        splits=_totals(context, index, rows),
+        dropped={reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS},
+        source={
+            "files": len(source.shards),
+            "bytes": sum(shard.size for shard in source.shards),
+            "rows": sum(part.result["rows_read"] for part in parts),
+            "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
+        },
+        directories=DIRECTORIES,
+        facts=_facts(settings, plan, scans),
+        null_values=settings.null_values,
+    )
+
+
+def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[Path, str]]) -> Source:
+    signature = None if settings.signature is None else read_signature(settings.signature)
+
+    def look(path: Path, name: str) -> Callable[[], Shard]:
+        return lambda: survey(path, name, signature)
+
+    shards = run_tasks([look(path, name) for path, name in files], context.workers)
+    schema = common_schema(shards, settings.schema_drift)
+    wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
+    wanted |= {"label": settings.label} if settings.label is not None else {}
+    wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
+    wanted |= {f"types[{name!r}]": name for name in settings.types}
+    for role, name in wanted.items():
+        if name not in schema.names:
+            raise InputError(
+                f"{shards[0].path}: has no column {name!r} ({role}); its columns are {', '.join(schema.names)}"
+            )
+    if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
+        raise InputError(f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it")
+    return Source(shards, number_shards([name for _, name in files], settings.shard_numbers), schema)
+
+
+def _output_kind(settings: TemporalSplit, shards: Sequence[Shard]) -> tuple[Kind, str]:
+    """Format and compression of the output files, and the codec inside Parquet ones."""
+    formats = {"jsonl" if shard.kind.format == "json" else shard.kind.format for shard in shards}
+    if settings.format == "same" and len(formats) > 1:
+        raise SettingsError(f"the source holds {' and '.join(sorted(formats))}; choose one output format with format=")
+    format_ = next(iter(formats)) if settings.format == "same" else settings.format
+    allowed = PARQUET_COMPRESSIONS if format_ == "parquet" else TEXT_COMPRESSIONS
+    if settings.compression is not None and settings.compression not in allowed:
+        raise SettingsError(f"compression is {settings.compression!r}, {format_} takes {', '.join(allowed)}")
+    if format_ == "parquet":
+        return Kind("parquet", "none"), settings.compression or "lz4"
+    compressions = {shard.kind.compression for shard in shards if shard.kind.format != "parquet"}
+    own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
+    return Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked against TEXT_COMPRESSIONS above
+
+
+def _scan_tasks(settings: TemporalSplit, source: Source) -> list[Task]:
+    def task(place: int, shard: Shard) -> Task:
+        return Task(shard.name, shard.size, lambda files: scan_shard(files, settings, shard, place))
+
+    return [task(place, shard) for place, shard in enumerate(source.shards)]
+
+
+def _plan(
+    settings: TemporalSplit,
+    source: Source,
+    scans: Sequence[Receipt],
+    kind: Kind,
+    parquet_compression: str,
+    context: RunContext,
+) -> SplitPlan:
+    form = _one_form(settings, source, scans)
+    seen = EntitySet()
+    for place in range(len(scans)):
+        hashes, before = read_entities(context.run, place)
+        seen.add(type(hashes)(hashes.high[before], hashes.low[before]))
+    nobody = hash_nobody(settings.seed)
+    if settings.null_group == "own" and any(scan.result["nobody_before"] for scan in scans):
+        seen.add(nobody)
+    classes = None
+    if settings.label is not None:
+        classes = label_map(sorted({name for scan in scans for name in scan.result["classes"]}))
+    draft = SplitPlan(
+        settings=settings,
+        source=source.schema,
+        schema=source.schema,
+        kind=kind,
+        parquet_compression=parquet_compression,
+        allocation=allocate(seen.ordered(), settings.train_ratio),
+        nobody=nobody,
+        cutoff_us=cutoff_on_clock(settings.cutoff(), form in INSTANTS),
+        classes=classes,
+        types={name: type_named(word) for name, word in settings.types.items()},
+    )
+    plan = replace(draft, schema=_output_schema(draft))
+    known = plan.allocation
+    size = BYTES_PER_ENTITY * len(known.known) / 1e6
+    context.on_event(
+        Note("info", f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate ({size:.1f} MB)")
+    )
+    return plan
+
+
+def _one_form(settings: TemporalSplit, source: Source, scans: Sequence[Receipt]) -> str | None:
+    """The one form all dates are written in. Raises `InputError` naming two shards that differ."""
+    first: tuple[str, str] | None = None
+    for scan, shard in zip(scans, source.shards, strict=True):
+        form = scan.result["form"]
+        if form is None:
+            continue
+        if first is None:
+            first = (form, str(shard.path))
+        elif form != first[0]:
+            raise InputError(
+                f"{shard.path}: {settings.date_column} is of form {form}, in {first[1]} of form {first[0]}; "
+                f"write one form, or give date_format="
+            )
+    return None if first is None else first[0]
+
+
+def _output_schema(plan: SplitPlan) -> pa.Schema:
+    """The output's columns, types and which may hold nulls, from deriving no rows at all."""
+    made = derive(plan.source.empty_table(), plan, "", "", 0).schema
+    never_null = {plan.settings.label} if plan.settings.label is not None else set()
+    if plan.settings.lineage == "columns":
+        never_null |= {"source_shard", "source_row"}
+    fields = []
+    for field in made:
+        before = plan.source.field(field.name) if field.name in plan.source.names else None
+        unchanged = before is not None and before.type == field.type
+        nullable = field.name not in never_null and not (unchanged and before is not None and not before.nullable)
+        kind = field.type
+        if field.name in plan.types and is_text(kind):  # text files keep the text; readers deliver the type
+            kind = plan.types[field.name]
+        fields.append(pa.field(field.name, kind, nullable=nullable))
+    return pa.schema(fields)
+
+
+def part_targets(plan: SplitPlan, number: int) -> dict[str, str]:
+    """Where the part of one source shard goes, per split, relative to the run."""
+    root = "" if plan.settings.layout == "sharded" else f"{STAGE_DIRECTORY}/"
+    return {split: f"{root}{DIRECTORIES[split]}/part-{number:05d}{plan.kind.extension}" for split in SPLITS}
+
+
+def _split_tasks(plan: SplitPlan, source: Source) -> list[Task]:
+    def task(place: int, shard: Shard) -> Task:
+        targets = part_targets(plan, source.numbers[place])
+        return Task(shard.name, shard.size, lambda files: split_shard(files, plan, shard, place, targets))
+
+    return [task(place, shard) for place, shard in enumerate(source.shards)]
+
+
+def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) -> None:
+    settings, known = plan.settings, plan.allocation
+    for split, entities in (("train", known.train), ("val", known.val)):
+        if rows[split] == 0:
+            raise InputError(
+                f"{split} has no rows: {len(known.known):,} entities have rows before {settings.split_date}, "
+                f"{entities:,} of them {'train' if split == 'train' else 'validate'}; "
+                f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
+            )
+    if rows["test"] == 0:
+        context.on_event(
+            Note("warning", f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; choose an earlier split_date or a smaller train_ratio")
+        )
+
+
+def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list[IndexRow]:
+    rows = []
+    for part, shard in zip(parts, source.shards, strict=True):
+        files = {PurePosixPath(record.path).parent.name: record for record in part.files}
+        for split, blocks in part.result["blocks"].items():
+            record = files[split]
+            for block, facts in enumerate(blocks):
+                rows.append(
+                    IndexRow(split=split, shard=record.path, format=kind.extension[1:], block=block, digest=record.digest, source_shard=shard.name, **facts)
+                )
+    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
+
+
+def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: RunContext) -> list[IndexRow]:
+    def task(split: str) -> Task:
+        target = f"{DIRECTORIES[split]}/{split}_processed_data{plan.kind.extension}"
+        size = sum(record.bytes for part in parts for record in part.files if PurePosixPath(record.path).parent.name == split)
+
+        def work(files: TaskFiles) -> dict[str, Any]:
+            return join_split(files, plan, source.shards[0], split, parts, target)
+
+        return Task(split, size, work)
+
+    joined = context.stage("join", [task(split) for split in SPLITS])
+    rows = []
+    for receipt in joined:
+        record = receipt.files[0]
+        for block, facts in enumerate(receipt.result["blocks"]):
+            rows.append(
+                IndexRow(split=receipt.subject, shard=record.path, format=plan.kind.extension[1:], block=block, digest=record.digest, source_shard="", **facts)
+            )
+    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
+
+
+def _alias_test(context: RunContext, index: Sequence[IndexRow]) -> None:
+    """`oot_data` holds the files of `test` under a second name."""
+    directory = local.make_directory(context.run / DIRECTORIES["oot"])
+    for split in SPLITS:
+        local.make_directory(context.run / DIRECTORIES[split])
+    tests = context.run / DIRECTORIES["test"]
+    for path in sorted(each for each in tests.iterdir() if not each.name.startswith(local.TEMP_PREFIX)):
+        name = path.name.replace("test_processed_data", "oot_data")
+        local.alias(path, directory / name)
+    local.sync_directory(directory)
+
+
+def _totals(context: RunContext, index: Sequence[IndexRow], rows: dict[str, int]) -> dict[str, SplitTotals]:
+    shards = {split: sorted({row.shard for row in index if row.split == split}) for split in SPLITS}
+    return {
+        split: SplitTotals(
+            rows=rows[split], shards=len(names), bytes=sum((context.run / name).stat().st_size for name in names)
+        )
+        for split, names in shards.items()
+    }
+
+
+def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -> dict[str, Any]:
+    forms = sorted({scan.result["form"] for scan in scans if scan.result["form"]})
+    return {
+        "split_date": settings.split_date,
+        "date_column": settings.date_column,
+        "group_column": settings.group_column,
+        "date_form": forms[0] if forms else None,
+        "cutoff_us": plan.cutoff_us,
+        "entities_before_cutoff": len(plan.allocation.known),
+        "train_entities": plan.allocation.train,
+        "val_entities": plan.allocation.val,
+        "label_map": None if plan.classes is None else dict(plan.classes),
+    }

@@ -1,0 +1,215 @@
+"""Pass 1: what decides a row's split, shard by shard. Reads the date, the entity and, where asked, the label.
+
+Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds and
+flags; per distinct entity its hash and whether it was seen before the cutoff. O(chunk + entities of the shard).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.digest import sha256_file
+from headrace.errors import InputError
+from headrace.formats.shard import Chunk, Shard
+from headrace.formats.source import read_chunks
+from headrace.formats.write import Written
+from headrace.recipes.temporal_split import columns
+from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
+from headrace.recipes.temporal_split.config import TemporalSplit
+from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
+from headrace.run.context import TaskFiles
+from headrace.run.prepare import STAGE_DIRECTORY
+
+NOBODY = -1
+UNREADABLE_DATE, MISSING_LABEL = 1, 2
+MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities]."""
+
+    entity: npt.NDArray[np.int32]
+    micros: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    hashes: Hashes
+    before: npt.NDArray[np.bool_]
+
+
+def rows_file(number: int) -> str:
+    """Path of the per-row file of a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.rows.arrow"
+
+
+def entities_file(number: int) -> str:
+    """Path of the per-entity file of a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
+
+
+def needed_columns(settings: TemporalSplit) -> list[str]:
+    """The columns pass 1 reads."""
+    names = [settings.date_column, settings.group_column]
+    if settings.label is not None:
+        names += settings.targets or () if settings.label == settings.main_target else (settings.label,)
+    return list(dict.fromkeys(names))
+
+
+def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
+    """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
+    scan = _Scan(settings, shard)
+    wanted = [name for name in needed_columns(settings) if name in shard.schema.names]
+    for chunk in read_chunks(shard, wanted):
+        scan.take(chunk)
+    result, rows, entities = scan.finish()
+    for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
+        temporary = files.temporary(target)
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        files.finished(temporary, target, Written(table.num_rows, temporary.stat().st_size, sha256_file(temporary), ()))
+    return result
+
+
+def read_scan(run: Path, number: int) -> Scanned:
+    """What `scan_shard` left; arrays are views of mapped files."""
+    rows = _read(run / rows_file(number))
+    hashes, before = read_entities(run, number)
+    return Scanned(rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), hashes, before)
+
+
+def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
+    """Hashes of the shard's entities and which of them were seen before the cutoff."""
+    entities = _read(run / entities_file(number))
+    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(np.bool_)
+
+
+def _read(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    return table.combine_chunks()
+
+
+class _Scan:
+    """The running state of one shard's scan."""
+
+    def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
+        self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
+        self.texts: list[pa.Array] = []
+        self.codes: list[npt.NDArray[np.int64]] = []
+        self.micros: list[npt.NDArray[np.int64]] = []
+        self.flags: list[npt.NDArray[np.uint8]] = []
+        self.before: list[npt.NDArray[np.bool_]] = []
+        self.form: str | None = None
+        self.classes: set[str] = set()
+        self.distinct = 0
+
+    def take(self, chunk: Chunk) -> None:
+        table = chunk.table([name for name in needed_columns(self.settings) if name in self.shard.schema.names])
+        try:
+            dates = self._dates(table, chunk.first_row)
+            codes = self._entities(table, chunk)
+            flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
+            if self.settings.label is not None:
+                flags |= self._labels(table)
+        except InputError as error:
+            if str(self.shard.path) in str(error):
+                raise
+            raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        self.codes.append(codes)
+        self.micros.append(dates.micros)
+        self.flags.append(flags)
+
+    def _dates(self, table: pa.Table, first_row: int) -> Dates:
+        name, settings = self.settings.date_column, self.settings
+        column = columns.nulled(_column(table, name), ("", *settings.null_values))
+        dates = parse_dates(column, settings.date_format)
+        forms = sorted(dates.forms | ({self.form} if self.form else set()))
+        if len(forms) > 1:
+            raise InputError(f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format=")
+        self.form = forms[0] if forms else None
+        unreadable, why = dates.unreadable, f"no date of form {settings.date_format}; correct it, or give date_format="
+        wall = self.form is not None and self.form not in INSTANTS
+        if wall and self.cutoff.fold_start_us < self.cutoff.fold_end_us:
+            twice = (dates.micros >= self.cutoff.fold_start_us) & (dates.micros < self.cutoff.fold_end_us)
+            if twice.any():
+                unreadable = unreadable | twice
+                why = f"an hour that happens twice in {settings.timezone} around the split date; give dates an offset"
+                dates = Dates(np.where(twice, MISSING, dates.micros), unreadable, dates.forms)
+        if settings.null_date == "error":
+            absent = dates.micros == MISSING
+            if absent.any():
+                row = int(np.flatnonzero(absent)[0])
+                value = column[row].as_py()
+                what = "has no date" if value is None else f"is {value!r}, {why}"
+                raise InputError(f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"')
+        return dates
+
+    def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
+        name = self.settings.group_column
+        texts = columns.as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
+        encoded = texts.combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        if encoded.null_count and self.settings.null_group == "error":
+            row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
+            raise InputError(
+                f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
+                f'null_group="drop" (leave out and count) or "own" (one entity of their own)'
+            )
+        places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
+        self.texts.append(encoded.dictionary)
+        codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
+        self.distinct += len(encoded.dictionary)
+        return codes
+
+    def _labels(self, table: pa.Table) -> npt.NDArray[np.uint8]:
+        settings = self.settings
+        assert settings.label is not None
+        if settings.label == settings.main_target:
+            assert settings.targets is not None and settings.main_target is not None
+            values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
+        else:
+            values = _column(table, settings.label)
+        texts = columns.label_texts(values, settings.null_values)
+        self.classes.update(pc.unique(texts).drop_null().to_pylist())
+        if len(self.classes) > MAX_CLASSES:
+            raise InputError(f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out")
+        return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
+
+    def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
+        micros, flags, codes = _joined(self.micros, np.int64), _joined(self.flags, np.uint8), _joined(self.codes, np.int64)
+        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
+        unified = texts.dictionary_encode()
+        places = unified.indices.to_numpy().astype(np.int64)
+        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(np.int32)
+        cutoff = self.cutoff.instant_us if self.form in INSTANTS else self.cutoff.wall_us
+        is_before = (micros != MISSING) & (micros < cutoff)
+        before = np.zeros(len(unified.dictionary), np.bool_)
+        before[entity[is_before & (entity != NOBODY)]] = True
+        hashes = hash_entities(unified.dictionary, self.settings.seed)
+        result = {
+            "rows_read": len(micros),
+            "form": self.form,
+            "nobody_before": bool((is_before & (entity == NOBODY)).any()),
+            "entities": len(before),
+            "classes": sorted(self.classes),
+        }
+        rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
+        return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if name in table.column_names:
+        return table[name]
+    return pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)

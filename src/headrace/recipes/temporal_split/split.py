@@ -1,0 +1,191 @@
+"""Pass 2: every row of a shard to its split, or to the reason it is dropped for.
+
+Where a row only changes place, its bytes are copied and nothing is parsed; else the columns are read, derived and
+written. Which way is taken depends on the settings and the shard alone, so results do not depend on scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import InputError
+from headrace.formats.delimited import SEPARATOR
+from headrace.formats.detect import Kind
+from headrace.formats.shard import Chunk, Dialect, Shard
+from headrace.formats.source import fit, read_chunks
+from headrace.formats.write import Piece, ShardWriter
+from headrace.recipes.temporal_split import columns
+from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
+from headrace.recipes.temporal_split.config import TemporalSplit
+from headrace.recipes.temporal_split.cutoff import Cutoff
+from headrace.recipes.temporal_split.dates import MISSING
+from headrace.recipes.temporal_split.scan import MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.run.context import TaskFiles
+
+SPLITS = ("train", "val", "test")
+REASONS = (
+    "null_date",
+    "unreadable_date",
+    "null_group",
+    "train_entity_after_cutoff",
+    "val_entity_after_cutoff",
+    "missing_label",
+)
+_CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
+
+Classes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """All that pass 2 needs beside a shard; one copy, shared by all workers.
+
+    source: the schema common to all shards; schema: of the output. cutoff_us: on the clock the dates are told by.
+    """
+
+    settings: TemporalSplit
+    source: pa.Schema
+    schema: pa.Schema
+    kind: Kind
+    parquet_compression: str
+    allocation: Allocation
+    nobody: Hashes
+    cutoff_us: int
+    classes: Mapping[str, int] | None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+def cutoff_on_clock(cutoff: Cutoff, instants: bool) -> int:
+    """The cutoff in microseconds, as instants or as wall-clock time."""
+    return cutoff.instant_us if instants else cutoff.wall_us
+
+
+def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
+    """Split or drop reason of every row: uint8 [N], a place in SPLITS + REASONS. Pure.
+
+    A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
+    """
+    side_of_entity = plan.allocation.side_of(scanned.hashes)
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_group == "own" else UNSEEN
+    side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
+    before = scanned.micros < plan.cutoff_us
+
+    result = np.full(len(side), _CLASS["test"], np.uint8)
+    result[before & (side == TRAIN)] = _CLASS["train"]
+    result[before & (side == VAL)] = _CLASS["val"]
+    result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
+    result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
+    if plan.settings.val_in_test == "drop":
+        result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
+    if plan.settings.null_group != "own":
+        result[scanned.entity == NOBODY] = _CLASS["null_group"]
+    result[scanned.micros == MISSING] = _CLASS["null_date"]
+    result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_date"]
+    return result
+
+
+def split_shard(
+    files: TaskFiles, plan: SplitPlan, shard: Shard, number: int, targets: Mapping[str, str]
+) -> dict[str, Any]:
+    """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
+    scanned = read_scan(files.run, number)
+    classes = classify(scanned, plan)
+    verbatim = copies_bytes(plan, shard)
+    dialect = output_dialect(plan, shard)
+    schema = shard.schema if verbatim else plan.schema
+    with ExitStack() as stack:
+        writers: dict[str, ShardWriter] = {}
+        row = 0
+        for chunk in read_chunks(shard):
+            part = slice(row, row + chunk.rows)
+            pieces = _pieces(plan, shard, chunk, verbatim)
+            for code, split in enumerate(SPLITS):
+                chosen = classes[part] == code
+                if not chosen.any():
+                    continue
+                if split not in writers:
+                    writer = ShardWriter(
+                        files.temporary(targets[split]),
+                        kind=plan.kind,
+                        schema=schema,
+                        dialect=dialect,
+                        parquet_compression=plan.parquet_compression,
+                    )
+                    writers[split] = stack.enter_context(writer)
+                writers[split].append(pieces.filter(pa.array(chosen)), scanned.micros[part][chosen])
+            row += chunk.rows
+        if row != len(classes):
+            raise InputError(f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete")
+        written = {split: writer.finish() for split, writer in writers.items()}
+        for split, result in written.items():
+            files.finished(writers[split].path, targets[split], result)
+    counts = np.bincount(classes, minlength=len(_CLASS))
+    return {
+        "rows_read": row,
+        "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
+        "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
+        "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
+    }
+
+
+def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
+    """Whether this shard's rows keep their bytes: same format out as in, no column made or changed."""
+    settings = plan.settings
+    same_format = shard.kind.format == plan.kind.format
+    derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
+    if not same_format or derives or plan.kind.format == "parquet":
+        return False
+    return plan.kind.format == "jsonl" or shard.schema.names == plan.source.names
+
+
+def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
+    """Source columns → output columns: common schema, main target, classes, declared types, lineage."""
+    settings = plan.settings
+    table = fit(table, plan.source)
+    if settings.targets is not None and settings.main_target is not None:
+        values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
+        table = _replaced(table, settings.main_target, values)
+    if settings.label is not None and plan.classes is not None:
+        texts = columns.label_texts(table[settings.label], settings.null_values)
+        table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
+    if plan.kind.format in ("parquet", "jsonl"):
+        table = columns.typed(table, plan.types, settings.null_values, where, first_row)
+    if settings.lineage == "columns":
+        table = columns.with_lineage(table, shard_name, first_row)
+    return table
+
+
+def _pieces(plan: SplitPlan, shard: Shard, chunk: Chunk, verbatim: bool) -> Piece:
+    where = str(shard.path)
+    if verbatim:
+        if plan.types and plan.kind.format != "jsonl":  # the bytes stay, the declared types must hold all the same
+            columns.typed(chunk.table(list(plan.types)), plan.types, plan.settings.null_values, where, chunk.first_row)
+        records = chunk.records()
+        if records is not None:
+            return records
+    try:
+        return derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+    except InputError as error:
+        if where in str(error):
+            raise
+        raise InputError(f"{where}: from row {chunk.first_row + 1}: {error}") from error
+
+
+def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.column_names.index(name), pa.field(name, values.type), values)
+
+
+def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
+    """How the output text is written: as the source shard where that is the same format, else plainly."""
+    if plan.kind.format not in SEPARATOR:
+        return None
+    if shard.dialect is not None and shard.kind.format == plan.kind.format:
+        return shard.dialect
+    return Dialect(SEPARATOR[plan.kind.format], "\n", False, 0)

@@ -1,0 +1,39 @@
+"""Settings: frozen, checked when built, with errors that say how to mend them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headrace.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """Base of every recipe's settings. Raises `SettingsError`, never pydantic's own error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(_explain(type(self), error)) from None
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, model.model_fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
+            lines.append(f"{model.__name__}: {name!r} is no setting; {hint}")
+        elif problem["type"] == "missing":
+            lines.append(f"{model.__name__}: {name} is required; give it")
+        elif problem["type"] == "value_error":
+            lines.append(f"{model.__name__}: {problem['ctx']['error']}")
+        else:
+            lines.append(f"{model.__name__}: {name} is {problem['input']!r}: {problem['msg']}")
+    return "\n".join(lines)
