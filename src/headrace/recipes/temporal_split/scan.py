@@ -20,6 +20,7 @@ from headrace.digest import sha256_file
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
+from headrace.formats.typed import nulled
 from headrace.formats.write import Written
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
@@ -128,7 +129,7 @@ class _Scan:
 
     def _dates(self, table: pa.Table, first_row: int) -> Dates:
         name, settings = self.settings.date_column, self.settings
-        column = columns.nulled(_column(table, name), ("", *settings.null_values))
+        column = nulled(_column(table, name), ("", *settings.null_values))
         dates = parse_dates(column, settings.date_format)
         forms = sorted(dates.forms | ({self.form} if self.form else set()))
         if len(forms) > 1:

@@ -20,6 +20,7 @@ from headrace.formats.delimited import SEPARATOR
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Chunk, Dialect, Shard
 from headrace.formats.source import fit, read_chunks
+from headrace.formats.typed import typed
 from headrace.formats.write import Piece, ShardWriter
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
@@ -156,7 +157,7 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
     if plan.kind.format in ("parquet", "jsonl"):
-        table = columns.typed(table, plan.types, settings.null_values, where, first_row)
+        table = typed(table, plan.types, settings.null_values, where, first_row)
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
     return table
@@ -166,7 +167,7 @@ def _pieces(plan: SplitPlan, shard: Shard, chunk: Chunk, verbatim: bool) -> Piec
     where = str(shard.path)
     if verbatim:
         if plan.types and plan.kind.format != "jsonl":  # the bytes stay, the declared types must hold all the same
-            columns.typed(chunk.table(list(plan.types)), plan.types, plan.settings.null_values, where, chunk.first_row)
+            typed(chunk.table(list(plan.types)), plan.types, plan.settings.null_values, where, chunk.first_row)
         records = chunk.records()
         if records is not None:
             return records
