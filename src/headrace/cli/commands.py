@@ -56,8 +56,14 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
     if prepared.how == "reused":
-        console.print("[green]reused[/green]: this split was made before from the same files and settings; nothing was computed")
-    console.print(f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}", highlight=False, markup=False)
+        console.print(
+            "[green]reused[/green]: this split was made before from the same files and settings; nothing was computed"
+        )
+    console.print(
+        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        highlight=False,
+        markup=False,
+    )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
     return prepared.run
 
@@ -131,7 +137,9 @@ def verify(
 
 def gc(
     out: Annotated[Path, typer.Argument(help="A dataset directory.")],
-    incomplete: Annotated[bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")] = False,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
@@ -142,7 +150,11 @@ def gc(
 
     swept = collect(out, incomplete="remove" if incomplete else "keep")
     if as_json:
-        record = {"removed": [str(path) for path in swept.removed], "bytes": swept.bytes, "busy": [str(path) for path in swept.busy]}
+        record = {
+            "removed": [str(path) for path in swept.removed],
+            "bytes": swept.bytes,
+            "busy": [str(path) for path in swept.busy],
+        }
         typer.echo(json.dumps(record))
         return
     for path in swept.busy:

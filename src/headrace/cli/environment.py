@@ -63,7 +63,9 @@ def settings_from_environment(environment: Mapping[str, str]) -> FromEnvironment
         "targets": targets if index is not None else None,
         "main_task_index": index if targets is not None else None,
     }
-    return FromEnvironment({name: value for name, value in settings.items() if value is not None}, number("MAX_WORKERS", int))
+    return FromEnvironment(
+        {name: value for name, value in settings.items() if value is not None}, number("MAX_WORKERS", int)
+    )
 
 
 def _targets(text: str | None) -> tuple[str, ...] | None:

@@ -24,32 +24,113 @@ _COLUMNS, _OUTPUT, _ROWS = "Columns and dates", "Output", "Rows that do not fit"
 
 
 def split(
-    source: Annotated[list[str] | None, typer.Argument(help="Files, directories or glob patterns.", show_default=False)] = None,
+    source: Annotated[
+        list[str] | None, typer.Argument(help="Files, directories or glob patterns.", show_default=False)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Output directory.", show_default=False)] = None,
     date_column: Annotated[str | None, typer.Option(rich_help_panel=_COLUMNS, show_default=False)] = None,
-    group_column: Annotated[str | None, typer.Option(help="The entity.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    split_date: Annotated[str | None, typer.Option(help="The cutoff; the instant itself is test.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    train_ratio: Annotated[float | None, typer.Option(help="Share of entities that train.  [default: 0.9]", show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides which entities train.  [default: 42]", show_default=False)] = None,
-    layout: Annotated[str | None, typer.Option(help="sharded | single", rich_help_panel=_OUTPUT, show_default=False)] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="same | csv | tsv | jsonl | parquet", rich_help_panel=_OUTPUT, show_default=False)] = None,
-    compression: Annotated[str | None, typer.Option(help="Text: none | gz | zst. Parquet: none | snappy | lz4 | zstd.", rich_help_panel=_OUTPUT, show_default=False)] = None,
-    lineage: Annotated[bool, typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel=_OUTPUT)] = False,
-    shard_numbers: Annotated[str | None, typer.Option(help="keep | dense", rich_help_panel=_OUTPUT, show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="Column of classes; becomes 0..k-1.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    targets: Annotated[str | None, typer.Option(help="Comma-separated target columns.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    main_task_index: Annotated[int | None, typer.Option(help="Which target becomes the maximum of the others.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    types: Annotated[str | None, typer.Option(help="Types of text columns, e.g. distance=int32,delay=float32.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    null_values: Annotated[str | None, typer.Option(help="Comma-separated texts that mean missing, e.g. NA.", rich_help_panel=_ROWS, show_default=False)] = None,
-    signature: Annotated[Path | None, typer.Option(help="File with the column names of headerless CSV or TSV.", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    date_format: Annotated[str | None, typer.Option(help="auto | iso | epoch_s | epoch_ms | yyyymmdd | a strptime pattern", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    timezone: Annotated[str | None, typer.Option(help="Zone of dates without offset.  [default: UTC]", rich_help_panel=_COLUMNS, show_default=False)] = None,
-    null_group: Annotated[str | None, typer.Option(help="error | own | drop", rich_help_panel=_ROWS, show_default=False)] = None,
-    null_date: Annotated[str | None, typer.Option(help="error | drop", rich_help_panel=_ROWS, show_default=False)] = None,
-    val_in_test: Annotated[str | None, typer.Option(help="keep | drop", rich_help_panel=_ROWS, show_default=False)] = None,
-    schema_drift: Annotated[str | None, typer.Option(help="error | widen", rich_help_panel=_ROWS, show_default=False)] = None,
-    workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)] = None,
-    from_env: Annotated[bool, typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ...")] = False,
+    group_column: Annotated[
+        str | None, typer.Option(help="The entity.", rich_help_panel=_COLUMNS, show_default=False)
+    ] = None,
+    split_date: Annotated[
+        str | None,
+        typer.Option(help="The cutoff; the instant itself is test.", rich_help_panel=_COLUMNS, show_default=False),
+    ] = None,
+    train_ratio: Annotated[
+        float | None, typer.Option(help="Share of entities that train.  [default: 0.9]", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides which entities train.  [default: 42]", show_default=False)
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="sharded | single", rich_help_panel=_OUTPUT, show_default=False)
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="same | csv | tsv | jsonl | parquet", rich_help_panel=_OUTPUT, show_default=False
+        ),
+    ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            help="Text: none | gz | zst. Parquet: none | snappy | lz4 | zstd.",
+            rich_help_panel=_OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel=_OUTPUT)
+    ] = False,
+    shard_numbers: Annotated[
+        str | None, typer.Option(help="keep | dense", rich_help_panel=_OUTPUT, show_default=False)
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of classes; becomes 0..k-1.", rich_help_panel=_COLUMNS, show_default=False),
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="Comma-separated target columns.", rich_help_panel=_COLUMNS, show_default=False)
+    ] = None,
+    main_task_index: Annotated[
+        int | None,
+        typer.Option(
+            help="Which target becomes the maximum of the others.", rich_help_panel=_COLUMNS, show_default=False
+        ),
+    ] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            help="Types of text columns, e.g. distance=int32,delay=float32.",
+            rich_help_panel=_COLUMNS,
+            show_default=False,
+        ),
+    ] = None,
+    null_values: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated texts that mean missing, e.g. NA.", rich_help_panel=_ROWS, show_default=False
+        ),
+    ] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the column names of headerless CSV or TSV.", rich_help_panel=_COLUMNS, show_default=False
+        ),
+    ] = None,
+    date_format: Annotated[
+        str | None,
+        typer.Option(
+            help="auto | iso | epoch_s | epoch_ms | yyyymmdd | a strptime pattern",
+            rich_help_panel=_COLUMNS,
+            show_default=False,
+        ),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            help="Zone of dates without offset.  [default: UTC]", rich_help_panel=_COLUMNS, show_default=False
+        ),
+    ] = None,
+    null_group: Annotated[
+        str | None, typer.Option(help="error | own | drop", rich_help_panel=_ROWS, show_default=False)
+    ] = None,
+    null_date: Annotated[
+        str | None, typer.Option(help="error | drop", rich_help_panel=_ROWS, show_default=False)
+    ] = None,
+    val_in_test: Annotated[
+        str | None, typer.Option(help="keep | drop", rich_help_panel=_ROWS, show_default=False)
+    ] = None,
+    schema_drift: Annotated[
+        str | None, typer.Option(help="error | widen", rich_help_panel=_ROWS, show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
+    ] = None,
+    from_env: Annotated[
+        bool,
+        typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""

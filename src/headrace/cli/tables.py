@@ -30,13 +30,23 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     for name in ("rows", "share", "shards", "MB"):
         table.add_column(name, justify="right")
     for split, totals in sorted(manifest.splits.items(), key=lambda item: _SPLITS.index(item[0])):
-        table.add_row(split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}")
+        table.add_row(
+            split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
+        )
     table.add_section()
     for reason, rows in manifest.dropped.items():
         if rows or detail == "long":
-            table.add_row(f"dropped: {reason}", f"{rows:,}", _share(rows, read), "", "", style="yellow" if rows else "dim")
+            table.add_row(
+                f"dropped: {reason}", f"{rows:,}", _share(rows, read), "", "", style="yellow" if rows else "dim"
+            )
     table.add_section()
-    table.add_row("read", f"{read:,}", _share(read, read), f"{manifest.source['files']:,}", f"{manifest.source['bytes'] / 1e6:,.1f}")
+    table.add_row(
+        "read",
+        f"{read:,}",
+        _share(read, read),
+        f"{manifest.source['files']:,}",
+        f"{manifest.source['bytes'] / 1e6:,.1f}",
+    )
     console.print(table)
     for reason, rows in manifest.dropped.items():
         if rows and reason in _REASONS:

@@ -107,7 +107,9 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         if manifest is not None and (newest is None or manifest.created_at > newest[1].created_at):
             newest = (root / "runs" / name, manifest)
     if newest is None:
-        raise InputError(f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`")
+        raise InputError(
+            f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`"
+        )
     return newest
 
 

@@ -38,13 +38,19 @@ class Verdict:
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Every file has the digest it was published with, every count adds up, and nothing else lies in the data directories."""
-    return [_config(run), _index(run), *([] if _index(run).problem else [_shards(run, workers or default_workers()), _counts(run), _strangers(run)])]
+    return [
+        _config(run),
+        _index(run),
+        *([] if _index(run).problem else [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]),
+    ]
 
 
 def _config(run: FinishedRun) -> Check:
     path = run.root / "config.json"
     same = path.is_file() and sha256_hex(path.read_bytes()) == run.manifest.config_digest
-    return Check("configuration", "config.json has its digest", None if same else f"{path}: is not the file the manifest names")
+    return Check(
+        "configuration", "config.json has its digest", None if same else f"{path}: is not the file the manifest names"
+    )
 
 
 def _index(run: FinishedRun) -> Check:
@@ -55,7 +61,11 @@ def _index(run: FinishedRun) -> Check:
 
 
 def _shards(run: FinishedRun, workers: int) -> Check:
-    table = run.index.table.select(["shard", "digest"]).group_by("shard", use_threads=False).aggregate([("digest", "first")])
+    table = (
+        run.index.table.select(["shard", "digest"])
+        .group_by("shard", use_threads=False)
+        .aggregate([("digest", "first")])
+    )
     digests = sorted(zip(table["shard"].to_pylist(), table["digest_first"].to_pylist(), strict=True))
 
     def check(name: str, digest: str) -> Callable[[], str | None]:
@@ -80,14 +90,26 @@ def _counts(run: FinishedRun) -> Check:
     read = manifest.source["rows"]
     detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
     if read != in_splits + dropped:
-        return Check("rows conserved", detail, f"{run.root}: {read:,} rows read, {in_splits:,} in splits and {dropped:,} dropped")
+        return Check(
+            "rows conserved", detail, f"{run.root}: {read:,} rows read, {in_splits:,} in splits and {dropped:,} dropped"
+        )
     for split, totals in manifest.splits.items():
         rows = run.split_index(split).total_rows
         if rows != totals.rows:
-            return Check("rows conserved", detail, f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index")
-    receipts = [json.loads(path.read_bytes())["result"] for path in sorted((run.root / "receipts").glob("split-*.json"))]
+            return Check(
+                "rows conserved",
+                detail,
+                f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index",
+            )
+    receipts = [
+        json.loads(path.read_bytes())["result"] for path in sorted((run.root / "receipts").glob("split-*.json"))
+    ]
     counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in receipts)
-    problem = None if not receipts or counted == read else f"{run.root}: the receipts count {counted:,} rows, the manifest {read:,}"
+    problem = (
+        None
+        if not receipts or counted == read
+        else f"{run.root}: the receipts count {counted:,} rows, the manifest {read:,}"
+    )
     return Check("rows conserved", detail, problem)
 
 
@@ -97,7 +119,15 @@ def _strangers(run: FinishedRun) -> Check:
     strange: list[Path] = []
     for split in run.manifest.splits:
         directory = run.root / run.manifest.facts["directories"][split]
-        strange += [each for each in directory.iterdir() if each.relative_to(run.root).as_posix() not in known and not each.name.startswith(TEMP_PREFIX)]
+        strange += [
+            each
+            for each in directory.iterdir()
+            if each.relative_to(run.root).as_posix() not in known and not each.name.startswith(TEMP_PREFIX)
+        ]
     # A file without rows has no blocks: the single layout writes one for an empty test split.
     strange = sorted(each for each in strange if not each.name.startswith("test_processed_data"))
-    return Check("nothing else", "split directories hold the run's shards only", f"{strange[0]}: is not part of this run" if strange else None)
+    return Check(
+        "nothing else",
+        "split directories hold the run's shards only",
+        f"{strange[0]}: is not part of this run" if strange else None,
+    )

@@ -70,4 +70,6 @@ def read_block(
 def _text_shard(path: Path, kind: Kind, schema: pa.Schema) -> Shard:
     text = pa.schema([(name, pa.string()) for name in schema.names])
     dialect = Dialect(delimited.SEPARATOR[kind.format], "\n", False, 0)
-    return Shard(path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, null_columns=frozenset(), dialect=dialect)
+    return Shard(
+        path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, null_columns=frozenset(), dialect=dialect
+    )

@@ -27,7 +27,9 @@ _OTHER_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
 )
-_NAME = re.compile(r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$")
+_NAME = re.compile(
+    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$"
+)
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 
 
@@ -76,7 +78,9 @@ def detect(path: Path) -> Kind:
         try:
             start = stream.read(4096)
         except OSError as error:
-            raise InputError(f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again") from error
+            raise InputError(
+                f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
+            ) from error
     if start:
         _check_content(path, kind, start)
     return kind

@@ -19,7 +19,9 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
     return pc.if_else(absent, pa.scalar(None, column.type), column)
 
 
-def typed(table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int) -> pa.Table:
+def typed(
+    table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
+) -> pa.Table:
     """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
     for name, kind in types.items():
         if name not in table.column_names or not is_text(table.schema.field(name).type) or is_text(kind):

@@ -93,7 +93,9 @@ class _Sink(Protocol):
 class _TextSink:
     """Text blocks: records as they stand, or tables rendered; each block compressed on its own."""
 
-    def __init__(self, file: _HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression) -> None:
+    def __init__(
+        self, file: _HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
+    ) -> None:
         self._file, self._render, self._compression = file, render, compression
         if header:
             file.write(compress_block(header, compression))
@@ -181,7 +183,9 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             self._file.close()
             self.path.unlink(missing_ok=True)

@@ -22,5 +22,3 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
     if not verdict.problems and manifest.recipe in _LAWS:
         verdict.checks += _LAWS[manifest.recipe](finished, workers)
     return verdict
-
-

@@ -30,7 +30,9 @@ def collect(out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep") 
     """
     out = Path(out)
     if not (out / "runs").is_dir():
-        raise InputError(f"{out}: is no dataset directory (no runs/ in it); give the --out directory of a prepared dataset")
+        raise InputError(
+            f"{out}: is no dataset directory (no runs/ in it); give the --out directory of a prepared dataset"
+        )
     removed: list[Path] = []
     busy: list[Path] = []
     size = 0

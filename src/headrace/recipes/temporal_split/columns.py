@@ -47,7 +47,9 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         return column.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
-        raise InputError(f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values") from None
+        raise InputError(
+            f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
+        ) from None
 
 
 def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
@@ -70,7 +72,11 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """float64 as text, value by value: whole numbers without a point, others in the shortest form that reads back."""
     whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
     integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
-    return pc.if_else(pc.fill_null(whole, True), pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers), values.cast(pa.string()))
+    return pc.if_else(
+        pc.fill_null(whole, True),
+        pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers),
+        values.cast(pa.string()),
+    )
 
 
 def label_map(distinct: Sequence[str]) -> dict[str, int]:

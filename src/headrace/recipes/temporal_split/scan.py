@@ -88,7 +88,9 @@ def read_scan(run: Path, number: int) -> Scanned:
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
     """Hashes of the shard's entities and which of them were seen before the cutoff."""
     entities = _read(run / entities_file(number))
-    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(np.bool_)
+    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
+        np.bool_
+    )
 
 
 def _read(path: Path) -> pa.Table:
@@ -133,7 +135,9 @@ class _Scan:
         dates = parse_dates(column, settings.date_format)
         forms = sorted(dates.forms | ({self.form} if self.form else set()))
         if len(forms) > 1:
-            raise InputError(f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format=")
+            raise InputError(
+                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format="
+            )
         self.form = forms[0] if forms else None
         unreadable, why = dates.unreadable, f"no date of form {settings.date_format}; correct it, or give date_format="
         wall = self.form is not None and self.form not in INSTANTS
@@ -149,7 +153,9 @@ class _Scan:
                 row = int(np.flatnonzero(absent)[0])
                 value = column[row].as_py()
                 what = "has no date" if value is None else f"is {value!r}, {why}"
-                raise InputError(f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"')
+                raise InputError(
+                    f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"'
+                )
         return dates
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
@@ -181,15 +187,23 @@ class _Scan:
         texts = columns.label_texts(values, settings.null_values)
         self.classes.update(pc.unique(texts).drop_null().to_pylist())
         if len(self.classes) > MAX_CLASSES:
-            raise InputError(f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out")
+            raise InputError(
+                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
+            )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
     def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
-        micros, flags, codes = _joined(self.micros, np.int64), _joined(self.flags, np.uint8), _joined(self.codes, np.int64)
+        micros, flags, codes = (
+            _joined(self.micros, np.int64),
+            _joined(self.flags, np.uint8),
+            _joined(self.codes, np.int64),
+        )
         texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
         unified = texts.dictionary_encode()
         places = unified.indices.to_numpy().astype(np.int64)
-        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(np.int32)
+        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(
+            np.int32
+        )
         cutoff = self.cutoff.instant_us if self.form in INSTANTS else self.cutoff.wall_us
         is_before = (micros != MISSING) & (micros < cutoff)
         before = np.zeros(len(unified.dictionary), np.bool_)

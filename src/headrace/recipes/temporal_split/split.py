@@ -123,7 +123,9 @@ def split_shard(
                 writers[split].append(pieces.filter(pa.array(chosen)), scanned.micros[part][chosen])
             row += chunk.rows
         if row != len(classes):
-            raise InputError(f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete")
+            raise InputError(
+                f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete"
+            )
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)

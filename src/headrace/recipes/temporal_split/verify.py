@@ -45,7 +45,9 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     train = Allocation(seen["train"].entities, len(seen["train"].entities))
     for other in ("val", "test"):
         both = train.side_of(seen[other].entities) == 0
-        detail = f"{len(seen['train'].entities):,} train and {len(seen[other].entities):,} {other} entities, none in both"
+        detail = (
+            f"{len(seen['train'].entities):,} train and {len(seen[other].entities):,} {other} entities, none in both"
+        )
         problem = _first_row_of(run, settings, other, _chosen(seen[other].entities, both)) if both.any() else None
         checks.append(Check(f"train and {other} are apart", detail, problem))
     if settings.val_in_test == "drop":
@@ -97,7 +99,9 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -
     return _Seen(entities.ordered(), rows, problem)
 
 
-def _keys(run: FinishedRun, settings: TemporalSplit, split: str, number: int) -> tuple[Hashes, npt.NDArray[np.int64], bool]:
+def _keys(
+    run: FinishedRun, settings: TemporalSplit, split: str, number: int
+) -> tuple[Hashes, npt.NDArray[np.int64], bool]:
     """Distinct entities of a block, the microseconds of every row, and whether these are instants."""
     table = run.block_reader(split)(number, [settings.date_column, settings.group_column])
     dates = parse_dates(nulled(table[settings.date_column], ("", *settings.null_values)), settings.date_format)
