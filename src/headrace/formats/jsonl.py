@@ -34,7 +34,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     nulls: set[str] = set()
     rows = 0
     for data in _blocks(path, kind, 0):
-        frame = _parse(path, data, None, rows)
+        frame = _parse(path, _without_blank(data), None, rows)
         table = frame.to_arrow()
         for column in table.schema:
             before = fields.get(column.name, pa.null())
@@ -70,6 +70,7 @@ class JsonlChunk:
     shard: Shard
     data: bytes
     first_row: int
+    blank_lines: bool = False
 
     @cached_property
     def _ends(self) -> records.I64:
@@ -80,12 +81,10 @@ class JsonlChunk:
         """Number of objects."""
         return len(self._ends)
 
-    def records(self) -> pa.LargeBinaryArray | None:
-        """Each object's line; None where a key must be renamed."""
-        if b"__DOT__" in self.data:
-            return None
-        data = self.data if self.data.endswith(b"\n") else self.data + b"\n"
-        return records.slices(data, np.append(self._ends[:-1], len(data)))
+    def sizes(self) -> records.I32 | None:
+        """Bytes of every line; None where blank lines stand between, or a key must be renamed."""
+        copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.kind.format == "jsonl"
+        return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The keys as columns, of the shard's types; an absent key is null."""
@@ -97,8 +96,9 @@ class JsonlChunk:
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
     """The objects of a shard in file order."""
     first_row = 0
-    for data in _blocks(shard.path, shard.kind, chunk_bytes):
-        chunk = JsonlChunk(shard, data, first_row)
+    for block in _blocks(shard.path, shard.kind, chunk_bytes):
+        data = _without_blank(block)
+        chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
             yield chunk
         first_row += chunk.rows
@@ -132,7 +132,7 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
                 data = rest + block
                 cut = data.rfind(b"\n") + 1
                 if cut:
-                    yield _without_blank(data[:cut])
+                    yield data[:cut]
                 rest = data[cut:]
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
@@ -143,7 +143,7 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
 def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
     text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] != b"[":
-        yield _without_blank(data)
+        yield data
         return
     try:
         yield pl.read_json(text, infer_schema_length=None).write_ndjson().encode()

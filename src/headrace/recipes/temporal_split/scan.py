@@ -36,11 +36,15 @@ MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Scanned:
-    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities]."""
+    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+
+    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
+    """
 
     entity: npt.NDArray[np.int32]
     micros: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.int32] | None
     hashes: Hashes
     before: npt.NDArray[np.bool_]
 
@@ -82,7 +86,8 @@ def read_scan(run: Path, number: int) -> Scanned:
     """What `scan_shard` left; arrays are views of mapped files."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
-    return Scanned(rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), hashes, before)
+    sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
+    return Scanned(rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before)
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
@@ -108,7 +113,7 @@ class _Scan:
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
-        self.before: list[npt.NDArray[np.bool_]] = []
+        self.sizes: list[npt.NDArray[np.int32]] | None = []
         self.form: str | None = None
         self.classes: set[str] = set()
         self.distinct = 0
@@ -125,6 +130,11 @@ class _Scan:
             if str(self.shard.path) in str(error):
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        sizes = chunk.sizes()
+        if sizes is None:
+            self.sizes = None
+        elif self.sizes is not None:
+            self.sizes.append(sizes)
         self.codes.append(codes)
         self.micros.append(dates.micros)
         self.flags.append(flags)
@@ -217,6 +227,8 @@ class _Scan:
             "classes": sorted(self.classes),
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
+        if self.sizes:
+            rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
 
 
