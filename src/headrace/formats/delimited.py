@@ -117,6 +117,8 @@ class DelimitedChunk:
         if missing:
             last = names[-1]
             read = sorted({names.index(name) for name in (*missing, last)})
+            if not self._parsed:
+                self._check_quotes()
             frame = self._parse(read)
             for place, column in zip(read, frame.to_arrow().columns, strict=True):
                 self._parsed[names[place]] = column.cast(pa.large_string())
@@ -171,6 +173,19 @@ class DelimitedChunk:
             raise InputError(
                 f"{self.shard.path}: row {self.first_row + row + 1} has {int(fields[row])} fields, the header {width}: "
                 f"{line[:120]!r}; complete or remove that row"
+            )
+
+    def _check_quotes(self) -> None:
+        """Every quote is one that all readers understand alike."""
+        assert self.shard.dialect is not None
+        data = records.as_bytes(self.data)
+        at = records.first_stray_quote(data, self._quotes, ord(self.shard.dialect.separator))
+        if at is not None:
+            row = int(np.searchsorted(self._ends, at, side="right"))
+            near = self.data[max(0, at - 40) : at + 40].decode("utf-8", "replace")
+            raise InputError(
+                f"{self.shard.path}: row {self.first_row + row + 1}: a quote stands inside a field, near {near!r}; "
+                f"quote fields that hold quotes, double the quotes inside"
             )
 
     def _check_encoding(self) -> None:
