@@ -153,7 +153,9 @@ def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -
     for module in {"headrace": ("headrace.run.prepare", "polars"), "pandas": ("pandas",), "rewrite": ("polars",)}[name]:
         __import__(module)
     figures = RUN[name](source, out, workers, format_)
-    own, children = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, children = (
+        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     figures["peak_mb"] = own + (workers * children if name == "pandas" else 0)
     if name == "headrace":
         started = time.perf_counter()
@@ -165,7 +167,16 @@ def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -
 def measure(name: str, source: Path, workers: int, format_: str) -> dict[str, float]:
     """Run a contestant in a fresh process with a fresh output directory."""
     with tempfile.TemporaryDirectory(dir=source.parent) as work:
-        command = [sys.executable, __file__, "--contestant", name, str(source), str(Path(work) / "out"), str(workers), format_]
+        command = [
+            sys.executable,
+            __file__,
+            "--contestant",
+            name,
+            str(source),
+            str(Path(work) / "out"),
+            str(workers),
+            format_,
+        ]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -192,7 +203,9 @@ def main() -> None:
         contestant(name, Path(source), Path(out), int(workers), format_)
         return
     data = options.data or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    print(f"{platform.machine()}, Python {platform.python_version()}, {options.workers} workers, {options.rounds} rounds")
+    print(
+        f"{platform.machine()}, Python {platform.python_version()}, {options.workers} workers, {options.rounds} rounds"
+    )
     try:
         for format_ in options.formats.split(","):
             compare(data / format_, format_, options)
@@ -220,7 +233,9 @@ def compare(source: Path, format_: str, options: argparse.Namespace) -> None:
         rows = ", ".join(f"{count:,}" for count in found[name][0]["rows"])
         print(f"{name:<12}{spread(seconds):<24}{spread(ratios):<24}{peak:>8,.0f}  {rows}")
     against = [our / each["seconds"] for our, each in zip(ours, found["rewrite"], strict=True)]
-    print(f"headrace takes {spread(against)} of a bare rewrite; reuse {spread([e['reuse_seconds'] for e in found['headrace']], 3)} s")
+    print(
+        f"headrace takes {spread(against)} of a bare rewrite; reuse {spread([e['reuse_seconds'] for e in found['headrace']], 3)} s"
+    )
 
 
 if __name__ == "__main__":

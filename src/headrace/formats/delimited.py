@@ -127,6 +127,7 @@ class DelimitedChunk:
         """The separators of every row, [rows, columns - 1]; being exact, it proves that every row is complete."""
         width = len(self.shard.schema)
         assert self.shard.dialect is not None
+        self._check_quotes()
         at = records.separators(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
         table = records.separator_table(at, self.ends, width)
         if table is not None:
@@ -189,6 +190,19 @@ class DelimitedChunk:
                 f"quote fields that hold quotes, double the quotes inside"
             )
         return frame
+
+    def _check_quotes(self) -> None:
+        """Every quote is one that all readers understand alike."""
+        assert self.shard.dialect is not None
+        data = records.as_bytes(self.data)
+        at = records.first_stray_quote(data, self.quotes, ord(self.shard.dialect.separator))
+        if at is not None:
+            row = int(np.searchsorted(self.ends, at, side="right"))
+            near = self.data[max(0, at - 40) : at + 40].decode("utf-8", "replace")
+            raise InputError(
+                f"{self.shard.path}: row {self.first_row + row + 1}: a quote stands inside a field, near {near!r}; "
+                f"quote fields that hold quotes, double the quotes inside"
+            )
 
     def _check_encoding(self) -> None:
         try:

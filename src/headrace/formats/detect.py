@@ -19,7 +19,8 @@ Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
 Compression = Literal["none", "gz", "zst"]
 
 _MAGIC: tuple[tuple[bytes, str], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
-_OTHER_MAGIC: tuple[tuple[bytes, str], ...] = (
+_BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"PAR1", "parquet"),
     (b"PK\x03\x04", "a zip archive"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
@@ -27,6 +28,8 @@ _OTHER_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
 )
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+_JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
 _NAME = re.compile(
     r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$"
 )
@@ -96,14 +99,12 @@ def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
 
 
 def _check_content(path: Path, kind: Kind, start: bytes) -> None:
-    other = next((name for magic, name in _OTHER_MAGIC if start.startswith(magic)), None)
-    if start.startswith(b"PAR1"):
-        content = "parquet"
-    elif other is not None:
-        content = other
+    found = next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
+    if found is not None and _CONTROL.search(start):  # else a header that begins with these letters
+        content = found
     else:
         text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-        content = "json" if text[:1] == b"{" and text[1:].lstrip()[:1] in (b'"', b"}") else "text"
+        content = "json" if _JSON_OBJECT.match(text) else "text"
         if text[:1] == b"[" and kind.format in ("json", "jsonl"):
             content = "json"
     expected = {"parquet": "parquet", "csv": "text", "tsv": "text", "jsonl": "json", "json": "json"}[kind.format]

@@ -123,3 +123,26 @@ def cut(data: bytes | pa.Buffer, starts: I64, stops: I64) -> pa.LargeBinaryArray
         pa.large_binary(), 2 * len(starts), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     )
     return alternating.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+
+
+def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
+    """Where the first quote stands that readers do not agree on, or None.
+
+    A quote opens a field at its beginning and closes it at its end. Elsewhere it is plain text to some readers and
+    a bracket to others; that is harmless only where no separator or line end stands between the pair.
+    """
+    pairs = len(quotes) // 2
+    opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
+    if not pairs:
+        return None
+    edge = np.zeros(256, np.bool_)
+    edge[[separator, NEWLINE, RETURN, QUOTE]] = True
+    opens = (opening == 0) | edge[data[np.maximum(opening - 1, 0)]]
+    closes = (closing == len(data) - 1) | edge[data[np.minimum(closing + 1, len(data) - 1)]]
+    if opens.all() and closes.all():
+        return None
+    for pair in np.flatnonzero(~(opens & closes)).tolist():
+        inside = data[opening[pair] : closing[pair]]
+        if opens[pair] or ((inside == separator) | (inside == NEWLINE)).any():
+            return int(closing[pair] if opens[pair] else opening[pair])
+    return None

@@ -87,7 +87,9 @@ def read_scan(run: Path, number: int) -> Scanned:
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
     sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
-    return Scanned(rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before)
+    return Scanned(
+        rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before
+    )
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:

@@ -1,0 +1,117 @@
+"""A name and its content must agree; where they do not, the error says both."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, detect, kind_of_name
+
+TEXT = b"id,date\n1,2024-01-01\n"
+LINES = b'{"id": 1, "date": "2024-01-01"}\n'
+
+
+def parquet_bytes() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": [1]}), sink)
+    return sink.getvalue()
+
+
+def zip_bytes(data: bytes) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        archive.writestr("a.csv", data)
+    return sink.getvalue()
+
+
+CODECS = {
+    "none": lambda data: data,
+    "gz": gzip.compress,
+    "zst": lambda data: pa.Codec("zstd").compress(data).to_pybytes(),
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zip": zip_bytes,
+}
+CONTENTS = {"csv": TEXT, "jsonl": LINES, "parquet": parquet_bytes()}
+NAMES = [f"part-0.{format_}{tail}" for format_ in ("csv", "tsv", "jsonl", "parquet") for tail in ("", ".gz", ".zst")]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, content: str, codec: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(CODECS[codec](CONTENTS[content]))
+    promised = kind_of_name(name)
+    assert promised is not None
+    agrees = promised.compression == codec and (
+        promised.format == content or (promised.format, content) == ("tsv", "csv")
+    )
+
+    if agrees:
+        assert promised == detect(path)
+    else:
+        with pytest.raises(InputError, match="rename it|cut or damaged") as caught:
+            detect(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("part-0.csv", Kind("csv", "none")),
+        ("PART-0.CSV.GZ", Kind("csv", "gz")),
+        ("a.tsv.zst", Kind("tsv", "zst")),
+        ("a.ndjson", Kind("jsonl", "none")),
+        ("a.json.gz", Kind("json", "gz")),
+        ("part-00000-c000.snappy.parquet", Kind("parquet", "none")),
+        ("a.b.c.parquet.gz", Kind("parquet", "gz")),
+        ("_SUCCESS", None),
+        ("_part-0.csv", None),
+        (".part-0.csv.crc", None),
+        (".tmp-part-0.csv", None),
+        ("notes.txt", None),
+        ("part-0.csv.bz2", None),
+        ("csv", None),
+    ],
+)
+def test_a_name_promises_a_kind(name: str, kind: Kind | None) -> None:
+    assert kind == kind_of_name(name)
+
+
+@pytest.mark.parametrize("header", ["ORCID,date", "PAR1,PAR2", "ARROW1,b", "BZh,b", "Obj,b"])
+def test_a_header_that_begins_like_a_binary_format_is_text(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "part-0.csv"
+    path.write_bytes(header.encode() + b"\n1,2\n")
+
+    assert Kind("csv", "none") == detect(path)
+
+
+def test_a_json_array_under_a_csv_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.csv"
+    path.write_bytes(b'[{"id": 1}]')
+
+    with pytest.raises(InputError, match="the name says csv, the content is json"):
+        detect(path)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_bytes(TEXT)
+
+    with pytest.raises(InputError, match=r"cannot tell the format.*\.csv, \.tsv, \.jsonl, \.json or \.parquet"):
+        detect(path)
+
+
+def test_a_byte_order_mark_before_json_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + LINES)
+
+    assert Kind("jsonl", "none") == detect(path)

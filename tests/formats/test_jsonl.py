@@ -1,0 +1,239 @@
+"""JSON lines: types come from JSON, one per key for the whole file; nothing is re-typed on the way."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import InputError
+from headrace.formats import jsonl
+from headrace.formats.source import read_chunks, survey
+from tables import fresh, write_bytes
+
+
+def written(tmp_path: Path, text: str | bytes, name: str = "part-0.jsonl") -> Path:
+    return write_bytes(tmp_path / name, text.encode() if isinstance(text, str) else text)
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    shard = survey(path, path.name)
+    return [row for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
+
+
+def types(path: Path) -> dict[str, pa.DataType]:
+    schema = survey(path, path.name).schema
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def test_types_are_those_of_json(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"t": "007", "i": 7, "f": 0.5, "b": true, "n": null, "l": [1, 2]}\n')
+
+    assert {
+        "t": pa.string(), "i": pa.int64(), "f": pa.float64(), "b": pa.bool_(), "n": pa.null(), "l": pa.list_(pa.int64()),
+    } == types(path)  # fmt: skip
+
+
+def test_19_digit_integers_keep_every_digit(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"id": 1234567890123456789}\n{"id": -9223372036854775808}\n')
+
+    assert [1234567890123456789, -(2**63)] == [row["id"] for row in rows(path)]
+
+
+@pytest.mark.parametrize(
+    "digits", ["12345678901234567890", "9223372036854775808", "123456789012345678901234567890123456789012"]
+)
+def test_an_integer_that_fits_no_64_bits_is_an_error(tmp_path: Path, digits: str) -> None:
+    path = written(tmp_path, f'{{"id": {digits}}}\n')
+
+    with pytest.raises(InputError, match=r"part-0\.jsonl: .*'id'.* 64 bits.*text"):
+        survey(path, path.name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1", '"x"'), ('"x"', "1"), ("true", "1"), ("1", "true"), ("true", '"x"'), ('{"a": 1}', "[1]"), ("[1]", "1"), ('["x"]', "[1]"),
+     ('{"a": "x"}', '{"a": 1}'), ('"x"', "0.5"), ('"x"', "[]")],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["part-0.jsonl", "part-0.json"])
+def test_two_types_under_one_key_are_an_error(tmp_path: Path, one: str, other: str, name: str) -> None:
+    objects = [f'{{"k": {one}}}', f'{{"k": {other}}}']
+    path = written(tmp_path, "\n".join(objects) if name.endswith("l") else f"[{','.join(objects)}]", name)
+
+    with pytest.raises(InputError, match=r"part-0\.json.*: .*(type|JSON)"):
+        survey(path, path.name)
+
+
+def test_two_types_are_an_error_also_when_far_apart(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": "x", "pad": ""}\n')
+
+    with pytest.raises(InputError, match="key 'k'"):
+        survey(path, path.name)
+
+
+def test_whole_numbers_and_fractions_are_fractions_where_that_is_exact(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"k": 5}\n{"k": 5.99}\n{"k": -3}\n')
+
+    assert [5.0, 5.99, -3.0] == [row["k"] for row in rows(path)]
+
+
+def test_whole_numbers_and_fractions_are_fractions_also_when_far_apart(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"k": 1, "pad": "%s"}\n' % ("x" * 1000) * 20_000 + '{"k": 0.5, "pad": ""}\n')
+
+    assert pa.float64() == types(path)["k"]
+    assert [1.0] * 20_000 + [0.5] == [row["k"] for row in rows(path)]
+
+
+@pytest.mark.parametrize("gap", [0, 20_000])
+def test_whole_numbers_that_no_fraction_type_holds_are_an_error_beside_fractions(tmp_path: Path, gap: int) -> None:
+    path = written(tmp_path, '{"k": 9007199254740993}\n' + '{"pad": "%s"}\n' % ("x" * 1000) * gap + '{"k": 2.5}\n')
+
+    with pytest.raises(InputError, match="key 'k'"):
+        survey(path, path.name)
+
+
+def test_an_absent_key_is_null(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a": 1}\n{"b": "x"}\n{}\n')
+
+    assert [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": None, "b": None}] == rows(path)
+    assert {"a", "b"} == survey(path, path.name).null_columns
+
+
+def test_a_key_that_every_row_has_is_not_null(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a": 1, "b": 1}\n{"a": 2, "b": null}\n')
+
+    assert {"b"} == survey(path, path.name).null_columns
+
+
+@pytest.mark.parametrize("name", ["part-0.json", "part-0.json.gz", "part-0.json.zst"])
+@pytest.mark.parametrize(
+    "text",
+    ['[{"a": 1}, {"a": 2, "b": "x"}]', '[\n {"a": 1},\n {"a": 2,\n "b": "x"}\n]\n', '{"a": 1}\n{"a": 2, "b": "x"}\n'],
+)
+def test_a_json_file_is_an_array_or_lines(tmp_path: Path, name: str, text: str) -> None:
+    path = written(tmp_path, text, name)
+
+    assert [{"a": 1, "b": None}, {"a": 2, "b": "x"}] == rows(path)
+
+
+def test_an_array_in_a_jsonl_file_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path, '[{"a": 1}, {"a": 2}]\n')
+
+    with pytest.raises(InputError, match=r"part-0\.jsonl: "):
+        survey(path, path.name)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '[{"a": 1}, 2]', '[{"a": 1}', "[]x"])
+def test_an_array_of_other_things_is_an_error(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, text, "part-0.json")
+
+    with pytest.raises(InputError, match=r"part-0\.json"):
+        survey(path, path.name)
+
+
+@pytest.mark.parametrize("name", ["part-0.jsonl", "part-0.json", "part-0.jsonl.gz"])
+def test_a_file_of_0_bytes_has_no_rows(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, "", name)
+
+    assert [] == rows(path)
+
+
+def test_an_empty_array_has_no_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, "[]", "part-0.json")
+
+    assert [] == rows(path)
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "  \n", "\t\r\n", "\n \n\n"])
+def test_blank_lines_are_no_rows(tmp_path: Path, blank: str) -> None:
+    path = written(tmp_path, f'{blank}{{"a": 1}}\n{blank}{{"a": 2}}\n{blank}')
+    chunks = list(read_chunks(survey(path, path.name)))
+
+    assert [1, 2] == [row["a"] for row in rows(path)]
+    assert 2 == sum(chunk.rows for chunk in chunks)
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, ending: str) -> None:
+    path = written(tmp_path, "\ufeff" + '{"a": 1}' + ending)
+    (chunk,) = read_chunks(survey(path, path.name))
+
+    assert [{"a": 1}] == rows(path)
+    assert b"\xef\xbb\xbf" not in b"".join(chunk.records().to_pylist())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}\n{"a": 2',
+        '{"a": 1}\n{"a"',
+        '{"a": 1}\n{"a": 2}}\n',
+        '{"a": 1}{"a": 2}\n',
+        '{"a": 1}\n7\n',
+        '{"a": 1}\nnull\n',
+    ],
+)
+def test_what_is_no_object_a_line_is_an_error(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, text)
+
+    with pytest.raises(InputError, match=r"part-0\.jsonl: near row"):
+        survey(path, path.name)
+
+
+@pytest.mark.parametrize("name", ["part-0.jsonl.gz", "part-0.jsonl.zst"])
+def test_a_truncated_file_is_an_error(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, "".join(json.dumps({"a": n * 7919 % 10007}) + "\n" for n in range(20_000)), name)
+    path.write_bytes(path.read_bytes()[:-20])
+
+    with pytest.raises(InputError, match="cut or damaged"):
+        survey(path, path.name)
+
+
+def test_bytes_that_are_not_utf8_are_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path, b'{"a": "caf\xe9"}\n')
+
+    with pytest.raises(InputError, match=r"part-0\.jsonl"):
+        survey(path, path.name)
+
+
+def test_dot_words_in_keys_are_dots_and_stay_words_in_values(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a__DOT__b": "x__DOT__y"}\n')
+
+    assert [{"a.b": "x__DOT__y"}] == rows(path)
+
+
+def test_a_real_dot_in_a_key_survives_dot_words_in_values(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a.b": 1, "c": "__DOT__"}\n')
+
+    assert [{"a.b": 1, "c": "__DOT__"}] == rows(path)
+
+
+values = (
+    st.none()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(max_size=5).filter(lambda text: text.isprintable() or "\n" in text)
+)
+json_rows = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(-(2**63), 2**63 - 1), "t": st.none() | st.text(st.characters(codec="utf-8"), max_size=5)}), min_size=1, max_size=8)  # fmt: skip
+
+
+@given(json_rows, st.integers(1, 60))
+@settings(max_examples=150)
+def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
+    tmp_path: Path, objects: list[dict[str, object]], chunk_bytes: int
+) -> None:
+    path = written(fresh(tmp_path), "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects))
+    shard = survey(path, path.name)
+    chunks = list(jsonl.chunks(shard, chunk_bytes))
+
+    assert objects == [row for chunk in chunks for row in chunk.table().to_pylist()]
+    assert path.read_bytes() == b"".join(record for chunk in chunks for record in chunk.records().to_pylist())
+
+
+@given(json_rows)
+@settings(max_examples=100)
+def test_what_is_rendered_the_json_module_reads(objects: list[dict[str, object]]) -> None:
+    table = pa.Table.from_pylist(objects, pa.schema([("i", pa.int64()), ("t", pa.string())]))
+
+    assert objects == [json.loads(line) for line in jsonl.render(table).decode().split("\n") if line]

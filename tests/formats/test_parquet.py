@@ -1,0 +1,208 @@
+"""Parquet we write is made to be trained on; Parquet we read is checked."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.errors import CorruptShard, HeadraceError, InputError
+from headrace.formats import parquet
+from headrace.formats.detect import Kind
+from headrace.formats.source import find_files, read_chunks, survey
+from headrace.formats.write import BLOCK_ROWS, ShardWriter
+from tables import write_bytes
+
+PARQUET = Kind("parquet", "none")
+
+
+def written(path: Path, table: pa.Table, schema: pa.Schema | None = None, compression: str = "lz4") -> Path:
+    with ShardWriter(
+        path, kind=PARQUET, schema=schema or table.schema, dialect=None, parquet_compression=compression
+    ) as writer:
+        writer.append(table)
+        writer.finish()
+    return path
+
+
+def test_page_checksums_are_written(tmp_path: Path) -> None:
+    table = pa.table({"a": list(range(1000))})
+    path = written(tmp_path / "p.parquet", table, compression="none")
+    data = bytearray(path.read_bytes())
+    at = data.find((500).to_bytes(8, "little") + (501).to_bytes(8, "little"))
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+    assert at > 0
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "lz4", "zstd"])
+def test_the_codec_is_the_one_that_was_asked_for(tmp_path: Path, compression: str) -> None:
+    path = written(tmp_path / "p.parquet", pa.table({"a": [1, 2]}), compression=compression)
+    expected = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+
+    assert expected == pq.read_metadata(path).row_group(0).column(0).compression
+
+
+def test_a_column_declared_without_nulls_is_required_in_the_file(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+    path = written(tmp_path / "p.parquet", pa.table({"a": [1], "b": ["x"]}), schema)
+
+    assert schema == pq.read_schema(path)
+    assert 0 == pq.ParquetFile(path).schema.column(0).max_definition_level
+
+
+def test_row_groups_are_full_whatever_pieces_the_rows_come_in(tmp_path: Path) -> None:
+    table = pa.table({"a": list(range(3 * BLOCK_ROWS // 2))})
+    with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=table.schema, dialect=None) as writer:
+        for start in range(0, len(table), 999):
+            writer.append(table.slice(start, 999))
+        writer.finish()
+    metadata = pq.read_metadata(tmp_path / "p.parquet")
+
+    assert [BLOCK_ROWS, BLOCK_ROWS // 2] == [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+
+
+def test_a_row_group_holds_at_most_8_mebibytes(tmp_path: Path) -> None:
+    table = pa.table({"a": ["x" * 1000] * 20_000})
+    path = written(tmp_path / "p.parquet", table, compression="none")
+    metadata = pq.read_metadata(path)
+
+    assert 8 << 20 >= max(1008 * metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
+
+
+def test_dictionaries_are_used_where_values_repeat_and_only_there(tmp_path: Path) -> None:
+    table = pa.table({"unique": [str(n) for n in range(8000)], "few": [str(n % 5) for n in range(8000)], "number": list(range(8000)), "code": [n % 3 for n in range(8000)]})  # fmt: skip
+    path = written(tmp_path / "p.parquet", table)
+    group = pq.read_metadata(path).row_group(0)
+    coded = {
+        group.column(c).path_in_schema
+        for c in range(group.num_columns)
+        if "RLE_DICTIONARY" in group.column(c).encodings
+    }
+
+    assert {"few", "code"} == coded
+
+
+def test_a_file_without_rows_has_its_schema(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=schema, dialect=None) as writer:
+        written_ = writer.finish()
+
+    assert 0 == written_.rows
+    assert schema == pq.read_schema(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_a_flipped_byte_is_an_error_or_changes_nothing(tmp_path: Path, compression: str) -> None:
+    table = pa.table({"a": [str(n * 7919 % 10007) for n in range(5000)], "b": [n * 0.5 for n in range(5000)]})
+    path = written(tmp_path / "p.parquet", table, compression=compression)
+    clean = path.read_bytes()
+    footer = int.from_bytes(clean[-8:-4], "little") + 8
+    random_ = random.Random(7)
+    silent = 0
+    for _ in range(60):
+        data = bytearray(clean)
+        data[random_.randrange(4, len(clean) - footer)] ^= 1 << random_.randrange(8)
+        path.write_bytes(bytes(data))
+        try:
+            shard = survey(path, path.name)
+            read = pa.concat_tables([chunk.table() for chunk in read_chunks(shard)])
+            silent += not read.equals(table)
+        except InputError as error:
+            assert "damaged" in str(error)  # noqa: PT017  # either outcome is right, a wrong row is not
+
+    assert 0 == silent
+
+
+def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
+    table = pa.table({"a": list(range(1000))})
+    path = written(tmp_path / "p.parquet", table, compression="none")
+    data = bytearray(path.read_bytes())
+    data[data.find((500).to_bytes(8, "little") + (501).to_bytes(8, "little"))] ^= 1
+    path.write_bytes(bytes(data))
+
+    with pytest.raises(CorruptShard, match=r"p\.parquet: row group 0: .*; restore the file"):
+        parquet.read_block(path, PARQUET, 0, None, table.schema)
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 200, -1, -8, -100])
+def test_a_cut_file_is_an_error(tmp_path: Path, size: int) -> None:
+    path = written(tmp_path / "p.parquet", pa.table({"a": list(range(1000))}))
+    path.write_bytes(path.read_bytes()[:size])
+
+    with pytest.raises(InputError, match=r"p\.parquet"):
+        survey(path, path.name)
+
+
+@pytest.mark.parametrize("name", ["part-0.parquet.gz", "part-0.parquet.zst"])
+def test_a_parquet_file_may_be_compressed_as_a_whole(tmp_path: Path, name: str) -> None:
+    plain = written(tmp_path / "plain", pa.table({"a": ["007"]}))
+    path = write_bytes(tmp_path / name, plain.read_bytes())
+
+    assert [{"a": "007"}] == [row for chunk in read_chunks(survey(path, name)) for row in chunk.table().to_pylist()]
+
+
+def test_a_snappy_parquet_file_is_found_once(tmp_path: Path) -> None:
+    written(tmp_path / "part-0.snappy.parquet", pa.table({"a": [1]}), compression="snappy")
+    source = [tmp_path / "part-*.parquet", tmp_path / "*.snappy.parquet", tmp_path]
+
+    assert ["part-0.snappy.parquet"] == [name for _, name in find_files(source)]
+
+
+def test_columns_are_read_by_name_in_any_order_also_with_dots(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"a": [1], "a.b": ["x"], "c__DOT__d": [2.5], "s": [{"f": 1}]}), path)
+    shard = survey(path, path.name)
+
+    for names in (["a"], ["a.b", "a"], ["c.d", "a"], ["s", "a.b"], None):
+        (chunk,) = read_chunks(shard, names)
+        expected = {"a": 1, "a.b": "x", "c.d": 2.5, "s": {"f": 1}}
+        assert {name: expected[name] for name in names or expected} == chunk.table(names).to_pylist()[0]
+
+
+def test_columns_that_hold_no_null_are_known_from_the_footer(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"full": [1, 2], "gaps": [1, None], "list": [[1], [2]]}), path)
+
+    assert {"gaps", "list"} == survey(path, path.name).null_columns
+
+
+def test_columns_without_statistics_may_hold_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), path, write_statistics=False)
+
+    assert {"a"} == survey(path, path.name).null_columns
+
+
+def test_dictionary_columns_are_read_as_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode()}), path)
+    shard = survey(path, path.name)
+
+    assert pa.schema([("a", pa.string())]) == shard.schema
+    assert ["x", "y", "x"] == [row["a"] for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
+
+
+def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a.b", "a__DOT__b"]), path)
+
+    with pytest.raises(InputError, match=r"column 'a\.b' stands more than once"):
+        survey(path, path.name)
+
+
+def test_an_error_while_writing_leaves_no_file_and_no_noise(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2]})
+
+    def write() -> None:
+        with ShardWriter(tmp_path / "p.parquet", kind=PARQUET, schema=table.schema, dialect=None) as writer:
+            writer.append(pa.table({"a": list(range(BLOCK_ROWS))}))
+            raise HeadraceError("stop")
+
+    with pytest.raises(HeadraceError, match="stop"):
+        write()
+    assert [] == list(tmp_path.iterdir())
