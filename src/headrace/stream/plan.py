@@ -1,8 +1,9 @@
 """The plan: what every consumer will read, known from the index alone. Pure: no files, no clock, no torch.
 
-Steps and rows are arithmetic. Bytes and read amplification follow from which lanes a consumer touches: its positions are
-c (mod C) and lane l holds the positions l (mod L), so it touches exactly the lanes l = c (mod gcd(L, C)). If C divides L
-every block is decoded by one consumer, except for the at most L-1 blocks that a lane border cuts. Cost is O(blocks + C).
+Steps and rows are arithmetic. Bytes and read amplification follow from which lanes a consumer touches: its positions
+are c (mod C) and lane l holds the positions l (mod L), so it touches exactly the lanes l = c (mod gcd(L, C)). If C
+divides L every block is decoded by one consumer, except for the at most L-1 blocks that a lane border cuts. Cost is
+O(blocks + C).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
 
 
 def estimate_block_bytes(index: SplitIndex) -> I64:
-    """Bytes each block takes when decoded, int64 [B]: the larger of what its schema and what its length in the file say."""
-    row_bytes = sum(_value_bytes(field.type) for field in index.schema)
+    """Bytes each block takes when decoded, int64 [B]: the larger of what its schema and its length in the file say."""
+    row_bytes = sum(_value_bytes(column.type) for column in index.schema)
     return np.maximum(index.rows * max(1, row_bytes), np.where(index.rows > 0, index.length, 0)).astype(np.int64)
 
 
@@ -50,6 +51,20 @@ def choose_window_rows(
     if shuffle_rows is None:
         shuffle_rows = min(_MOST_SHUFFLE_ROWS, max(1, memory_bytes // (4 * max(1, row_bytes))))
     return max(1, shuffle_rows * consumers // lanes)
+
+
+def choose_order(
+    index: SplitIndex, consumers: int, *, shuffle: bool, lanes: int | None, shuffle_rows: int | None, memory_bytes: int
+) -> tuple[int, int]:
+    """(L, window_rows) of a stream that begins on this many consumers; given lanes are kept."""
+    block_bytes = estimate_block_bytes(index)
+    if lanes is None:
+        largest = int(block_bytes.max(initial=0))
+        lanes = choose_lanes(consumers, shuffle=shuffle, largest_block_bytes=largest, memory_bytes=memory_bytes)
+    row_bytes = int(block_bytes.sum()) // max(1, index.total_rows)
+    return lanes, choose_window_rows(
+        consumers, lanes, shuffle_rows=shuffle_rows, row_bytes=row_bytes, memory_bytes=memory_bytes
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +110,7 @@ class Plan:
     @property
     def dropped_rows(self) -> int:
         """Rows that "drop" leaves out: less than one step of all consumers."""
-        left_out = self.remaining.total - self.steps_per_consumer * self.consumers * self.batch_size
-        return max(0, left_out) if self.remainder == "drop" else 0
+        return self.remaining.total % (self.consumers * self.batch_size) if self.remainder == "drop" else 0
 
     @property
     def padded_rows(self) -> int:
@@ -126,7 +140,9 @@ class Plan:
     @property
     def read_amplification(self) -> float:
         """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once."""
-        needed = int(self.block_bytes[np.unique(self._reads[2])].sum())
+        holds_rows = np.zeros(len(self.block_bytes), np.bool_)
+        holds_rows[self._reads[2]] = True
+        needed = int(self.block_bytes[holds_rows].sum())
         return float(self.bytes_per_consumer.sum()) / needed if needed else 1.0
 
     @property
@@ -200,15 +216,11 @@ def make_plan(
 ) -> Plan:
     """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks)."""
     consumers = world_size * max(1, workers)
-    block_bytes = estimate_block_bytes(index)
-    if lanes is None:
-        largest = int(block_bytes.max(initial=0))
-        lanes = choose_lanes(consumers, shuffle=shuffle, largest_block_bytes=largest, memory_bytes=memory_bytes)
-    if window_rows is None:
-        row_bytes = int(block_bytes.sum()) // max(1, index.total_rows)
-        window_rows = choose_window_rows(
-            consumers, lanes, shuffle_rows=shuffle_rows, row_bytes=row_bytes, memory_bytes=memory_bytes
+    if lanes is None or window_rows is None:
+        lanes, chosen_rows = choose_order(
+            index, consumers, shuffle=shuffle, lanes=lanes, shuffle_rows=shuffle_rows, memory_bytes=memory_bytes
         )
+        window_rows = chosen_rows if window_rows is None else window_rows
     order = epoch_order(
         index.rows,
         block_identities(index),
@@ -225,7 +237,7 @@ def make_plan(
         workers=workers,
         batch_size=batch_size,
         remainder=resolve_remainder(remainder, consumers),
-        block_bytes=block_bytes,
+        block_bytes=estimate_block_bytes(index),
     )
 
 
@@ -233,6 +245,6 @@ def _value_bytes(kind: pa.DataType) -> int:
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size) * _value_bytes(kind.value_type)
     try:
-        return -(-kind.bit_width // 8)
+        return -(-int(kind.bit_width) // 8)
     except ValueError:  # Arrow has no width for variable types
         return _VARIABLE_BYTES

@@ -1,7 +1,7 @@
 """Who takes which of the remaining rows, and when: arithmetic on residues. Pure.
 
-Consumer c = worker * world_size + rank of C takes the places v = c (mod C) of what remains, batch_size at a time. Step k
-of all consumers together is the places [k*G, (k+1)*G) with G = C * batch_size: the same number of steps everywhere,
+Consumer c = worker * world_size + rank of C takes the places v = c (mod C) of what remains, batch_size at a time. Step
+k of all consumers together is the places [k*G, (k+1)*G) with G = C * batch_size: the same number of steps everywhere,
 whatever the shards are like. With workers, a rank's batches come from its workers in turn.
 """
 
@@ -73,9 +73,7 @@ class Share:
         return min(self.rows, max(0, -(-(place - self.consumer) // self.consumers)))
 
 
-def share_of(
-    rows_left: int, *, consumer: int, consumers: int, batch_size: int, remainder: Remainder
-) -> Share:
+def share_of(rows_left: int, *, consumer: int, consumers: int, batch_size: int, remainder: Remainder) -> Share:
     """The share of one consumer; over all consumers the own items are each delivered place once."""
     steps = count_steps(rows_left, consumers=consumers, batch_size=batch_size, remainder=remainder)
     delivered = min(rows_left, steps * consumers * batch_size)

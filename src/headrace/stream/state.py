@@ -59,7 +59,9 @@ class StreamState:
     def from_dict(cls, values: Mapping[str, Any]) -> StreamState:
         """Read a state back. Raises `StreamError` if it is not one, or of a format this version does not know."""
         if not isinstance(values, Mapping):
-            raise StreamError(f"stream state: expected a mapping, got {type(values).__name__}; pass what state_dict() gave")
+            raise StreamError(
+                f"stream state: expected a mapping, got {type(values).__name__}; pass what state_dict() gave"
+            )
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise StreamError(
@@ -81,6 +83,15 @@ class StreamState:
         _check_numbers(state)
         return state
 
+    def check_order(self, *, seed: int, shuffle: bool) -> None:
+        """Raise `StreamError` if the stream was set up for another order than the one saved."""
+        if (self.seed, self.shuffle) != (seed, shuffle):
+            raise StreamError(
+                f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this stream has"
+                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or begin the"
+                " epoch anew"
+            )
+
     def check_index(self, index: SplitIndex) -> None:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
         if self.split != index.split:
@@ -88,10 +99,10 @@ class StreamState:
                 f'stream state: it is of split "{self.split}", this stream reads "{index.split}";'
                 " load each state into the stream of its own split"
             )
-        if self.index != index.identity:
+        if self.index != index.identity or self.rows != index.total_rows:
             raise StreamError(
-                f'stream state: split "{self.split}" had index {self.index[:12]}… with {self.rows} rows when it was saved,'
-                f" now it has {index.identity[:12]}… with {index.total_rows}; shards were added, removed or rewritten:"
+                f'stream state: split "{self.split}" had index {self.index[:12]}… with {self.rows} rows when saved, now'
+                f" it has {index.identity[:12]}… with {index.total_rows}; shards were added, removed or rewritten:"
                 " open the dataset the state was saved from, or begin the epoch anew"
             )
 

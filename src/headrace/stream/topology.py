@@ -1,8 +1,8 @@
 """Which rank of how many: found out once, in the parent process, and carried to workers.
 
-Asked in this order: explicit arguments; torch.distributed, if torch is loaded and a group is initialised; the environment
-(RANK and WORLD_SIZE). A launcher that is visible while the rank is unknown is an error: taking it for "rank 0 of 1" would
-train every process on every row.
+Asked in this order: explicit arguments; torch.distributed, if torch is loaded and a group is initialised; the
+environment (RANK and WORLD_SIZE). A launcher that is visible while the rank is unknown is an error: taking it for
+"rank 0 of 1" would train every process on every row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from headrace.errors import SettingsError, StreamError
 Source = Literal["arguments", "torch.distributed", "environment", "alone"]
 
 # How many processes each launcher started, and what it calls the number of this one.
-_LAUNCHERS = (("SLURM_NTASKS", "SLURM_PROCID"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "PMI_RANK"))
+_LAUNCHERS = (
+    ("SLURM_NTASKS", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+)
 _REMEDY = "start with torchrun, initialise torch.distributed first, or pass rank= and world_size="
 
 
@@ -83,9 +87,7 @@ def _torch_group() -> tuple[int, int] | None:
 def _from_environment(environ: Mapping[str, str]) -> Topology:
     rank, world_size = environ.get("RANK"), environ.get("WORLD_SIZE")
     if rank is not None and world_size is not None:
-        return Topology(
-            rank=_number("RANK", rank), world_size=_number("WORLD_SIZE", world_size), source="environment"
-        )
+        return Topology(rank=_number("RANK", rank), world_size=_number("WORLD_SIZE", world_size), source="environment")
     if rank is not None:
         raise StreamError(f"topology: RANK is {rank} but WORLD_SIZE is not set; {_REMEDY}")
     if world_size is not None:
