@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from headrace.errors import SettingsError
 from headrace.stream.share import Remainder
@@ -11,6 +12,22 @@ from headrace.stream.share import Remainder
 BatchFormat = Literal["torch", "numpy", "arrow"]
 
 VALID = "valid"
+
+
+class StreamArguments(TypedDict, total=False):
+    """The options of a stream beside its batch size, for functions that pass them on; see `StreamOptions`."""
+
+    shuffle: bool
+    seed: int
+    shuffle_rows: int | None
+    lanes: int | None
+    remainder: Remainder | None
+    columns: Sequence[str] | None
+    batch_format: BatchFormat
+    prefetch_bytes: int
+    prefetch_blocks: int
+    read_threads: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +54,7 @@ class StreamOptions:
     shuffle_rows: int | None = None
     lanes: int | None = None
     remainder: Remainder | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     batch_format: BatchFormat = "torch"
     prefetch_bytes: int = 1 << 28
     prefetch_blocks: int = 64
