@@ -32,7 +32,9 @@ class Dataset(FinishedRun):
         `StreamError`.
         """
         index = self.split_index(split)
-        return StreamLoader(index, self.block_reader(split), StreamOptions(batch_size=batch_size, **options), topology=topology)
+        return StreamLoader(
+            index, self.block_reader(split), StreamOptions(batch_size=batch_size, **options), topology=topology
+        )
 
     def torch_dataset(
         self,
