@@ -36,8 +36,8 @@ class StreamOptions:
 
     batch_size: rows in a batch of one rank (of one worker, where there are workers).
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
-    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as take a quarter
-        of memory_bytes.
+    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as a quarter of
+        memory_bytes holds.
     lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
         different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
     remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one

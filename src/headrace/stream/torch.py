@@ -170,7 +170,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
-        if not self._shared.is_shared():  # a copy made by plain pickle stands alone
+        if not self._shared.is_shared():  # type: ignore[no-untyped-call]  # torch leaves it untyped; plain pickle copies
             self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _begin(self, state: StreamState, *, rest: int) -> None:
