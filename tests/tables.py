@@ -122,7 +122,13 @@ def split_column(run: Path, split: str, column: str) -> list[Any]:
 
 
 def split(
-    source: Any, out: Path, *, workers: int = 2, on_event: OnEvent = silent, fingerprint_by: Any = "stat", **settings: Any
+    source: Any,
+    out: Path,
+    *,
+    workers: int = 2,
+    on_event: OnEvent = silent,
+    fingerprint_by: Any = "stat",
+    **settings: Any,
 ) -> Prepared:
     """`prepare` of a temporal split with the columns these tests use: id, date."""
     asked = {"date_column": "date", "group_column": "id", "split_date": "2025-01-01", "train_ratio": 0.5} | settings
@@ -152,11 +158,15 @@ def small_rows(count: int, *, entities: int = 40, first: int = 0) -> list[tuple[
     for number in range(first, first + count):
         month = 1 + (number * 7) % 13
         year, month = (2025, 1) if month == 13 else (2024, month)
-        rows.append((f"{(number * 31 + number // 11) % entities:03d}", f"{year}-{month:02d}-{1 + number % 28:02d}", str(number)))
+        rows.append(
+            (f"{(number * 31 + number // 11) % entities:03d}", f"{year}-{month:02d}-{1 + number % 28:02d}", str(number))
+        )
     return rows
 
 
-def small_source(directory: Path, *, count: int = 3, rows: int = 200, extension: str = ".csv", entities: int = 40) -> Path:
+def small_source(
+    directory: Path, *, count: int = 3, rows: int = 200, extension: str = ".csv", entities: int = 40
+) -> Path:
     """A directory of `count` shards part-00000 and on."""
     for number in range(count):
         part = small_rows(rows, entities=entities, first=number * rows)

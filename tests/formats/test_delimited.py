@@ -67,7 +67,9 @@ def test_a_byte_order_mark_of_a_headerless_file_is_no_part_of_the_first_value(tm
 def test_a_short_or_long_row_is_an_error_with_its_number(tmp_path: Path, row: bytes) -> None:
     path = written(tmp_path, b"a,b,c\n1,2,3\n4,5,6\n" + row + b"\n7,8,9\n")
 
-    with pytest.raises(InputError, match=rf"part-0\.csv: row 3 has {row.count(b',') + 1} fields, the header 3: '{row.decode()}'"):
+    with pytest.raises(
+        InputError, match=rf"part-0\.csv: row 3 has {row.count(b',') + 1} fields, the header 3: '{row.decode()}'"
+    ):
         rows(path)
 
 
@@ -213,7 +215,9 @@ def test_a_last_line_without_newline_is_a_row_and_its_record_gets_one(tmp_path: 
     chunks = list(read_chunks(survey(path, path.name)))
 
     assert [b"1,2\r\n", b"3,4\r\n"] == [record for chunk in chunks for record in chunk.records().to_pylist()]
-    assert [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}] == [row for chunk in chunks for row in chunk.table().to_pylist()]
+    assert [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}] == [
+        row for chunk in chunks for row in chunk.table().to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("name", ["part-0.csv.gz", "part-0.csv.zst"])
@@ -253,13 +257,19 @@ def test_another_separator_than_the_name_says_is_an_error(tmp_path: Path, name: 
 texts = st.none() | st.text(alphabet=st.sampled_from('ab,"\n\r\t é0#'), max_size=6)
 
 
-@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=10), st.sampled_from(["\n", "\r\n"]), st.sampled_from([".csv", ".tsv"]))
+@given(
+    st.lists(st.tuples(texts, texts), min_size=1, max_size=10),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from([".csv", ".tsv"]),
+)
 @settings(max_examples=200)
 def test_what_is_rendered_is_read_back(
     tmp_path: Path, values: list[tuple[str | None, str | None]], newline: str, extension: str
 ) -> None:
     dialect = Dialect("," if extension == ".csv" else "\t", newline, False, 0)
-    table = pa.table({"a": pa.array([a for a, _ in values], pa.string()), "b": pa.array([b for _, b in values], pa.string())})
+    table = pa.table(
+        {"a": pa.array([a for a, _ in values], pa.string()), "b": pa.array([b for _, b in values], pa.string())}
+    )
     data = delimited.header_bytes(["a", "b"], dialect) + delimited.render(table, dialect)
     path = written(fresh(tmp_path), data, f"p{extension}")
 

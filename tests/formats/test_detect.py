@@ -51,7 +51,9 @@ def test_content_is_believed_only_under_its_own_name(tmp_path: Path, name: str, 
     path.write_bytes(CODECS[codec](CONTENTS[content]))
     promised = kind_of_name(name)
     assert promised is not None
-    agrees = promised.compression == codec and (promised.format == content or (promised.format, content) == ("tsv", "csv"))
+    agrees = promised.compression == codec and (
+        promised.format == content or (promised.format, content) == ("tsv", "csv")
+    )
 
     if agrees:
         assert promised == detect(path)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.formats import jsonl
+from headrace.formats.json_array import array_as_lines
 from headrace.formats.source import read_chunks, survey
 from tables import fresh, write_bytes
 
@@ -42,7 +43,7 @@ def test_19_digit_integers_keep_every_digit(tmp_path: Path) -> None:
     assert [1234567890123456789, -(2**63)] == [row["id"] for row in rows(path)]
 
 
-@pytest.mark.parametrize("digits", ["12345678901234567890", "9223372036854775808", "123456789012345678901234567890123456789012"])
+@pytest.mark.parametrize("digits", ["12345678901234567890", "9223372036854775808", "123456789012345678901234567890"])
 def test_an_integer_that_fits_no_64_bits_is_an_error(tmp_path: Path, digits: str) -> None:
     path = written(tmp_path, f'{{"id": {digits}}}\n')
 
@@ -58,7 +59,7 @@ def test_an_integer_that_fits_no_64_bits_is_an_error(tmp_path: Path, digits: str
 @pytest.mark.parametrize("name", ["part-0.jsonl", "part-0.json"])
 def test_two_types_under_one_key_are_an_error(tmp_path: Path, one: str, other: str, name: str) -> None:
     objects = [f'{{"k": {one}}}', f'{{"k": {other}}}']
-    path = written(tmp_path, "\n".join(objects) if name.endswith("l") else f"[{','.join(objects)}]", name)
+    path = written(tmp_path, "\n".join(objects) + "\n" if name.endswith("l") else f"[{','.join(objects)}]", name)
 
     with pytest.raises(InputError, match=r"part-0\.json.*: .*(type|JSON)"):
         survey(path, path.name)
@@ -106,7 +107,10 @@ def test_a_key_that_every_row_has_is_not_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["part-0.json", "part-0.json.gz", "part-0.json.zst"])
-@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2, "b": "x"}]', '[\n {"a": 1},\n {"a": 2,\n "b": "x"}\n]\n', '{"a": 1}\n{"a": 2, "b": "x"}\n'])
+@pytest.mark.parametrize(
+    "text",
+    ['[{"a": 1}, {"a": 2, "b": "x"}]', '[\n {"a": 1},\n {"a": 2,\n "b": "x"}\n]\n', '{"a": 1}\n{"a": 2, "b": "x"}\n'],
+)
 def test_a_json_file_is_an_array_or_lines(tmp_path: Path, name: str, text: str) -> None:
     path = written(tmp_path, text, name)
 
@@ -120,7 +124,22 @@ def test_an_array_in_a_jsonl_file_is_an_error(tmp_path: Path) -> None:
         survey(path, path.name)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '[{"a": 1}, 2]', '[{"a": 1}', "[]x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2]",
+        '[{"a": 1}, 2]',
+        '[{"a": 1}',
+        "[]x",
+        '[{"a": 1} {"a": 2}]',
+        '[{"a": 1},]',
+        '[,{"a": 1}]',
+        '[{"a": 1},,{"a": 2}]',
+        '[{"a": 1}]]',
+        '[[{"a": 1}]]',
+        '[{"a": 1], {]',
+    ],
+)
 def test_an_array_of_other_things_is_an_error(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text, "part-0.json")
 
@@ -159,7 +178,17 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, ending: s
     assert b"\xef\xbb\xbf" not in b"".join(chunk.records().to_pylist())
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}\n{"a": 2', '{"a": 1}\n{"a"', '{"a": 1}\n{"a": 2}}\n', '{"a": 1}{"a": 2}\n', '{"a": 1}\n7\n', '{"a": 1}\nnull\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}\n{"a": 2',
+        '{"a": 1}\n{"a"',
+        '{"a": 1}\n{"a": 2}}\n',
+        '{"a": 1}{"a": 2}\n',
+        '{"a": 1}\n7\n',
+        '{"a": 1}\nnull\n',
+    ],
+)
 def test_what_is_no_object_a_line_is_an_error(tmp_path: Path, text: str) -> None:
     path = written(tmp_path, text)
 
@@ -195,13 +224,14 @@ def test_a_real_dot_in_a_key_survives_dot_words_in_values(tmp_path: Path) -> Non
     assert [{"a.b": 1, "c": "__DOT__"}] == rows(path)
 
 
-values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5).filter(lambda text: text.isprintable() or "\n" in text)
 json_rows = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(-(2**63), 2**63 - 1), "t": st.none() | st.text(st.characters(codec="utf-8"), max_size=5)}), min_size=1, max_size=8)  # fmt: skip
 
 
 @given(json_rows, st.integers(1, 60))
 @settings(max_examples=150)
-def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(tmp_path: Path, objects: list[dict[str, object]], chunk_bytes: int) -> None:
+def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
+    tmp_path: Path, objects: list[dict[str, object]], chunk_bytes: int
+) -> None:
     path = written(fresh(tmp_path), "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects))
     shard = survey(path, path.name)
     chunks = list(jsonl.chunks(shard, chunk_bytes))
@@ -216,3 +246,27 @@ def test_what_is_rendered_the_json_module_reads(objects: list[dict[str, object]]
     table = pa.Table.from_pylist(objects, pa.schema([("i", pa.int64()), ("t", pa.string())]))
 
     assert objects == [json.loads(line) for line in jsonl.render(table).decode().split("\n") if line]
+
+
+nested = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(alphabet=st.sampled_from('a"\\{}[],:\n é'), max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "}", '"', "\\"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["a", "{", '"', "\\"]), nested, max_size=3), max_size=6),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
+@settings(max_examples=300)
+def test_an_array_becomes_one_line_for_each_object(
+    objects: list[dict[str, object]], indent: int | None, ascii_: bool
+) -> None:
+    lines = array_as_lines(json.dumps(objects, indent=indent, ensure_ascii=ascii_).encode())
+
+    assert objects == [json.loads(line) for line in lines.split(b"\n")[:-1]]
+    assert (not objects) == (lines == b"")

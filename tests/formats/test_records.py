@@ -40,7 +40,9 @@ def test_any_chunk_size_gives_the_rows_of_one_chunk(
 ) -> None:
     path = write_bytes(fresh(tmp_path) / f"part-0{extension}", csv_bytes(("x", "y", "z"), rows, newline=newline))
     shard = survey(path, path.name)
-    wanted = [tuple(row) for row in csv.reader(io.StringIO(csv_bytes(None, rows, newline=newline).decode(), newline=""))]
+    wanted = [
+        tuple(row) for row in csv.reader(io.StringIO(csv_bytes(None, rows, newline=newline).decode(), newline=""))
+    ]
 
     found, firsts, copied = [], [], b""
     for chunk in delimited.chunks(shard, chunk_bytes):
@@ -61,7 +63,9 @@ def test_the_last_sure_end_is_the_last_end_of_whole_records(rows: list[tuple[str
         part = data[:cut]
         whole = [end for end in ends_of(data) if end <= cut]
 
-        assert (whole[-1] if whole else 0) == records.last_record_end(part, records.quote_positions(records.as_bytes(part)))
+        assert (whole[-1] if whole else 0) == records.last_record_end(
+            part, records.quote_positions(records.as_bytes(part))
+        )
 
 
 @given(rows_of_three, newlines)

@@ -43,7 +43,7 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[object]:
         return st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
     if pa.types.is_timestamp(kind):
         unit = {"s": 10**6, "ms": 10**3, "us": 1, "ns": 1}[kind.unit]
-        low, high = ((1678, 2262) if kind.unit == "ns" else (1, 9999))
+        low, high = (1678, 2262) if kind.unit == "ns" else (1, 9999)
         moments = st.datetimes(dt.datetime(low, 1, 1), dt.datetime(high - 1, 12, 31))
         zone = dt.UTC if kind.tz else None
         return moments.map(lambda at: at.replace(microsecond=at.microsecond // unit * unit, tzinfo=zone))
@@ -71,7 +71,7 @@ def test_a_type_widens_to_itself(kind: pa.DataType) -> None:
 @settings(max_examples=600)
 def test_a_widened_value_comes_back_as_it_was(a: pa.DataType, b: pa.DataType, data: st.DataObject) -> None:
     wide = supertype(a, b)
-    if wide is None:
+    if wide is None or pa.types.is_null(a):
         return
     value = pa.array([data.draw(values_of(a))], plain(a))
 
@@ -90,7 +90,9 @@ def test_an_unknown_type_word_is_an_error_with_the_known_ones() -> None:
 
 
 def test_a_schema_is_described_by_words() -> None:
-    schema = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.int64(), nullable=False), ("c", pa.list_(pa.int8()))])
+    schema = pa.schema(
+        [pa.field("a", pa.string()), pa.field("b", pa.int64(), nullable=False), ("c", pa.list_(pa.int8()))]
+    )
     expected = [
         {"name": "a", "type": "text", "nullable": True},
         {"name": "b", "type": "int64", "nullable": False},

@@ -48,7 +48,9 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
     separator = SEPARATOR[kind.format]
     if not len(ends) or text_start == len(head):
         if signature is None:
-            raise InputError(f"{path}: is empty, not even a header; remove the file, or give the column names by a signature file")
+            raise InputError(
+                f"{path}: is empty, not even a header; remove the file, or give the column names by a signature file"
+            )
         names, header_bytes, newline = list(signature), text_start, "\n"
     else:
         first = head[text_start : int(ends[0])]
@@ -274,7 +276,9 @@ def _head(path: Path, compression: Compression) -> bytes:
         if len(head) < size or records.last_record_end(head, quotes):
             return head
         if size > _HEAD_BYTES:
-            raise InputError(f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is no table with a header")
+            raise InputError(
+                f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is no table with a header"
+            )
         size *= 4
 
 

@@ -30,7 +30,9 @@ _BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
-_NAME = re.compile(r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$")
+_NAME = re.compile(
+    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$"
+)
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 
 
@@ -79,7 +81,9 @@ def detect(path: Path) -> Kind:
         try:
             start = stream.read(4096)
         except OSError as error:
-            raise InputError(f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again") from error
+            raise InputError(
+                f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
+            ) from error
     if start:
         _check_content(path, kind, start)
     return kind

@@ -79,7 +79,9 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None, chunk_rows: int =
             try:
                 batch = next(batches, None)
             except (OSError, pa.ArrowInvalid) as error:
-                raise InputError(f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again") from error
+                raise InputError(
+                    f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
+                ) from error
             if batch is None:
                 return
             table = pa.Table.from_batches([batch]).rename_columns(wanted).cast(schema)
@@ -97,7 +99,9 @@ def open_file(path: Path, kind: Kind) -> pq.ParquetFile:
     except (OSError, pa.ArrowInvalid) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise InputError(f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again") from error
+        raise InputError(
+            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
+        ) from error
 
 
 def read_block(path: Path, kind: Kind, block: int, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:

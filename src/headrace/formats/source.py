@@ -31,7 +31,9 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
         if path.is_dir():
             files = [each for each in path.iterdir() if each.is_file() and kind_of_name(each.name)]
             if not files:
-                raise InputError(f"{path}: holds no .csv, .tsv, .jsonl, .json or .parquet file; give the directory of the shards")
+                raise InputError(
+                    f"{path}: holds no .csv, .tsv, .jsonl, .json or .parquet file; give the directory of the shards"
+                )
         elif path.is_file():
             files = [path]
         else:
@@ -49,8 +51,14 @@ def read_signature(path: Path) -> list[str]:
         lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except OSError as error:
         raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{path}: the signature file is not UTF-8 (byte {error.start}); convert it to UTF-8"
+        ) from error
     if len(lines) != 1:
-        raise SettingsError(f"{path}: a signature is one line of comma-separated column names, this has {len(lines)} lines")
+        raise SettingsError(
+            f"{path}: a signature is one line of comma-separated column names, this has {len(lines)} lines"
+        )
     return [name.strip() for name in lines[0].split(",")]
 
 
@@ -149,5 +157,5 @@ def _same_columns(first: Shard, other: Shard) -> None:
         if part
     )
     raise InputError(
-        f"{other.path}: {what}, compared with {first.path}; correct it, or use schema_drift=\"widen\" to match columns by name"
+        f'{other.path}: {what}, compared with {first.path}; correct it, or use schema_drift="widen" to match columns by name'
     )
