@@ -14,7 +14,10 @@ REFERENCE = ["a3817f04ba25a8e66df67214c7550293", "da87c1d86b99af44347659119b22fc
 
 
 def as_hex(high: np.ndarray, low: np.ndarray) -> list[str]:
-    return [int(h).to_bytes(8, "little").hex() + int(lo).to_bytes(8, "little").hex() for h, lo in zip(high, low, strict=True)]
+    return [
+        int(h).to_bytes(8, "little").hex() + int(lo).to_bytes(8, "little").hex()
+        for h, lo in zip(high, low, strict=True)
+    ]
 
 
 def scalar_siphash(key: tuple[int, int], message: bytes) -> str:
@@ -23,7 +26,12 @@ def scalar_siphash(key: tuple[int, int], message: bytes) -> str:
     def rotl(x: int, b: int) -> int:
         return ((x << b) | (x >> (64 - b))) & mask
 
-    v = [0x736F6D6570736575 ^ key[0], 0x646F72616E646F6D ^ key[1] ^ 0xEE, 0x6C7967656E657261 ^ key[0], 0x7465646279746573 ^ key[1]]
+    v = [
+        0x736F6D6570736575 ^ key[0],
+        0x646F72616E646F6D ^ key[1] ^ 0xEE,
+        0x6C7967656E657261 ^ key[0],
+        0x7465646279746573 ^ key[1],
+    ]
 
     def rounds(n: int) -> None:
         for _ in range(n):

@@ -107,7 +107,10 @@ _SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
 
 def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
     """index.parquet as bytes: one row per block, the logical schema in the metadata."""
-    metadata = {_SCHEMA_KEY: base64.b64encode(schema.serialize().to_pybytes()), _NULLS_KEY: canonical_json(list(null_values))}
+    metadata = {
+        _SCHEMA_KEY: base64.b64encode(schema.serialize().to_pybytes()),
+        _NULLS_KEY: canonical_json(list(null_values)),
+    }
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in _INDEX_SCHEMA]
     sink = io.BytesIO()
     table = pa.Table.from_arrays(columns, schema=_INDEX_SCHEMA.with_metadata(metadata))
@@ -125,7 +128,9 @@ class Index:
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
-        table = self.table.filter(pc.equal(self.table["split"], split)).sort_by([("shard", "ascending"), ("block", "ascending")])
+        table = self.table.filter(pc.equal(self.table["split"], split)).sort_by(
+            [("shard", "ascending"), ("block", "ascending")]
+        )
         names = table["shard"].combine_chunks()
         shards, places = np.unique(np.asarray(names.to_numpy(zero_copy_only=False), dtype=object), return_inverse=True)
         first = {name: place for place, name in reversed(list(enumerate(names.to_pylist())))}
@@ -158,4 +163,6 @@ def read_index(path: Path, digest: str | None = None) -> Index:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
         return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise CorruptShard(f"{path}: cannot be read as an index ({error}); restore it or prepare the run again") from error
+        raise CorruptShard(
+            f"{path}: cannot be read as an index ({error}); restore it or prepare the run again"
+        ) from error

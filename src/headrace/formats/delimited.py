@@ -2,7 +2,8 @@
 
 A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and compression. Values are
 parsed by polars without type inference; an empty field is null, a quoted empty field is empty text. Rows that only
-change place are not parsed and written again: their bytes are copied (`records`).
+change place are not parsed and written again: their bytes are copied (`copy.py`). A few columns are cut from the
+bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +19,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import Compression, Kind, open_bytes
 from headrace.formats.shard import Dialect, Shard
 
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 20
+_FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _BOM = b"\xef\xbb\xbf"
 SEPARATOR = {"csv": ",", "tsv": "\t"}
 
@@ -88,49 +92,85 @@ class DelimitedChunk:
     shard: Shard
     data: bytes
     first_row: int
+    quotes: records.I64
+    ends: records.I64
+    blank_lines: bool = False
     _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
-    @cached_property
-    def _quotes(self) -> records.I64:
-        return records.quote_positions(records.as_bytes(self.data))
-
-    @cached_property
-    def _ends(self) -> records.I64:
-        return records.record_ends(records.as_bytes(self.data), self._quotes)
-
-    @cached_property
+    @property
     def rows(self) -> int:
         """Number of records."""
-        return len(self._ends)
+        return len(self.ends)
 
-    def records(self) -> pa.LargeBinaryArray:
-        """Each row's bytes, line end included (added where the file's last line has none)."""
-        if not self.data.endswith(b"\n"):
-            assert self.shard.dialect is not None
-            data = self.data + self.shard.dialect.newline.encode()
-            return records.slices(data, np.append(self._ends[:-1], len(data)))
-        return records.slices(self.data, self._ends)
+    def sizes(self) -> records.I32 | None:
+        """Bytes of every row, line end included; None where blank lines stand between rows."""
+        return None if self.blank_lines else np.diff(self.ends, prepend=0).astype(np.int32)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The columns as text. Raises `InputError` naming the row if a row has too few or too many fields."""
         names = self.shard.schema.names
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in self._parsed]
+        if len(missing) <= _FEW_COLUMNS < len(names):
+            for name in missing:
+                column = self._cut(names.index(name))
+                if column is not None:
+                    self._parsed[name] = column
+            missing = [name for name in missing if name not in self._parsed]
         if missing:
-            last = names[-1]
-            read = sorted({names.index(name) for name in (*missing, last)})
-            if not self._parsed:
-                self._check_quotes()
-            frame = self._parse(read)
-            for place, column in zip(read, frame.to_arrow().columns, strict=True):
-                self._parsed[names[place]] = column.cast(pa.large_string())
-            self._check_shape(self._parsed[last].null_count)
+            read = sorted({names.index(name) for name in missing})
+            for place, column in zip(read, self._parse(read).to_arrow().columns, strict=True):
+                self._parsed[names[place]] = pa.chunked_array([column.cast(pa.large_string())])
         return pa.table({name: self._parsed[name] for name in wanted})
+
+    @cached_property
+    def _separators(self) -> records.I64:
+        """The separators of every row, [rows, columns - 1]; being exact, it proves that every row is complete.
+
+        All bytes are proved to be UTF-8 as well, also those of columns that are only copied.
+        """
+        width = len(self.shard.schema)
+        assert self.shard.dialect is not None
+        self._check_encoding()
+        self._check_quotes()
+        at = records.separators(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
+        table = records.separator_table(at, self.ends, width)
+        if table is not None:
+            return table
+        fields = records.fields_per_record(at, self.ends)
+        row = int(np.flatnonzero(fields != width)[0])
+        start = int(self.ends[row - 1]) if row else 0
+        line = self.data[start : int(self.ends[row])].decode("utf-8", "replace").strip()
+        raise InputError(
+            f"{self.shard.path}: row {self.first_row + row + 1} has {int(fields[row])} fields, the header {width}: "
+            f"{line[:120]!r}; complete or remove that row"
+        )
+
+    def _cut(self, place: int) -> pa.ChunkedArray | None:
+        """One column cut from the bytes, unparsed; None if it holds quoted fields, which must be parsed."""
+        between = self._separators
+        data = records.as_bytes(self.data)
+        starts = between[:, place - 1] + 1 if place else np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        stops = between[:, place] if place < between.shape[1] else self._content_ends()
+        if (data[starts[starts < stops]] == records.QUOTE).any():
+            return None
+        text = records.cut(self.data, starts, stops).cast(pa.large_string())
+        if (starts == stops).any():
+            text = pc.if_else(pa.array(starts == stops), pa.scalar(None, pa.large_string()), text)
+        return pa.chunked_array([text])
+
+    def _content_ends(self) -> records.I64:
+        """Where each record ends without its line end."""
+        data = records.as_bytes(self.data)
+        stops = self.ends - (data[self.ends - 1] == records.NEWLINE)
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        return stops - ((stops > starts) & (data[np.maximum(stops - 1, 0)] == records.RETURN))
 
     def _parse(self, columns: list[int]) -> pl.DataFrame:
         assert self.shard.dialect is not None
         if not self.data:
             return pl.DataFrame({f"column_{place + 1}": pl.Series([], dtype=pl.String) for place in columns})
+        self._separators  # noqa: B018 - polars fills up short rows in silence; this raises on them
         try:
             frame = pl.read_csv(
                 self.data,
@@ -140,8 +180,6 @@ class DelimitedChunk:
                 columns=columns,
             )
         except pl.exceptions.PolarsError as error:
-            self._check_shape(1)
-            self._check_encoding()
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
@@ -153,37 +191,13 @@ class DelimitedChunk:
             )
         return frame
 
-    def _check_shape(self, nulls_in_last: int) -> None:
-        """Every record has one field per column.
-
-        With no null in the last column no record is short; if the separators then add up, none is long either.
-        """
-        width = len(self.shard.schema)
-        assert self.shard.dialect is not None
-        separator = ord(self.shard.dialect.separator)
-        data = records.as_bytes(self.data)
-        if nulls_in_last == 0:
-            total = records.separators_outside_quotes(data, self._quotes, separator)
-            if total == self.rows * (width - 1):
-                return
-        fields = records.fields_per_record(data, self._quotes, separator)
-        wrong = np.flatnonzero(fields != width)
-        if len(wrong):
-            row = int(wrong[0])
-            start = int(self._ends[row - 1]) if row else 0
-            line = self.data[start : int(self._ends[row])].decode("utf-8", "replace").strip()
-            raise InputError(
-                f"{self.shard.path}: row {self.first_row + row + 1} has {int(fields[row])} fields, the header {width}: "
-                f"{line[:120]!r}; complete or remove that row"
-            )
-
     def _check_quotes(self) -> None:
         """Every quote is one that all readers understand alike."""
         assert self.shard.dialect is not None
         data = records.as_bytes(self.data)
-        at = records.first_stray_quote(data, self._quotes, ord(self.shard.dialect.separator))
+        at = records.first_stray_quote(data, self.quotes, ord(self.shard.dialect.separator))
         if at is not None:
-            row = int(np.searchsorted(self._ends, at, side="right"))
+            row = int(np.searchsorted(self.ends, at, side="right"))
             near = self.data[max(0, at - 40) : at + 40].decode("utf-8", "replace")
             raise InputError(
                 f"{self.shard.path}: row {self.first_row + row + 1}: a quote stands inside a field, near {near!r}; "
@@ -191,10 +205,14 @@ class DelimitedChunk:
             )
 
     def _check_encoding(self) -> None:
+        whole = records.slices(self.data, np.array([len(self.data)]))
+        with suppress(pa.ArrowInvalid):
+            whole.cast(pa.large_string())
+            return
         try:
             self.data.decode("utf-8")
         except UnicodeDecodeError as error:
-            row = int(np.searchsorted(self._ends, error.start, side="right"))
+            row = int(np.searchsorted(self.ends, error.start, side="right"))
             raise InputError(
                 f"{self.shard.path}: row {self.first_row + row + 1}: byte {self.data[error.start]:#04x} is not UTF-8; "
                 f"convert the file to UTF-8"
@@ -205,8 +223,8 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
     """The rows of a shard in file order. Raises `InputError` on damaged compression or an unclosed quote."""
     assert shard.dialect is not None
     first_row = 0
-    for data in _record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
-        chunk = DelimitedChunk(shard, _without_blank(shard, data), first_row)
+    for data, quotes in _record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
+        chunk = _chunk(shard, data, quotes, first_row)
         if chunk.rows:
             yield chunk
         first_row += chunk.rows
@@ -214,7 +232,18 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
 
 def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
     """The rows of one block (whole records, no header) as text columns."""
-    return DelimitedChunk(shard, _without_blank(shard, data), 0).table(columns)
+    return _chunk(shard, data, records.quote_positions(records.as_bytes(data)), 0).table(columns)
+
+
+def _chunk(shard: Shard, data: bytes, quotes: records.I64, first_row: int) -> DelimitedChunk:
+    """Blank lines are no rows, except in a file of one column, where they are nulls."""
+    ends = records.record_ends(records.as_bytes(data), quotes)
+    whole = data
+    if len(shard.schema) > 1 and len(ends) and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2):
+        data = records.without_blank(data, ends)
+        quotes = records.quote_positions(records.as_bytes(data))
+        ends = records.record_ends(records.as_bytes(data), quotes)
+    return DelimitedChunk(shard, data, first_row, quotes, ends, data is not whole)
 
 
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
@@ -232,8 +261,11 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
     return text.encode()
 
 
-def _record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[bytes]:
-    """Byte blocks that end on a record; a block grows only when one record is longer than `chunk_bytes`."""
+def _record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[bytes, records.I64]]:
+    """Byte blocks that end on a record, with the places of their quotes.
+
+    A block is longer than `chunk_bytes` only where one record is.
+    """
     rest = b""
     try:
         with open_bytes(shard.path, shard.kind.compression) as stream:
@@ -243,24 +275,19 @@ def _record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[bytes]
                 data = rest + block if rest else block
                 quotes = records.quote_positions(records.as_bytes(data))
                 cut = records.last_record_end(data, quotes)
-                if cut:
-                    yield data[:cut] if cut != len(data) else data
+                if cut == len(data):
+                    yield data, quotes
+                elif cut:
+                    yield data[:cut], quotes[: int(np.searchsorted(quotes, cut))]
                 rest = data[cut:]
     except OSError as error:
         raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:
-        if len(records.quote_positions(records.as_bytes(rest))) & 1:
+        quotes = records.quote_positions(records.as_bytes(rest))
+        if len(quotes) & 1:
             line = rest[:80].decode("utf-8", "replace")
             raise InputError(f"{shard.path}: a quote opened near {line!r} is never closed; the file is cut or damaged")
-        yield rest
-
-
-def _without_blank(shard: Shard, data: bytes) -> bytes:
-    """Blank lines are no rows, except in a file of one column, where they are nulls."""
-    if len(shard.schema) == 1 or not (b"\n\n" in data or b"\n\r\n" in data or data[:1] in b"\r\n"):
-        return data
-    array = records.as_bytes(data)
-    return records.without_blank(data, records.record_ends(array, records.quote_positions(array)))
+        yield rest, quotes
 
 
 def _head(path: Path, compression: Compression) -> bytes:

@@ -44,6 +44,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     largest: dict[str, int] = {}
     rows = 0
     for data in _blocks(path, kind, 0):
+        data = _without_blank(data.removeprefix(_BOM))
         frame = _parse(path, data, None, rows)
         _check_numbers(path, frame, data, rows)
         table = frame.to_arrow()
@@ -90,6 +91,7 @@ class JsonlChunk:
     shard: Shard
     data: bytes
     first_row: int
+    blank_lines: bool = False
 
     @cached_property
     def _ends(self) -> records.I64:
@@ -100,12 +102,10 @@ class JsonlChunk:
         """Number of objects."""
         return len(self._ends)
 
-    def records(self) -> pa.LargeBinaryArray | None:
-        """Each object's line; None where a key must be renamed."""
-        if b"__DOT__" in self.data:
-            return None
-        data = self.data if self.data.endswith(b"\n") else self.data + b"\n"
-        return records.slices(data, np.append(self._ends[:-1], len(data)))
+    def sizes(self) -> records.I32 | None:
+        """Bytes of every line; None where blank lines stand between, or a key must be renamed."""
+        copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.kind.format == "jsonl"
+        return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The keys as columns, of the shard's types; an absent key is null."""
@@ -117,8 +117,9 @@ class JsonlChunk:
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
     """The objects of a shard in file order."""
     first_row = 0
-    for data in _blocks(shard.path, shard.kind, chunk_bytes):
-        chunk = JsonlChunk(shard, data, first_row)
+    for block in _blocks(shard.path, shard.kind, chunk_bytes):
+        data = _without_blank(block.removeprefix(_BOM))
+        chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
             yield chunk
         first_row += chunk.rows
@@ -149,18 +150,15 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
                 if data.strip():
                     yield from _array_as_lines(path, data)
                 return
-            rest, start = b"", True
+            rest = b""
             while block := stream.read(chunk_bytes):
                 data = rest + block
                 cut = data.rfind(b"\n") + 1
                 if cut:
-                    yield _without_blank(data[:cut].removeprefix(_BOM) if start else data[:cut])
-                    start = False
+                    yield data[:cut]
                 rest = data[cut:]
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
-    if start:
-        rest = rest.removeprefix(_BOM)
     if rest.strip():
         yield rest
 
@@ -168,7 +166,7 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
 def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
     text = data.removeprefix(_BOM)
     if text.lstrip()[:1] != b"[":
-        yield _without_blank(text)
+        yield data
         return
     try:
         yield array_as_lines(text)

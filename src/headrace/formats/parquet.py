@@ -59,7 +59,7 @@ class ParquetChunk:
         """Number of rows."""
         return int(self.data.num_rows)
 
-    def records(self) -> None:
+    def sizes(self) -> None:
         """Parquet rows have no bytes of their own."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 
 NEWLINE, QUOTE, RETURN = 10, 34, 13
@@ -79,29 +80,49 @@ def without_blank(data: bytes, ends: I64) -> bytes:
     return bytes(joined(slices(data, ends).filter(pa.array(~blank))))
 
 
-def separators_outside_quotes(data: U8, quotes: I64, separator: int) -> int:
-    """How many separators stand outside quoted fields."""
-    total = int(np.count_nonzero(data == separator))
-    if not len(quotes):
-        return total
-    opening, closing = quotes[0::2], quotes[1::2]
-    bounds = np.empty(2 * len(closing) + 1, np.int64)
-    bounds[0:-1:2], bounds[1::2], bounds[-1] = opening[: len(closing)], closing, len(data)
-    alternating = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * len(closing), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
-    inside = joined(alternating.take(pa.array(np.arange(0, 2 * len(closing), 2))))
-    return total - int(np.count_nonzero(as_bytes(inside) == separator))
-
-
-def fields_per_record(data: U8, quotes: I64, separator: int) -> I64:
-    """Fields of every record, exactly; slower than `separators_outside_quotes`."""
+def separators(data: U8, quotes: I64, separator: int) -> I64:
+    """Where the separators outside quoted fields are, ascending."""
     at = np.flatnonzero(data == separator)
-    if len(quotes):
-        at = at[np.searchsorted(quotes, at) & 1 == 0]
-    ends = record_ends(data, quotes)
-    cumulative = np.searchsorted(at, ends)
-    return np.diff(np.concatenate([np.zeros(1, np.int64), cumulative])) + 1
+    if not len(quotes) or not len(at):
+        return at
+    closing = quotes[1::2]
+    first = np.searchsorted(at, quotes[0::2][: len(closing)])
+    last = np.searchsorted(at, closing)
+    inside = last > first
+    if not inside.any():
+        return at
+    first, count = first[inside], (last - first)[inside]
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    keep = np.ones(len(at), np.bool_)
+    keep[np.repeat(first, count) + within] = False
+    return at[keep]
+
+
+def separator_table(at: I64, ends: I64, width: int) -> I64 | None:
+    """The separators of every record, [records, width - 1], or None if some record has not `width` fields."""
+    if len(at) != len(ends) * (width - 1):
+        return None
+    table = at.reshape(len(ends), width - 1)
+    if width > 1 and len(ends):
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        if (table[:, 0] < starts).any() or (table[:, -1] >= ends).any():
+            return None
+    return table
+
+
+def fields_per_record(at: I64, ends: I64) -> I64:
+    """Fields of every record, from the places of the separators."""
+    return np.diff(np.concatenate([np.zeros(1, np.int64), np.searchsorted(at, ends)])) + 1
+
+
+def cut(data: bytes | pa.Buffer, starts: I64, stops: I64) -> pa.LargeBinaryArray:
+    """The bytes from each start to its stop; spans ascend and do not overlap."""
+    bounds = np.empty(2 * len(starts) + 1, np.int64)
+    bounds[0:-1:2], bounds[1::2], bounds[-1] = starts, stops, len(data)
+    alternating = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), 2 * len(starts), [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    return alternating.take(pa.array(np.arange(0, 2 * len(starts), 2)))
 
 
 def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:

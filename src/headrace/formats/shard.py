@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.formats.detect import Kind
@@ -46,10 +48,13 @@ class Chunk(Protocol):
     """Consecutive rows of a shard, held in memory."""
 
     first_row: int
-    rows: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as columns, of the shard's own types; all columns in file order, or the given ones."""
 
-    def records(self) -> pa.LargeBinaryArray | None:
-        """Each row's bytes as they stand in the file, line end included; None where rows have no bytes of their own."""
+    def sizes(self) -> npt.NDArray[np.int32] | None:
+        """How many bytes each row takes in the file, line end included; None where rows cannot be copied as bytes."""

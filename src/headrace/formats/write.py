@@ -150,8 +150,6 @@ class ShardWriter:
             return
         if not self._block_rows:
             self._block_rows = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(1.0, piece.nbytes / len(piece)))))
-        if self._pieces and isinstance(piece, pa.Table) is not isinstance(self._pieces[0][0], pa.Table):
-            self._flush()
         start = 0
         while start < len(piece):
             take = min(self._block_rows - self._pending, len(piece) - start)

@@ -108,7 +108,7 @@ def prepare(
         return Prepared(out, run, manifest, "reused")
 
     local.make_directory(run)
-    with _only_writer(run):
+    with only_writer(run):
         manifest = read_manifest(run)
         if manifest is None:
             config = canonical_json(recipe.config())
@@ -171,7 +171,7 @@ def _remove_stage(run: Path, on_event: OnEvent) -> None:
 
 
 @contextmanager
-def _only_writer(run: Path) -> Iterator[None]:
+def only_writer(run: Path) -> Iterator[None]:
     """Hold the run's lock. It is politeness: losing it costs double work, never a wrong result."""
     lock = run / ".lock"
     with local.storing(lock):

@@ -104,9 +104,7 @@ def alias(existing: Path, target: Path) -> None:
             os.link(existing, target)
         except FileExistsError:
             if not os.path.samefile(existing, target) and sha256_file(existing) != sha256_file(target):
-                raise CorruptShard(
-                    f"{target}: exists and differs from {existing}; delete it and run again"
-                ) from None
+                raise CorruptShard(f"{target}: exists and differs from {existing}; delete it and run again") from None
         except OSError:
             temporary = temporary_for(target)
             try:

@@ -1,4 +1,4 @@
-"""Columns a temporal split derives: entity texts, class labels, the main target, declared types. Pure."""
+"""Columns a temporal split derives: entity texts, class labels, the main target. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
+from headrace.formats.typed import first_unreadable, nulled
 
 _SCALAR_TYPES = (
     pa.types.is_integer,
@@ -37,14 +38,6 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
     return nulled(column, ("", *null_values))
 
 
-def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """A text column with null where a value is one of `null_values`."""
-    if not null_values or not is_text(column.type):
-        return column
-    absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
-    return pc.if_else(absent, pa.scalar(None, column.type), column)
-
-
 def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
     """A column as float64; text must be a number. Raises `InputError` with the value and its row in the column."""
     column = nulled(column, ("", *null_values))
@@ -54,7 +47,9 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         return column.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
         row, value = first_unreadable(column, pa.float64())
-        raise InputError(f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values") from None
+        raise InputError(
+            f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
+        ) from None
 
 
 def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
@@ -77,7 +72,11 @@ def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """float64 as text, value by value: whole numbers without a point, others in the shortest form that reads back."""
     whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
     integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
-    return pc.if_else(pc.fill_null(whole, True), pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers), values.cast(pa.string()))
+    return pc.if_else(
+        pc.fill_null(whole, True),
+        pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers),
+        values.cast(pa.string()),
+    )
 
 
 def label_map(distinct: Sequence[str]) -> dict[str, int]:
@@ -112,38 +111,6 @@ def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.Chun
     places = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
     table = pa.array(list(classes.values()), pa.int64())
     return pa.chunked_array([table.take(chunk) for chunk in places.chunks], pa.int64())
-
-
-def typed(table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int) -> pa.Table:
-    """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
-    for name, kind in types.items():
-        if name not in table.column_names or not is_text(table.schema.field(name).type) or is_text(kind):
-            continue
-        column = nulled(table[name], ("", *null_values))
-        try:
-            read = column.cast(kind)
-        except pa.ArrowInvalid:
-            row, value = first_unreadable(column, kind)
-            raise InputError(
-                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
-                f"correct the value, name it in null_values, or declare another type"
-            ) from None
-        place = table.column_names.index(name)
-        table = table.set_column(place, pa.field(name, kind), read)
-    return table
-
-
-def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
-    """Row and text of the first value that is not of a type; found by halving, O(rows)."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            column.slice(low, middle - low).cast(kind)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low, str(column[low].as_py())
 
 
 def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:

@@ -95,7 +95,9 @@ class TemporalSplit(Settings):
         try:
             ZoneInfo(value)
         except (KeyError, ValueError, OSError):
-            raise ValueError(f"timezone is {value!r}, which is no IANA zone; give one such as 'Europe/Berlin'") from None
+            raise ValueError(
+                f"timezone is {value!r}, which is no IANA zone; give one such as 'Europe/Berlin'"
+            ) from None
         return value
 
     @field_validator("types")
@@ -123,7 +125,9 @@ class TemporalSplit(Settings):
             if len(self.targets) < 2 or len(set(self.targets)) != len(self.targets):
                 raise ValueError(f"targets are {', '.join(self.targets)}; give two or more different columns")
             if self.main_task_index >= len(self.targets):
-                raise ValueError(f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; counting begins at 0")
+                raise ValueError(
+                    f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; counting begins at 0"
+                )
         if self.format == "parquet" and self.compression not in (None, *PARQUET_COMPRESSIONS):
             raise ValueError(f"compression is {self.compression!r}, Parquet takes {', '.join(PARQUET_COMPRESSIONS)}")
         if self.format in ("csv", "tsv", "jsonl") and self.compression not in (None, *TEXT_COMPRESSIONS):

@@ -130,7 +130,9 @@ def _iso_zoned(text: pl.Series) -> pl.Series:
 
 
 def _by_pattern(text: pl.Series, pattern: str, zoned: bool) -> pl.Series:
-    has_time = any(directive in pattern for directive in ("%H", "%I", "%M", "%S", "%T", "%R", "%r", "%X", "%s", "%c", "%k"))
+    has_time = any(
+        directive in pattern for directive in ("%H", "%I", "%M", "%S", "%T", "%R", "%r", "%X", "%s", "%c", "%k")
+    )
     if not has_time:
         return text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
     return text.str.to_datetime(pattern, time_unit="us", time_zone="UTC" if zoned else None, strict=False)

@@ -97,4 +97,3 @@ def _join_parquet(
         written = writer.finish()
         files.finished(writer.path, target, written)
     return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
-

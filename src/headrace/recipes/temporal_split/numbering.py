@@ -30,7 +30,7 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
         number = int(match[1])
         if number in seen:
             raise InputError(
-                f'{name} and {seen[number]}: are both shard {number}, one would overwrite the other; '
+                f"{name} and {seen[number]}: are both shard {number}, one would overwrite the other; "
                 f'rename one, or number all with shard_numbers="dense"'
             )
         seen[number] = name

@@ -105,7 +105,9 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
                 f"{shards[0].path}: has no column {name!r} ({role}); its columns are {', '.join(schema.names)}"
             )
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
-        raise InputError(f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it")
+        raise InputError(
+            f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it"
+        )
     return Source(shards, number_shards([name for _, name in files], settings.shard_numbers), schema)
 
 
@@ -167,7 +169,10 @@ def _plan(
     known = plan.allocation
     size = BYTES_PER_ENTITY * len(known.known) / 1e6
     context.on_event(
-        Note("info", f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate ({size:.1f} MB)")
+        Note(
+            "info",
+            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate ({size:.1f} MB)",
+        )
     )
     return plan
 
@@ -232,7 +237,10 @@ def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) ->
             )
     if rows["test"] == 0:
         context.on_event(
-            Note("warning", f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; choose an earlier split_date or a smaller train_ratio")
+            Note(
+                "warning",
+                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; choose an earlier split_date or a smaller train_ratio",
+            )
         )
 
 
@@ -244,7 +252,15 @@ def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list
             record = files[split]
             for block, facts in enumerate(blocks):
                 rows.append(
-                    IndexRow(split=split, shard=record.path, format=kind.extension[1:], block=block, digest=record.digest, source_shard=shard.name, **facts)
+                    IndexRow(
+                        split=split,
+                        shard=record.path,
+                        format=kind.extension[1:],
+                        block=block,
+                        digest=record.digest,
+                        source_shard=shard.name,
+                        **facts,
+                    )
                 )
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
 
@@ -252,7 +268,9 @@ def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list
 def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: RunContext) -> list[IndexRow]:
     def task(split: str) -> Task:
         target = f"{DIRECTORIES[split]}/{split}_processed_data{plan.kind.extension}"
-        size = sum(record.bytes for part in parts for record in part.files if PurePosixPath(record.path).parent.name == split)
+        size = sum(
+            record.bytes for part in parts for record in part.files if PurePosixPath(record.path).parent.name == split
+        )
 
         def work(files: TaskFiles) -> dict[str, Any]:
             return join_split(files, plan, source.shards[0], split, parts, target)
@@ -265,7 +283,15 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
         record = receipt.files[0]
         for block, facts in enumerate(receipt.result["blocks"]):
             rows.append(
-                IndexRow(split=receipt.subject, shard=record.path, format=plan.kind.extension[1:], block=block, digest=record.digest, source_shard="", **facts)
+                IndexRow(
+                    split=receipt.subject,
+                    shard=record.path,
+                    format=plan.kind.extension[1:],
+                    block=block,
+                    digest=record.digest,
+                    source_shard="",
+                    **facts,
+                )
             )
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
 

@@ -20,6 +20,7 @@ from headrace.digest import sha256_file
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
+from headrace.formats.typed import nulled
 from headrace.formats.write import Written
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
@@ -36,11 +37,15 @@ MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Scanned:
-    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities]."""
+    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+
+    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
+    """
 
     entity: npt.NDArray[np.int32]
     micros: npt.NDArray[np.int64]
     flags: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.int32] | None
     hashes: Hashes
     before: npt.NDArray[np.bool_]
 
@@ -86,13 +91,18 @@ def read_scan(run: Path, number: int) -> Scanned:
     """What `scan_shard` left; arrays are views of mapped files."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
-    return Scanned(rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), hashes, before)
+    sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
+    return Scanned(
+        rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before
+    )
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
     """Hashes of the shard's entities and which of them were seen before the cutoff."""
     entities = _read(run / entities_file(number))
-    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(np.bool_)
+    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
+        np.bool_
+    )
 
 
 def _read(path: Path) -> pa.Table:
@@ -110,7 +120,7 @@ class _Scan:
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
-        self.before: list[npt.NDArray[np.bool_]] = []
+        self.sizes: list[npt.NDArray[np.int32]] | None = []
         self.form: str | None = None
         self.classes: set[str] = set()
         self.distinct = 0
@@ -127,17 +137,24 @@ class _Scan:
             if str(self.shard.path) in str(error):
                 raise
             raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        sizes = chunk.sizes()
+        if sizes is None:
+            self.sizes = None
+        elif self.sizes is not None:
+            self.sizes.append(sizes)
         self.codes.append(codes)
         self.micros.append(dates.micros)
         self.flags.append(flags)
 
     def _dates(self, table: pa.Table, first_row: int) -> Dates:
         name, settings = self.settings.date_column, self.settings
-        column = columns.nulled(_column(table, name), ("", *settings.null_values))
+        column = nulled(_column(table, name), ("", *settings.null_values))
         dates = parse_dates(column, settings.date_format)
         forms = sorted(dates.forms | ({self.form} if self.form else set()))
         if len(forms) > 1:
-            raise InputError(f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format=")
+            raise InputError(
+                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format="
+            )
         self.form = forms[0] if forms else None
         unreadable, why = dates.unreadable, f"no date of form {settings.date_format}; correct it, or give date_format="
         wall = self.form is not None and self.form not in INSTANTS
@@ -153,7 +170,9 @@ class _Scan:
                 row = int(np.flatnonzero(absent)[0])
                 value = column[row].as_py()
                 what = "has no date" if value is None else f"is {value!r}, {why}"
-                raise InputError(f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"')
+                raise InputError(
+                    f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"'
+                )
         return dates
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
@@ -185,15 +204,23 @@ class _Scan:
         texts = columns.label_texts(values, settings.null_values)
         self.classes.update(pc.unique(texts).drop_null().to_pylist())
         if len(self.classes) > MAX_CLASSES:
-            raise InputError(f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out")
+            raise InputError(
+                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
+            )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
 
     def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
-        micros, flags, codes = _joined(self.micros, np.int64), _joined(self.flags, np.uint8), _joined(self.codes, np.int64)
+        micros, flags, codes = (
+            _joined(self.micros, np.int64),
+            _joined(self.flags, np.uint8),
+            _joined(self.codes, np.int64),
+        )
         texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
         unified = texts.dictionary_encode()
         places = unified.indices.to_numpy().astype(np.int64)
-        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(np.int32)
+        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(
+            np.int32
+        )
         cutoff = self.cutoff.instant_us if self.form in INSTANTS else self.cutoff.wall_us
         is_before = (micros != MISSING) & (micros < cutoff)
         before = np.zeros(len(unified.dictionary), np.bool_)
@@ -207,6 +234,8 @@ class _Scan:
             "classes": sorted(self.classes),
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
+        if self.sizes:
+            rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
 
 

@@ -6,7 +6,7 @@ written. Which way is taken depends on the settings and the shard alone, so resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,10 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
+from headrace.formats.copy import copied_records
 from headrace.formats.delimited import SEPARATOR
 from headrace.formats.detect import Kind
-from headrace.formats.shard import Chunk, Dialect, Shard
-from headrace.formats.source import fit, read_chunks
+from headrace.formats.shard import Dialect, Shard
+from headrace.formats.source import fit, read_chunks, unchanged
+from headrace.formats.typed import typed
 from headrace.formats.write import Piece, ShardWriter
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
@@ -97,15 +99,14 @@ def split_shard(
     """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
     scanned = read_scan(files.run, number)
     classes = classify(scanned, plan)
-    verbatim = copies_bytes(plan, shard)
+    verbatim = copies_bytes(plan, shard) and scanned.sizes is not None
     dialect = output_dialect(plan, shard)
     schema = shard.schema if verbatim else plan.schema
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         row = 0
-        for chunk in read_chunks(shard):
-            part = slice(row, row + chunk.rows)
-            pieces = _pieces(plan, shard, chunk, verbatim)
+        for pieces in _copied(plan, shard, scanned.sizes) if verbatim else _derived(plan, shard):
+            part = slice(row, row + len(pieces))
             for code, split in enumerate(SPLITS):
                 chosen = classes[part] == code
                 if not chosen.any():
@@ -120,9 +121,11 @@ def split_shard(
                     )
                     writers[split] = stack.enter_context(writer)
                 writers[split].append(pieces.filter(pa.array(chosen)), scanned.micros[part][chosen])
-            row += chunk.rows
+            row += len(pieces)
         if row != len(classes):
-            raise InputError(f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete")
+            raise InputError(
+                f"{shard.path}: has {row} rows now and had {len(classes)} before; run again once it is complete"
+            )
         written = {split: writer.finish() for split, writer in writers.items()}
         for split, result in written.items():
             files.finished(writers[split].path, targets[split], result)
@@ -156,26 +159,32 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
     if plan.kind.format in ("parquet", "jsonl"):
-        table = columns.typed(table, plan.types, settings.null_values, where, first_row)
+        table = typed(table, plan.types, settings.null_values, where, first_row)
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
     return table
 
 
-def _pieces(plan: SplitPlan, shard: Shard, chunk: Chunk, verbatim: bool) -> Piece:
+def _copied(plan: SplitPlan, shard: Shard, sizes: npt.NDArray[np.int32]) -> Iterator[Piece]:
+    """The shard's rows as bytes. Declared types must hold all the same, so those columns are read and checked."""
+    checked = [name for name in plan.types if shard.kind.format != "jsonl"]
+    if checked:
+        for chunk in read_chunks(shard):
+            typed(chunk.table(checked), plan.types, plan.settings.null_values, str(shard.path), chunk.first_row)
+    yield from copied_records(shard, sizes)
+    unchanged(shard)
+
+
+def _derived(plan: SplitPlan, shard: Shard) -> Iterator[Piece]:
+    """The shard's rows as the output's columns."""
     where = str(shard.path)
-    if verbatim:
-        if plan.types and plan.kind.format != "jsonl":  # the bytes stay, the declared types must hold all the same
-            columns.typed(chunk.table(list(plan.types)), plan.types, plan.settings.null_values, where, chunk.first_row)
-        records = chunk.records()
-        if records is not None:
-            return records
-    try:
-        return derive(chunk.table(), plan, where, shard.name, chunk.first_row)
-    except InputError as error:
-        if where in str(error):
-            raise
-        raise InputError(f"{where}: from row {chunk.first_row + 1}: {error}") from error
+    for chunk in read_chunks(shard):
+        try:
+            yield derive(chunk.table(), plan, where, shard.name, chunk.first_row)
+        except InputError as error:
+            if where in str(error):
+                raise
+            raise InputError(f"{where}: from row {chunk.first_row + 1}: {error}") from error
 
 
 def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:

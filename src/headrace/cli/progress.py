@@ -1,0 +1,75 @@
+"""Progress of a run on a terminal; silence elsewhere but for notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
+
+_TITLES = {"scan": "find entities and dates", "split": "write splits", "join": "join files"}
+
+
+class _RateColumn(TextColumn):
+    """Rows per second since the stage began."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.fields[rate]}")
+
+
+@contextmanager
+def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
+    """A listener that draws bars with rows/s and time left; notes are printed also where there is no terminal."""
+    if not console.is_terminal or detail == "quiet":
+        yield lambda event: _note(console, event, detail)
+        return
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("shards"),
+        _RateColumn(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=console,
+    ) as bars:
+        stages: dict[str, TaskID] = {}
+        rows: dict[str, int] = {}
+
+        def hear(event: Event) -> None:
+            if isinstance(event, StageBegan):
+                title = _TITLES.get(event.stage, event.stage)
+                stages[event.stage] = bars.add_task(title, total=event.tasks, rate="")
+                rows[event.stage] = 0
+                if event.done:
+                    bars.console.print(f"resuming: {event.done} of {event.tasks} shards of “{title}” are done already")
+            elif isinstance(event, TaskDone):
+                task = stages[event.stage]
+                rows[event.stage] += event.rows
+                elapsed = bars.tasks[task].elapsed or 0.0
+                rate = f"{rows[event.stage] / elapsed:,.0f} rows/s" if elapsed > 0.05 else ""
+                bars.update(task, advance=1, rate=rate)
+            else:
+                _note(bars.console, event, detail)
+
+        yield hear
+
+
+def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> None:
+    if isinstance(event, Note) and (detail == "full" or event.kind == "warning"):
+        style = "bold yellow" if event.kind == "warning" else "dim"
+        label = "warning: " if event.kind == "warning" else ""
+        console.print(Text(f"{label}{event.text}", style=style))

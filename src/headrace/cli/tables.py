@@ -1,0 +1,83 @@
+"""What a run made, as tables for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.dataset.manifest import Manifest
+
+_SPLITS = ("train", "val", "test")
+_REASONS = {
+    "null_date": "has no date",
+    "unreadable_date": "date cannot be read",
+    "null_group": "has no entity",
+    "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
+    "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
+    "missing_label": "has no label",
+}
+
+
+def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
+    """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
+    read = int(manifest.source["rows"])
+    table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
+    table.add_column("split")
+    for name in ("rows", "share", "shards", "MB"):
+        table.add_column(name, justify="right")
+    for split, totals in sorted(manifest.splits.items(), key=lambda item: _SPLITS.index(item[0])):
+        table.add_row(
+            split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
+        )
+    table.add_section()
+    for reason, rows in manifest.dropped.items():
+        if rows or detail == "long":
+            table.add_row(
+                f"dropped: {reason}", f"{rows:,}", _share(rows, read), "", "", style="yellow" if rows else "dim"
+            )
+    table.add_section()
+    table.add_row(
+        "read",
+        f"{read:,}",
+        _share(read, read),
+        f"{manifest.source['files']:,}",
+        f"{manifest.source['bytes'] / 1e6:,.1f}",
+    )
+    console.print(table)
+    for reason, rows in manifest.dropped.items():
+        if rows and reason in _REASONS:
+            console.print(f"[dim]{reason}: {_REASONS[reason]}[/dim]", highlight=False)
+    if detail == "long":
+        _print_details(console, manifest)
+
+
+def _print_details(console: Console, manifest: Manifest) -> None:
+    schema = Table(title="columns", title_justify="left", header_style="bold")
+    for name in ("name", "type", "nulls"):
+        schema.add_column(name)
+    for column in manifest.schema:
+        schema.add_row(column["name"], column["type"], "may hold nulls" if column["nullable"] else "none")
+    console.print(schema)
+    facts = Table(title="facts", title_justify="left", show_header=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")
+    rows: dict[str, Any] = {"created": manifest.created_at}
+    rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
+    rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
+    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
+    for name, value in rows.items():
+        facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    console.print(facts)
+
+
+def _share(rows: int, of: int) -> str:
+    return f"{100 * rows / of:.1f} %" if of else ""
+
+
+def manifest_record(manifest: Manifest, run: Path, how: str) -> dict[str, Any]:
+    """A manifest as JSON, with where it lies and whether it was computed or reused."""
+    return {"run": str(run), "how": how, **asdict(manifest)}

@@ -1,0 +1,133 @@
+"""Check a finished run against its manifest, byte for byte and row for row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.dataset.open import FinishedRun
+from headrace.digest import sha256_file, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard
+from headrace.storage.local import TEMP_PREFIX
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked. problem: None, or what is wrong, with the first offending shard and row."""
+
+    name: str
+    detail: str
+    problem: str | None = None
+
+
+@dataclass
+class Verdict:
+    """The outcome of a verification."""
+
+    run_id: str
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        return [check.problem for check in self.checks if check.problem is not None]
+
+
+def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
+    """Every file has the digest it was published with, every count adds up, and nothing else lies in the data directories."""
+    return [
+        _config(run),
+        _index(run),
+        *([] if _index(run).problem else [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]),
+    ]
+
+
+def _config(run: FinishedRun) -> Check:
+    path = run.root / "config.json"
+    same = path.is_file() and sha256_hex(path.read_bytes()) == run.manifest.config_digest
+    return Check(
+        "configuration", "config.json has its digest", None if same else f"{path}: is not the file the manifest names"
+    )
+
+
+def _index(run: FinishedRun) -> Check:
+    try:
+        return Check("index", f"{run.index.table.num_rows:,} blocks, digest as in the manifest")
+    except CorruptShard as error:
+        return Check("index", "index.parquet", str(error))
+
+
+def _shards(run: FinishedRun, workers: int) -> Check:
+    table = (
+        run.index.table.select(["shard", "digest"])
+        .group_by("shard", use_threads=False)
+        .aggregate([("digest", "first")])
+    )
+    digests = sorted(zip(table["shard"].to_pylist(), table["digest_first"].to_pylist(), strict=True))
+
+    def check(name: str, digest: str) -> Callable[[], str | None]:
+        def look() -> str | None:
+            path = run.root / name
+            if not path.is_file():
+                return f"{path}: is missing"
+            return None if sha256_file(path) == digest else f"{path}: its bytes are not those that were published"
+
+        return look
+
+    results = run_tasks([check(name, digest) for name, digest in digests], workers)
+    problem = next((result for result in results if result is not None), None)
+    return Check("digests", f"{len(digests):,} shards have the bytes that were published", problem)
+
+
+def _counts(run: FinishedRun) -> Check:
+    """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
+    manifest = run.manifest
+    in_splits = sum(totals.rows for totals in manifest.splits.values())
+    dropped = sum(manifest.dropped.values())
+    read = manifest.source["rows"]
+    detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
+    if read != in_splits + dropped:
+        return Check(
+            "rows conserved", detail, f"{run.root}: {read:,} rows read, {in_splits:,} in splits and {dropped:,} dropped"
+        )
+    for split, totals in manifest.splits.items():
+        rows = run.split_index(split).total_rows
+        if rows != totals.rows:
+            return Check(
+                "rows conserved",
+                detail,
+                f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index",
+            )
+    receipts = [
+        json.loads(path.read_bytes())["result"] for path in sorted((run.root / "receipts").glob("split-*.json"))
+    ]
+    counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in receipts)
+    problem = (
+        None
+        if not receipts or counted == read
+        else f"{run.root}: the receipts count {counted:,} rows, the manifest {read:,}"
+    )
+    return Check("rows conserved", detail, problem)
+
+
+def _strangers(run: FinishedRun) -> Check:
+    """Other programs list directories: what lies in a split's directory must be the split's."""
+    known = {str(name) for name in run.index.table["shard"].to_pylist()}
+    strange: list[Path] = []
+    for split in run.manifest.splits:
+        directory = run.root / run.manifest.facts["directories"][split]
+        strange += [
+            each
+            for each in directory.iterdir()
+            if each.relative_to(run.root).as_posix() not in known and not each.name.startswith(TEMP_PREFIX)
+        ]
+    # A file without rows has no blocks: the single layout writes one for an empty test split.
+    strange = sorted(each for each in strange if not each.name.startswith("test_processed_data"))
+    return Check(
+        "nothing else",
+        "split directories hold the run's shards only",
+        f"{strange[0]}: is not part of this run" if strange else None,
+    )

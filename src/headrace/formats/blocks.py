@@ -1,0 +1,75 @@
+"""Read one block of a shard on its own: the verb that streams and `verify` are made of."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.errors import CorruptShard, HeadraceError
+from headrace.formats import delimited, jsonl, parquet
+from headrace.formats.compress import decompress_block
+from headrace.formats.detect import Kind, kind_of_name
+from headrace.formats.schema import is_text
+from headrace.formats.shard import Dialect, Shard
+from headrace.formats.typed import typed
+
+
+def kind_of_word(word: str) -> Kind:
+    """The kind behind a word of the index, such as "csv.gz" or "parquet"."""
+    kind = kind_of_name(f"shard.{word}")
+    if kind is None:
+        raise CorruptShard(f"format {word!r} is not known; the index was written by another version, upgrade headrace")
+    return kind
+
+
+def read_block(
+    path: Path,
+    word: str,
+    *,
+    block: int,
+    offset: int,
+    length: int,
+    columns: Sequence[str] | None,
+    schema: pa.Schema,
+    null_values: Sequence[str] = (),
+) -> pa.Table:
+    """The rows of one block as columns of the schema's types (all columns, or the given ones in their order).
+
+    block: row group number (Parquet). offset, length: byte range (text). Thread-safe; the work releases the
+    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written.
+    """
+    kind = kind_of_word(word)
+    if kind.format == "parquet":
+        try:
+            return parquet.read_block(path, kind, block, columns, schema)
+        except FileNotFoundError as error:
+            raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+    wanted = pa.schema([schema.field(name) for name in (schema.names if columns is None else columns)])
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            raw = file.read(length)
+        data = decompress_block(raw, kind.compression)
+        if kind.format == "jsonl":
+            return jsonl.parse_block(data, path, wanted)
+        shard = _text_shard(path, kind, schema)
+        table = delimited.parse_block(data, shard, wanted.names)
+        types = {field.name: field.type for field in wanted if not is_text(field.type)}
+        return typed(table, types, null_values, str(path), 0).cast(wanted)
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+    except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
+        raise CorruptShard(
+            f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; restore the file or prepare the run again"
+        ) from error
+
+
+def _text_shard(path: Path, kind: Kind, schema: pa.Schema) -> Shard:
+    text = pa.schema([(name, pa.string()) for name in schema.names])
+    dialect = Dialect(delimited.SEPARATOR[kind.format], "\n", False, 0)
+    return Shard(
+        path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, null_columns=frozenset(), dialect=dialect
+    )

@@ -1,0 +1,53 @@
+"""Text columns read as declared types: strictly, and with the row of the first value that does not fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats.schema import is_text
+
+
+def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """A text column with null where a value is one of `null_values`."""
+    if not null_values or not is_text(column.type):
+        return column
+    absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
+    return pc.if_else(absent, pa.scalar(None, column.type), column)
+
+
+def typed(
+    table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
+) -> pa.Table:
+    """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
+    for name, kind in types.items():
+        if name not in table.column_names or not is_text(table.schema.field(name).type) or is_text(kind):
+            continue
+        column = nulled(table[name], ("", *null_values))
+        try:
+            read = column.cast(kind)
+        except pa.ArrowInvalid:
+            row, value = first_unreadable(column, kind)
+            raise InputError(
+                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
+                f"correct the value, name it in null_values, or declare another type"
+            ) from None
+        place = table.column_names.index(name)
+        table = table.set_column(place, pa.field(name, kind), read)
+    return table
+
+
+def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
+    """Row and text of the first value that is not of a type; found by halving, O(rows)."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low, str(column[low].as_py())

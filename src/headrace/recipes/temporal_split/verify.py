@@ -1,0 +1,138 @@
+"""Prove a temporal split from its output alone: every date on its side, no entity on both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from headrace.dataset.open import FinishedRun
+from headrace.dataset.verify import Check
+from headrace.engine.local import default_workers, run_tasks
+from headrace.formats.typed import nulled
+from headrace.recipes.temporal_split.allocate import Allocation, EntitySet, Hashes, hash_entities, hash_nobody
+from headrace.recipes.temporal_split.columns import as_text
+from headrace.recipes.temporal_split.config import TemporalSplit
+from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, parse_dates
+
+
+@dataclass
+class _Seen:
+    """What was read of one split."""
+
+    entities: Hashes
+    rows: int
+    problem: str | None = None
+    samples: list[str] = field(default_factory=list)
+
+
+def settings_of(run: FinishedRun) -> TemporalSplit:
+    """The settings a run was made with."""
+    config = json.loads((run.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    return TemporalSplit(**config)
+
+
+def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
+    """Read date and entity of every row of the output and check both laws. O(entities) of memory."""
+    settings = settings_of(run)
+    seen = {split: _read(run, settings, split, workers or default_workers()) for split in run.splits}
+    checks = [_dates_check(run, settings, seen)]
+    train = Allocation(seen["train"].entities, len(seen["train"].entities))
+    for other in ("val", "test"):
+        both = train.side_of(seen[other].entities) == 0
+        detail = (
+            f"{len(seen['train'].entities):,} train and {len(seen[other].entities):,} {other} entities, none in both"
+        )
+        problem = _first_row_of(run, settings, other, _chosen(seen[other].entities, both)) if both.any() else None
+        checks.append(Check(f"train and {other} are apart", detail, problem))
+    if settings.val_in_test == "drop":
+        val = Allocation(seen["val"].entities, len(seen["val"].entities))
+        both = val.side_of(seen["test"].entities) == 0
+        problem = _first_row_of(run, settings, "test", _chosen(seen["test"].entities, both)) if both.any() else None
+        checks.append(Check("val and test are apart", "no entity validates and tests", problem))
+    return checks
+
+
+def _chosen(hashes: Hashes, mask: npt.NDArray[np.bool_]) -> Hashes:
+    return Hashes(hashes.high[mask], hashes.low[mask])
+
+
+def _dates_check(run: FinishedRun, settings: TemporalSplit, seen: dict[str, _Seen]) -> Check:
+    rows = sum(each.rows for each in seen.values())
+    problem = next((each.problem for each in seen.values() if each.problem is not None), None)
+    return Check("dates", f"{rows:,} rows are on their side of {settings.split_date}", problem)
+
+
+def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -> _Seen:
+    index = run.split_index(split)
+    cutoff = settings.cutoff()
+
+    def look(number: int) -> Callable[[], tuple[Hashes, int, str | None]]:
+        def work() -> tuple[Hashes, int, str | None]:
+            hashes, micros, instants = _keys(run, settings, split, number)
+            at = cutoff.instant_us if instants else cutoff.wall_us
+            wrong = (micros >= at) if split != "test" else (micros < at)
+            wrong |= micros == MISSING
+            problem = None
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                problem = f"{_place(run, split, number, row)}: its date is on the wrong side of {settings.split_date}, or is none"
+            short = len(micros) != int(index.rows[number])
+            if short:
+                problem = f"{_place(run, split, number, 0)}: the block has {len(micros):,} rows, the index says {int(index.rows[number]):,}"
+            return hashes, len(micros), problem
+
+        return work
+
+    entities, rows, problem = EntitySet(), 0, None
+    for start in range(0, len(index.rows), 256):
+        numbers = range(start, min(start + 256, len(index.rows)))
+        for hashes, count, wrong in run_tasks([look(number) for number in numbers], workers):
+            entities.add(hashes)
+            rows += count
+            problem = problem or wrong
+    return _Seen(entities.ordered(), rows, problem)
+
+
+def _keys(
+    run: FinishedRun, settings: TemporalSplit, split: str, number: int
+) -> tuple[Hashes, npt.NDArray[np.int64], bool]:
+    """Distinct entities of a block, the microseconds of every row, and whether these are instants."""
+    table = run.block_reader(split)(number, [settings.date_column, settings.group_column])
+    dates = parse_dates(nulled(table[settings.date_column], ("", *settings.null_values)), settings.date_format)
+    texts = as_text(table[settings.group_column], settings.null_values, "group_column")
+    hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
+    if texts.null_count:
+        nobody = hash_nobody(settings.seed)
+        hashes = Hashes(np.append(hashes.high, nobody.high), np.append(hashes.low, nobody.low))
+    return hashes, dates.micros, bool(dates.forms & INSTANTS)
+
+
+def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str:
+    """The first shard and row of a split whose entity is one of the leaked ones."""
+    order = np.lexsort((leaked.low, leaked.high))
+    wanted = Allocation(Hashes(leaked.high[order], leaked.low[order]), len(leaked))
+    for number in range(len(run.split_index(split).rows)):
+        table = run.block_reader(split)(number, [settings.group_column])
+        texts = as_text(table[settings.group_column], settings.null_values, "group_column")
+        known = texts.drop_null()
+        hit = np.zeros(len(texts), np.bool_)
+        hit[pc.is_valid(texts).to_numpy()] = wanted.side_of(hash_entities(known, settings.seed)) == 0
+        if texts.null_count and wanted.side_of(hash_nobody(settings.seed))[0] == 0:
+            hit |= pc.is_null(texts).to_numpy()
+        if hit.any():
+            row = int(np.flatnonzero(hit)[0])
+            return f"{_place(run, split, number, row)}: its entity {texts[row].as_py()!r} is in another split too"
+    return f"{run.root}: {split} shares {len(leaked):,} entities with another split"
+
+
+def _place(run: FinishedRun, split: str, number: int, row: int) -> str:
+    index = run.split_index(split)
+    shard = int(index.shard_of_block[number])
+    same = np.flatnonzero((index.shard_of_block == shard) & (index.block < index.block[number]))
+    return f"{run.root / index.shards[shard]}: row {int(index.rows[same].sum()) + row + 1}"

@@ -1,0 +1,24 @@
+"""Verify a dataset directory: the contract that all recipes share, then the laws of its recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.dataset.open import FinishedRun, find_run
+from headrace.dataset.verify import Verdict, verify_files
+from headrace.recipes.temporal_split.verify import verify_split
+
+_LAWS = {"temporal_split": verify_split}
+
+
+def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
+    """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
+
+    Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`.
+    """
+    root, manifest = find_run(path, run)
+    finished = FinishedRun(root, manifest)
+    verdict = Verdict(manifest.run_id, verify_files(finished, workers))
+    if not verdict.problems and manifest.recipe in _LAWS:
+        verdict.checks += _LAWS[manifest.recipe](finished, workers)
+    return verdict

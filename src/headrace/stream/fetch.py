@@ -1,0 +1,97 @@
+"""Decoded blocks, made by a few threads ahead of the reader.
+
+The reader announces the blocks of coming pools in order; threads decode them, each once while anyone wants it, as
+long as what is decoded or being decoded stays below a bound. A block that the reader asks for now is decoded in any
+case, so a bound that is too small costs speed, never progress. What is delivered does not depend on which thread was
+faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+
+class Fetcher:
+    """Blocks by number; use as a context manager, which ends the threads whatever happens.
+
+    decode: called in threads; estimate: bytes of a block before it is decoded.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[int], pa.Table],
+        estimate: Callable[[int], int],
+        *,
+        threads: int,
+        ahead_bytes: int,
+        ahead_blocks: int,
+    ) -> None:
+        self._decode = decode
+        self._estimate = estimate
+        self._ahead_bytes = ahead_bytes
+        self._ahead_blocks = ahead_blocks
+        self._wanted: Counter[int] = Counter()  # by how many pools
+        self._waiting: deque[int] = deque()  # announced, not begun
+        self._begun: dict[int, Future[pa.Table]] = {}
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="headrace-read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._begun.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether everything announced has begun, so that more may be announced."""
+        return not self._waiting
+
+    def announce(self, blocks: Iterable[int]) -> None:
+        """A coming pool wants these blocks; each announcement is answered by one `release`."""
+        for block in blocks:
+            self._wanted[block] += 1
+            if block not in self._begun and self._wanted[block] == 1:
+                self._waiting.append(block)
+        self._begin_ahead()
+
+    def get(self, blocks: list[int]) -> list[pa.Table]:
+        """The decoded blocks, all announced before; raises what decoding raised."""
+        for block in blocks:
+            if block not in self._begun:
+                self._waiting.remove(block)
+                self._begin(block)
+        return [self._begun[block].result() for block in blocks]
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """One pool is done with these blocks; a block that no pool wants is let go."""
+        for block in blocks:
+            self._wanted[block] -= 1
+            if not self._wanted[block]:
+                del self._wanted[block], self._begun[block]
+        self._begin_ahead()
+
+    def _begin_ahead(self) -> None:
+        held = sum(self._size(block) for block in self._begun)
+        while self._waiting and len(self._begun) < self._ahead_blocks:
+            held += self._estimate(self._waiting[0])
+            if held > self._ahead_bytes:
+                return
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, block: int) -> None:
+        self._begun[block] = self._threads.submit(self._decode, block)
+
+    def _size(self, block: int) -> int:
+        future = self._begun[block]
+        if future.done() and not future.cancelled() and future.exception() is None:
+            return int(future.result().nbytes)
+        return self._estimate(block)

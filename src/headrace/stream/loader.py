@@ -1,0 +1,122 @@
+"""A stream of batches for one rank: this process, and threads that decode ahead.
+
+An epoch is a pass over everything; the rules of passes are those of a torch loop:
+
+- `set_epoch(e)` makes the next pass epoch e; a pass that is taken to its end is followed by the next epoch by itself.
+- A new iterator before the end begins the same pass again, so that looking at one batch on one rank moves nothing.
+- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so. The state of
+  an epoch's end gives an empty pass, as there is nothing left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from headrace.dataset.index import SplitIndex
+from headrace.errors import StreamError
+from headrace.stream.batch import Batch
+from headrace.stream.options import StreamOptions
+from headrace.stream.passes import (
+    check_epoch,
+    check_options,
+    checked_state,
+    dropped_rows,
+    first_state,
+    plan_pass,
+    read_pass,
+    state_after,
+    steps_of,
+)
+from headrace.stream.plan import Plan
+from headrace.stream.reader import ReadBlock
+from headrace.stream.share import Remainder
+from headrace.stream.state import StreamState
+from headrace.stream.topology import Topology, capture, confirm
+
+
+class StreamLoader:
+    """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
+
+    index: the blocks of the split; read_block: decodes one of them, called in threads.
+    topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
+    """
+
+    def __init__(
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, topology: Topology | None = None
+    ) -> None:
+        self.index = index
+        self.options = options
+        self.topology = capture() if topology is None else topology
+        self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
+        self._read_block = read_block
+        self._pass = 0
+        self._begin(first_state(index, options, consumers=self.topology.world_size))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present pass, or of the last one if that is finished."""
+        return self._start.epoch
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that remainder="drop" leaves out of the present pass, over all ranks."""
+        return dropped_rows(self._start, self.options, topology=self.topology, workers=0)
+
+    def plan(self) -> Plan:
+        """The present pass: steps, rows and bytes of every rank."""
+        return plan_pass(self.index, self.options, self._start, topology=self.topology, workers=0)
+
+    def __len__(self) -> int:
+        """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
+        confirm(self.topology)
+        return steps_of(self._start, self.options, topology=self.topology, workers=0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        confirm(self.topology)
+        if self._ended:
+            self._begin(self._start.fresh(self._start.epoch + 1))
+        self._pass += 1
+        self._received = 0
+        this_pass, steps = self._pass, len(self)
+        batches = read_pass(
+            self.index, self._read_block, self.options, self._start, topology=self.topology, worker=0, workers=0
+        )
+        with closing(batches):
+            for batch in batches:
+                if this_pass != self._pass:
+                    raise StreamError(
+                        f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
+                        " finish one before the next, or make a second stream"
+                    )
+                self._received += 1
+                self._ended = self._received == steps  # here, as a loop that knows len() may never ask for more
+                yield batch
+        if this_pass == self._pass:
+            self._ended = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
+        check_epoch(epoch)
+        if epoch != self._start.epoch or self._ended:
+            self._begin(self._start.fresh(epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
+        state = state_after(self._start, self._received, self.options, topology=self.topology, workers=0)
+        return state.to_dict()
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Continue from a saved state, in its order, whatever topology or batch size it was saved with.
+
+        Raises `StreamError` if the state is not of this split, seed and shuffle.
+        """
+        self._begin(checked_state(values, self.index, self.options))
+
+    def _begin(self, state: StreamState) -> None:
+        self._start = state
+        self._received = 0
+        self._ended = False
+        self._pass += 1
