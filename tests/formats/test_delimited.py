@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.formats import delimited
+from headrace.formats.copy import copied_records
 from headrace.formats.shard import Dialect
 from headrace.formats.source import read_chunks, survey
 from tables import csv_bytes, fresh, write_bytes
@@ -118,11 +120,13 @@ def test_quotes_inside_an_unquoted_field_are_plain_text_where_they_move_no_bound
     assert [{"a": '5" x 3"', "b": "1"}] == rows(path)
 
 
+@pytest.mark.parametrize("width", [3, 6])
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_bytes_that_are_not_utf8_are_an_error_with_row_and_byte(tmp_path: Path, column: int) -> None:
-    fields = [b"x", b"y", b"z"]
+def test_bytes_that_are_not_utf8_are_an_error_with_row_and_byte(tmp_path: Path, column: int, width: int) -> None:
+    fields = [b"x"] * width
     fields[column] = b"caf\xe9"
-    path = written(tmp_path, b"a,b,c\n1,2,3\n" + b",".join(fields) + b"\n")
+    header = b",".join(b"abcdef"[place : place + 1] for place in range(width))
+    path = written(tmp_path, header + b"\n" + b",".join([b"1"] * width) + b"\n" + b",".join(fields) + b"\n")
     shard = survey(path, path.name)
 
     with pytest.raises(InputError, match=r"part-0\.csv: row 2: byte 0xe9 is not UTF-8"):
@@ -212,9 +216,11 @@ def test_an_empty_line_of_a_one_column_file_is_a_null(tmp_path: Path) -> None:
 
 def test_a_last_line_without_newline_is_a_row_and_its_record_gets_one(tmp_path: Path) -> None:
     path = written(tmp_path, b"a,b\r\n1,2\r\n3,4")
-    chunks = list(read_chunks(survey(path, path.name)))
+    shard = survey(path, path.name)
+    chunks = list(read_chunks(shard))
+    sizes = np.concatenate([chunk.sizes() for chunk in chunks])
 
-    assert [b"1,2\r\n", b"3,4\r\n"] == [record for chunk in chunks for record in chunk.records().to_pylist()]
+    assert [[b"1,2\r\n", b"3,4\r\n"]] == [part.to_pylist() for part in copied_records(shard, sizes)]
     assert [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}] == [
         row for chunk in chunks for row in chunk.table().to_pylist()
     ]

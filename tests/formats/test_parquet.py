@@ -71,7 +71,7 @@ def test_a_row_group_holds_at_most_8_mebibytes(tmp_path: Path) -> None:
     path = written(tmp_path / "p.parquet", table, compression="none")
     metadata = pq.read_metadata(path)
 
-    assert 8 << 20 >= max(1008 * metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
+    assert 8 << 20 >= max(1004 * metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
 
 
 def test_dictionaries_are_used_where_values_repeat_and_only_there(tmp_path: Path) -> None:

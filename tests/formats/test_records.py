@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.formats import delimited, records
+from headrace.formats.copy import copied_records
 from headrace.formats.source import survey
 from tables import csv_bytes, fresh, write_bytes
 
@@ -44,16 +45,18 @@ def test_any_chunk_size_gives_the_rows_of_one_chunk(
         tuple(row) for row in csv.reader(io.StringIO(csv_bytes(None, rows, newline=newline).decode(), newline=""))
     ]
 
-    found, firsts, copied = [], [], b""
+    found, firsts, sizes = [], [], []
     for chunk in delimited.chunks(shard, chunk_bytes):
         firsts.append(chunk.first_row)
         table = chunk.table()
         found += [tuple(value or "" for value in row.values()) for row in table.to_pylist()]
-        copied += b"".join(chunk.records().to_pylist())
+        sizes.append(chunk.sizes())
 
     assert wanted == found
     assert firsts == sorted(set(firsts))
-    assert csv_bytes(None, rows, newline=newline) == copied
+    if all(size is not None for size in sizes):
+        copied = [part.to_pylist() for part in copied_records(shard, np.concatenate(sizes), chunk_bytes)]
+        assert csv_bytes(None, rows, newline=newline) == b"".join(record for part in copied for record in part)
 
 
 @given(rows_of_three)
@@ -69,12 +72,25 @@ def test_the_last_sure_end_is_the_last_end_of_whole_records(rows: list[tuple[str
 
 
 @given(rows_of_three, newlines)
-def test_separators_are_counted_outside_quotes_only(rows: list[tuple[str, str, str]], newline: str) -> None:
+def test_separators_are_those_outside_quotes(rows: list[tuple[str, str, str]], newline: str) -> None:
     data = records.as_bytes(csv_bytes(None, rows, newline=newline))
     quotes = records.quote_positions(data)
 
-    assert 2 * len(rows) == records.separators_outside_quotes(data, quotes, ord(","))
-    assert [3] * len(rows) == records.fields_per_record(data, quotes, ord(",")).tolist()
+    ends = records.record_ends(data, quotes)
+    at = records.separators(data, quotes, ord(","))
+
+    assert [3] * len(rows) == records.fields_per_record(at, ends).tolist()
+    assert (len(rows), 2) == records.separator_table(at, ends, 3).shape
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_rows_of_other_widths_do_not_make_up_for_each_other(widths: list[int]) -> None:
+    data = records.as_bytes(b"".join(b",".join([b"x"] * width) + b"\n" for width in widths))
+    none = records.quote_positions(data)
+    at, ends = records.separators(data, none, ord(",")), records.record_ends(data, none)
+
+    assert widths == records.fields_per_record(at, ends).tolist()
+    assert all(width == 3 for width in widths) == (records.separator_table(at, ends, 3) is not None)
 
 
 @pytest.mark.parametrize("data", [b"\n\na\n\r\n\nb\n", b"\r\na\n\nb\n", b"a\nb\n\n", b"a\nb\n\r\n"])
@@ -84,3 +100,19 @@ def test_blank_lines_are_left_out(data: bytes) -> None:
 
 def test_a_last_record_without_newline_ends_at_the_end() -> None:
     assert [2, 3] == ends_of(b"a\nb")
+
+
+@given(st.lists(st.lists(fields, min_size=6, max_size=6), min_size=1, max_size=12), newlines, st.sets(st.integers(0, 5), min_size=1, max_size=4))
+@settings(max_examples=200)
+def test_columns_cut_from_the_bytes_are_those_of_the_parser(
+    tmp_path: Path, rows: list[list[str]], newline: str, places: set[int]
+) -> None:
+    header = ("a", "b", "c", "d", "e", "f")
+    path = write_bytes(fresh(tmp_path) / "part-0.csv", csv_bytes(header, rows, newline=newline))
+    shard = survey(path, path.name)
+    names = [header[place] for place in sorted(places)]
+
+    parsed = [chunk.table().select(names).to_pylist() for chunk in delimited.chunks(shard)]
+    cut = [chunk.table(names).to_pylist() for chunk in delimited.chunks(shard)]
+
+    assert parsed == cut

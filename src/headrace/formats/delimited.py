@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -124,9 +125,13 @@ class DelimitedChunk:
 
     @cached_property
     def _separators(self) -> records.I64:
-        """The separators of every row, [rows, columns - 1]; being exact, it proves that every row is complete."""
+        """The separators of every row, [rows, columns - 1]; being exact, it proves that every row is complete.
+
+        All bytes are proved to be UTF-8 as well, also those of columns that are only copied.
+        """
         width = len(self.shard.schema)
         assert self.shard.dialect is not None
+        self._check_encoding()
         self._check_quotes()
         at = records.separators(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
         table = records.separator_table(at, self.ends, width)
@@ -149,11 +154,7 @@ class DelimitedChunk:
         stops = between[:, place] if place < between.shape[1] else self._content_ends()
         if (data[starts[starts < stops]] == records.QUOTE).any():
             return None
-        try:
-            text = records.cut(self.data, starts, stops).cast(pa.large_string())
-        except pa.ArrowInvalid:
-            self._check_encoding()
-            raise
+        text = records.cut(self.data, starts, stops).cast(pa.large_string())
         if (starts == stops).any():
             text = pc.if_else(pa.array(starts == stops), pa.scalar(None, pa.large_string()), text)
         return pa.chunked_array([text])
@@ -179,7 +180,6 @@ class DelimitedChunk:
                 columns=columns,
             )
         except pl.exceptions.PolarsError as error:
-            self._check_encoding()
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
@@ -205,6 +205,10 @@ class DelimitedChunk:
             )
 
     def _check_encoding(self) -> None:
+        whole = records.slices(self.data, np.array([len(self.data)]))
+        with suppress(pa.ArrowInvalid):
+            whole.cast(pa.large_string())
+            return
         try:
             self.data.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ A key that is absent is null. Rows that only change place keep their bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,24 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
-from headrace.formats.schema import supertype
+from headrace.formats.json_array import array_as_lines
+from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import Shard
 
 CHUNK_BYTES = 16 << 20
 _NO_QUOTES = np.empty(0, np.int64)
+_BOM = b"\xef\xbb\xbf"
+_BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
+_BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
+_DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
+_EXACT = 2**53  # whole numbers up to here are exact as float64
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -32,13 +41,25 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     stat = path.stat()
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
+    largest: dict[str, int] = {}
     rows = 0
     for data in _blocks(path, kind, 0):
-        frame = _parse(path, _without_blank(data), None, rows)
+        data = _without_blank(data.removeprefix(_BOM))
+        frame = _parse(path, data, None, rows)
+        _check_numbers(path, frame, data, rows)
         table = frame.to_arrow()
+        _check_texts(path, table.schema, data, rows)
         for column in table.schema:
+            if pa.types.is_integer(column.type):
+                largest[column.name] = max(largest.get(column.name, 0), _largest(table[column.name]))
             before = fields.get(column.name, pa.null())
             kind_now = supertype(before, column.type)
+            if (
+                kind_now is None
+                and {before, column.type} == {pa.int64(), pa.float64()}
+                and largest[column.name] <= _EXACT
+            ):
+                kind_now = pa.float64()
             if kind_now is None:
                 raise InputError(
                     f"{path}: key {column.name!r} is {before} in one row and {column.type} in another (near row {rows + 1}); "
@@ -97,7 +118,7 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
     """The objects of a shard in file order."""
     first_row = 0
     for block in _blocks(shard.path, shard.kind, chunk_bytes):
-        data = _without_blank(block)
+        data = _without_blank(block.removeprefix(_BOM))
         chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
             yield chunk
@@ -106,11 +127,13 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
 
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
     """Lines as columns of the given types."""
-    raw = {name.replace(".", "__DOT__") if b"__DOT__" in data else name: name for name in schema.names}
+    raw = {name: [name] for name in schema.names}
+    for key in sorted({match.decode("utf-8", "replace") for match in set(_DOTTED_KEY.findall(data))}):
+        raw.get(column_name(key), []).append(key)
     empty = pl.DataFrame(schema.empty_table())
-    polars_schema = {key: empty.schema[name] for key, name in raw.items()}
+    polars_schema = {key: empty.schema[name] for name, keys in raw.items() for key in keys}
     frame = _parse(path, data, polars_schema, first_row)
-    return frame.select([pl.col(key).alias(name) for key, name in raw.items()]).to_arrow().cast(schema)
+    return frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()]).to_arrow().cast(schema)
 
 
 def render(table: pa.Table) -> bytes:
@@ -141,24 +164,78 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
 
 
 def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
-    text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] != b"[":
+    text = data.removeprefix(_BOM)
+    if text.lstrip()[:1] != b"[":
         yield data
         return
     try:
-        yield pl.read_json(text, infer_schema_length=None).write_ndjson().encode()
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path}: is no JSON array of objects ({error}); correct the file") from error
+        yield array_as_lines(text)
+    except ValueError as error:
+        raise InputError(f"{path}: is no JSON array of objects, {error}; correct the file") from error
 
 
 def _without_blank(data: bytes) -> bytes:
-    data = data.removeprefix(b"\xef\xbb\xbf")
-    if not (b"\n\n" in data or b"\n\r\n" in data or data[:1] in b"\r\n"):
-        return data
-    return records.without_blank(data, records.record_ends(records.as_bytes(data), _NO_QUOTES))
+    """The lines that hold something."""
+    if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
+        return _BLANK_LINES.sub(b"", data)
+    return data
+
+
+def _check_numbers(path: Path, frame: pl.DataFrame, data: bytes, first_row: int) -> None:
+    """No whole number lost digits: none is beyond 64 bits, and none beyond 2^53 stands beside fractions."""
+    for name, kind in frame.schema.items():
+        if kind == pl.Float64 and (frame[name].abs() >= _EXACT).any():
+            lossy = re.search(rb'"%s"\s*:\s*-?\d{16,}\s*[,}]' % re.escape(name.encode()), data) is not None
+        else:
+            lossy = kind in (pl.Int128, pl.UInt64)
+        if lossy:
+            raise InputError(
+                f"{path}: near row {first_row + 1}: key {name!r} holds whole numbers that fit no 64 bits, or beside "
+                f"fractions no 53; write them as text"
+            )
+
+
+def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:
+    """What was read as text was written as text: polars also reads numbers beside texts as texts, Arrow does not."""
+    texts = pa.schema([(field.name, _as_json_type(field.type)) for field in schema if _holds_text(field.type)])
+    if not len(texts) or not data:
+        return
+    try:
+        pj.read_json(
+            pa.BufferReader(data),
+            pj.ReadOptions(use_threads=False, block_size=max(len(data), 1 << 10)),
+            pj.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid as error:
+        key = re.search(r"Column\(/([^)/]*)", str(error))
+        raise InputError(
+            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values of more than one type "
+            f"({str(error).splitlines()[0]}); write one type throughout"
+        ) from error
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_holds_text(kind.field(place).type) for place in range(kind.num_fields))
+    return is_text(kind)
+
+
+def _as_json_type(kind: pa.DataType) -> pa.DataType:
+    """The type in the words of Arrow's JSON reader, which knows no large lists and texts."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _as_json_type(field.type)) for field in kind])
+    return pa.list_(_as_json_type(kind.value_type)) if pa.types.is_large_list(kind) else plain(kind)
+
+
+def _largest(column: pa.ChunkedArray) -> int:
+    """The largest absolute value of a column of whole numbers."""
+    bounds = pc.min_max(column).as_py()
+    return max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:
+    if not data:
+        return pl.DataFrame(schema=schema)
     try:
         return pl.read_ndjson(data, schema=schema, infer_schema_length=None)
     except pl.exceptions.PolarsError as error:

@@ -51,6 +51,10 @@ def read_signature(path: Path) -> list[str]:
         lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except OSError as error:
         raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{path}: the signature file is not UTF-8 (byte {error.start}); convert it to UTF-8"
+        ) from error
     if len(lines) != 1:
         raise SettingsError(
             f"{path}: a signature is one line of comma-separated column names, this has {len(lines)} lines"

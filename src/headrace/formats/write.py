@@ -23,6 +23,7 @@ from headrace.formats.compress import compress_block
 from headrace.formats.detect import Compression, Kind
 from headrace.formats.parquet import ParquetSink, row_group_codec
 from headrace.formats.shard import Dialect
+from headrace.storage.local import storing
 
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
@@ -57,7 +58,10 @@ class _HashingFile(io.RawIOBase):
     """A file opened for writing whose bytes are digested as they pass."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
+        self._directory = path.parent
+        with storing(self._directory):
+            self._file = path.open("xb", buffering=0)
+        self._abandoned = False
         self._digest = hashlib.sha256()
         self.written = 0
 
@@ -66,10 +70,13 @@ class _HashingFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
+        if self._abandoned:
+            return len(view)
         self._digest.update(view)
         done = 0
-        while done < len(view):
-            done += self._file.write(view[done:]) or 0
+        with storing(self._directory):
+            while done < len(view):
+                done += self._file.write(view[done:]) or 0
         self.written += len(view)
         return len(view)
 
@@ -79,6 +86,10 @@ class _HashingFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+    def abandon(self) -> None:
+        """Take what is still written and keep none of it: a Parquet writer cannot be stopped without its footer."""
+        self._abandoned = True
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
@@ -185,5 +196,7 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
+            self._file.abandon()
+            self._sink.close()
             self._file.close()
             self.path.unlink(missing_ok=True)

@@ -21,12 +21,15 @@ class TaskFiles:
     run: Path
     durable: bool
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
+    _begun: list[Path] = field(default_factory=list)
 
     def temporary(self, target: str) -> Path:
         """A temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
         local.make_directory(path.parent)
-        return local.temporary_for(path)
+        temporary = local.temporary_for(path)
+        self._begun.append(temporary)
+        return temporary
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
         """The file at `temporary` is complete."""
@@ -47,8 +50,8 @@ class TaskFiles:
         return tuple(published)
 
     def discard(self) -> None:
-        """Remove what was made and not published."""
-        for temporary, _, _ in self._made:
+        """Remove what was begun and not published."""
+        for temporary in self._begun:
             temporary.unlink(missing_ok=True)
 
 

@@ -18,6 +18,7 @@ from headrace.recipes.temporal_split.scan import read_scan
 from headrace.recipes.temporal_split.split import SPLITS, SplitPlan, classify, output_dialect
 from headrace.run.context import TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
+from headrace.storage.local import storing
 
 _COPY_BYTES = 4 << 20
 
@@ -41,7 +42,7 @@ def _join_text(
     temporary = files.temporary(target)
     digest, size, rows = hashlib.sha256(), 0, 0
     blocks: list[dict[str, Any]] = []
-    with temporary.open("xb") as sink:
+    with storing(temporary.parent), temporary.open("xb") as sink:
 
         def put(data: bytes) -> None:
             nonlocal size

@@ -28,6 +28,7 @@ from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
 from headrace.run.context import TaskFiles
 from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.storage.local import storing
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL = 1, 2
@@ -76,7 +77,11 @@ def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: 
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
         temporary = files.temporary(target)
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        with (
+            storing(temporary.parent),
+            pa.OSFile(str(temporary), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
         files.finished(temporary, target, Written(table.num_rows, temporary.stat().st_size, sha256_file(temporary), ()))
     return result
