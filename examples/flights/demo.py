@@ -156,10 +156,9 @@ def train(rank: int, out: Path, store: str) -> None:
                 bars.advance(bar)
             rows = gather(torch.cat(seen))
             expected = dataset.manifest.splits["train"].rows
-            if not (len(rows) == len(rows.unique()) == expected):
-                raise SystemExit(
-                    f"epoch {epoch}: {len(rows):,} rows delivered, {len(rows.unique()):,} different, {expected:,} expected"
-                )
+            different = len(rows.unique())
+            if not (len(rows) == different == expected):
+                sys.exit(f"epoch {epoch}: {len(rows):,} rows came, {different:,} different, {expected:,} expected")
             if rank == 0:
                 bars.console.print(
                     f"epoch {epoch}: {len(rows):,} rows delivered exactly once, loss {loss.item():.3f}", highlight=False

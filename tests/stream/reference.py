@@ -13,7 +13,15 @@ class SlowOrder:
     """Position g → row number, for blocks that were already put in this order."""
 
     def __init__(
-        self, rows: Sequence[int], blocks: Sequence[int], *, seed: int, epoch: int, lanes: int, window: int, shuffle: bool
+        self,
+        rows: Sequence[int],
+        blocks: Sequence[int],
+        *,
+        seed: int,
+        epoch: int,
+        lanes: int,
+        window: int,
+        shuffle: bool,
     ) -> None:
         first = np.concatenate([[0], np.cumsum(rows)])
         self.line = [int(first[block]) + row for block in blocks for row in range(rows[block])]

@@ -17,7 +17,9 @@ TOTAL = sum(ROWS)
 
 
 def loaders(world_size=1, rows=ROWS, **settings):
-    settings = StreamOptions(**{"batch_size": 8, "shuffle": True, "batch_format": "numpy", "shuffle_rows": 32, **settings})
+    settings = StreamOptions(
+        **{"batch_size": 8, "shuffle": True, "batch_format": "numpy", "shuffle_rows": 32, **settings}
+    )
     return [StreamLoader(index_of(rows), Numbers(rows), settings, topology=topology) for topology in ranks(world_size)]
 
 
@@ -43,7 +45,10 @@ def test_ranks_receive_every_row_once_in_equal_steps(world_size):
 
 
 def test_a_global_batch_is_the_same_on_two_ranks_and_on_three():
-    two, three = loaders(2, batch_size=6, lanes=6, shuffle_rows=None), loaders(3, batch_size=4, lanes=6, shuffle_rows=None)
+    two, three = (
+        loaders(2, batch_size=6, lanes=6, shuffle_rows=None),
+        loaders(3, batch_size=4, lanes=6, shuffle_rows=None),
+    )
 
     assert steps(two) == steps(three)
 

@@ -10,8 +10,8 @@ from stream_cases import ranks
 from torch_cases import ROWS, dataset_of, deliver_on_rank, loader_of, real_rows
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.torch import StreamingDataset
 from headrace.stream.topology import Topology
+from headrace.stream.torch import StreamingDataset
 
 # The number of workers is the test's subject, whatever machine it runs on.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -37,9 +37,7 @@ def real_rows(batch):
 
 def deliver_on_rank(rank: int, world_size: int, folder: str, method: str) -> None:
     """One rank of a real process group: what it received, and whether all ranks took equal steps."""
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world_size
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world_size)
     try:
         out = {}
         for num_workers in (0, 2):
