@@ -125,7 +125,7 @@ def test_another_number_of_workers_than_promised_is_an_error():
 
 
 def test_an_error_in_a_worker_reaches_the_loop():
-    dataset = dataset_of(2, topology=ALONE)
+    dataset = dataset_of(1, topology=ALONE)
     dataset._read_block = dataset._read_block.__class__((*ROWS[:-1], 3))
 
     with pytest.raises(Exception, match=r"rank 0 of 1, worker \d: part-00005.parquet block 0: has 3 rows"):
