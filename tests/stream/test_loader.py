@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ from headrace.stream.topology import Topology
 
 ROWS = (30, 0, 7, 1, 64, 19)
 TOTAL = sum(ROWS)
+
+
+def flat(parts):
+    return list(chain.from_iterable(parts))
 
 
 def loaders(world_size=1, rows=ROWS, **settings):
@@ -40,7 +45,7 @@ def sequence(loader):
 def test_ranks_receive_every_row_once_in_equal_steps(world_size):
     group = loaders(world_size)
 
-    assert sorted(sum(steps(group), [])) == list(range(TOTAL))
+    assert sorted(flat(steps(group))) == list(range(TOTAL))
     assert {len(loader) for loader in group} == {-(-TOTAL // (8 * world_size))}
 
 
@@ -55,7 +60,7 @@ def test_a_global_batch_is_the_same_on_two_ranks_and_on_three():
 
 def test_drop_says_how_many_rows_it_leaves_out():
     group = loaders(2, remainder="drop")
-    delivered = sum(steps(group), [])
+    delivered = flat(steps(group))
 
     assert group[0].dropped_rows == TOTAL - len(delivered) == TOTAL % 16
     assert len(set(delivered)) == len(delivered)
@@ -174,7 +179,7 @@ def test_lanes_of_a_state_stay_in_later_epochs():
         loader.set_epoch(5)
     one.set_epoch(5)
 
-    assert sorted(sum(steps(group), [])) == list(range(TOTAL))
+    assert sorted(flat(steps(group))) == list(range(TOTAL))
     assert group[0].state_dict()["lanes"] == one.state_dict()["lanes"] == 16
 
 

@@ -1,4 +1,4 @@
-"""The reader gives the rows of the order, decodes a block once while it is open, and never hides an error or a thread."""
+"""The reader gives the rows of the order, decodes an open block once, and never hides an error or a thread."""
 
 import gc
 import threading
@@ -174,7 +174,7 @@ def test_batches_before_the_damage_are_delivered():
 def test_a_block_of_another_length_than_indexed_is_never_delivered():
     loader = StreamLoader(index_of([10, 10]), Numbers((10, 11)), options(), topology=ranks(1)[0])
 
-    with pytest.raises(CorruptShard, match="part-00001.parquet block 0: has 11 rows, the index says 10"):
+    with pytest.raises(CorruptShard, match=r"part-00001\.parquet block 0: has 11 rows, the index says 10"):
         list(loader)
 
 
@@ -187,7 +187,7 @@ def test_a_null_integer_names_its_shard():
         topology=ranks(1)[0],
     )
 
-    with pytest.raises(InputError, match="part-00000.parquet block 0: column n of type int64 holds 1 nulls"):
+    with pytest.raises(InputError, match=r"part-00000\.parquet block 0: column n of type int64 holds 1 nulls"):
         list(loader)
 
 
@@ -210,9 +210,12 @@ def test_no_thread_is_left_after_an_early_exit():
     gc.collect()
     assert reading_threads() == []
 
-    with pytest.raises(KeyError):
+    def fail_in_the_loop():
         for batch in loader:
             batch["no such column"]
+
+    with pytest.raises(KeyError):
+        fail_in_the_loop()
     gc.collect()
     assert reading_threads() == []
 

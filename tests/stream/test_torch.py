@@ -3,6 +3,9 @@
 import json
 import pickle
 import random
+import subprocess
+import sys
+from itertools import chain
 
 import pytest
 import torch
@@ -20,6 +23,10 @@ TOTAL = sum(ROWS)
 ALONE = Topology(rank=0, world_size=1)
 
 
+def flat(parts):
+    return list(chain.from_iterable(parts))
+
+
 def batches_of(dataset, **settings):
     return [real_rows(batch) for batch in loader_of(dataset, **settings)]
 
@@ -31,7 +38,7 @@ def test_workers_deliver_every_row_once_in_the_order_of_consumers(method):
     alone = [[real_rows(batch) for batch in dataset_of(0, topology=rank)] for rank in ranks(2)]
 
     assert len(batches) == len(dataset)
-    assert sorted(sum(batches, [])) == list(range(TOTAL))
+    assert sorted(flat(batches)) == list(range(TOTAL))
     assert batches == [part for step in zip(*alone, strict=True) for part in step]
 
 
@@ -40,7 +47,7 @@ def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
     batches = [batches_of(dataset) for dataset in group]
 
     assert {len(part) for part in batches} == {len(dataset) for dataset in group}
-    assert sorted(sum(sum(batches, []), [])) == list(range(TOTAL))
+    assert sorted(flat(flat(batches))) == list(range(TOTAL))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -70,7 +77,7 @@ def test_a_stop_between_workers_resumes_on_other_workers(number):
         dataset.load_state_dict(json.loads(json.dumps(state)))
         batches = batches_of(dataset)
         taken = dice.randint(0, len(batches)) if num_workers else len(batches)
-        received += sum(batches[:taken], [])
+        received += flat(batches[:taken])
         state = dataset.state_after(taken)
 
     assert sorted(received) == list(range(TOTAL))
@@ -89,8 +96,8 @@ def test_a_loaded_state_is_kept_by_set_epoch_of_its_epoch_and_left_by_another():
     dataset.set_epoch(2)
     fresh = [real_rows(batch) for batch in loader]
 
-    assert sorted(sum(whole[:4] + rest, [])) == list(range(TOTAL))
-    assert sorted(sum(fresh, [])) == list(range(TOTAL))
+    assert sorted(flat(whole[:4] + rest)) == list(range(TOTAL))
+    assert sorted(flat(fresh)) == list(range(TOTAL))
 
 
 def test_a_state_loaded_too_late_for_living_workers_is_an_error():
@@ -162,10 +169,36 @@ def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
         assert len(dataset) == len(dataset_of(0))  # rank 0 of 1 is what the group says too
         stale = dataset_of(0, topology=Topology(rank=0, world_size=2, source="environment"))
         for use in (len, lambda stream: next(iter(stream)), pickle.dumps):
-            with pytest.raises(StreamError, match="rank 0 of 2 .*torch.distributed says rank 0 of 1"):
+            with pytest.raises(StreamError, match=r"rank 0 of 2 .*torch\.distributed says rank 0 of 1"):
                 use(stale)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import headrace.stream.torch",
+        "from stream_cases import *; from headrace.stream.loader import *;"
+        " StreamLoader(index_of([1]), Numbers((1,)), StreamOptions(batch_size=1))",
+    ],
+)
+def test_without_torch_the_error_names_the_extra(use):
+    paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path])
+    code = f"{paths}; sys.modules['torch'] = None\n{use}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "MissingExtra: torch is not installed; install it with: pip install 'headrace[torch]'" in child.stderr
+
+
+def test_two_passes_at_a_time_are_an_error():
+    dataset = dataset_of(0, topology=ALONE)
+    first, second = iter(dataset), iter(dataset)
+    next(first)
+    next(second)
+
+    with pytest.raises(StreamError, match="a newer pass"):
+        next(first)
 
 
 def test_the_dataset_is_iterable_style():
