@@ -57,7 +57,7 @@ class StreamOptions:
     columns: Sequence[str] | None = None
     batch_format: BatchFormat = "torch"
     prefetch_bytes: int = 1 << 28
-    prefetch_blocks: int = 64
+    prefetch_blocks: int = 256
     read_threads: int = 4
     memory_bytes: int = 1 << 30
 
