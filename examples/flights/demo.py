@@ -176,6 +176,9 @@ def train(rank: int, out: Path, store: str) -> None:
         console.print(
             f"test AUC {found:.3f} on {len(all_labels):,} flights of aircraft that did not train", highlight=False
         )
+    # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out.
+    del model, optimiser
+    dist.barrier()
     dist.destroy_process_group()
 
 
