@@ -28,33 +28,45 @@ def split(
         list[str] | None, typer.Argument(help="Files, directories or glob patterns.", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output directory.", show_default=False)] = None,
-    date_column: Annotated[str | None, typer.Option(rich_help_panel=_COLUMNS, show_default=False)] = None,
+    date_column: Annotated[
+        str | None, typer.Option(help="When a row happened.", rich_help_panel=_COLUMNS, show_default=False)
+    ] = None,
     group_column: Annotated[
-        str | None, typer.Option(help="The entity.", rich_help_panel=_COLUMNS, show_default=False)
+        str | None,
+        typer.Option(
+            help="The entity: customer, device, aircraft, ... It never trains and tests.",
+            rich_help_panel=_COLUMNS,
+            show_default=False,
+        ),
     ] = None,
     split_date: Annotated[
         str | None,
         typer.Option(help="The cutoff; the instant itself is test.", rich_help_panel=_COLUMNS, show_default=False),
     ] = None,
     train_ratio: Annotated[
-        float | None, typer.Option(help="Share of entities that train.  [default: 0.9]", show_default=False)
+        float | None, typer.Option(help="Share of entities that train; 0.9 unless given.", show_default=False)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides which entities train.  [default: 42]", show_default=False)
+        int | None, typer.Option(help="Decides which entities train; 42 unless given.", show_default=False)
     ] = None,
     layout: Annotated[
-        str | None, typer.Option(help="sharded | single", rich_help_panel=_OUTPUT, show_default=False)
+        str | None,
+        typer.Option(
+            help="sharded (default): a shard per source shard; single: one file a split.",
+            rich_help_panel=_OUTPUT,
+            show_default=False,
+        ),
     ] = None,
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", help="same | csv | tsv | jsonl | parquet", rich_help_panel=_OUTPUT, show_default=False
+            "--format", help="same (default) | csv | tsv | jsonl | parquet", rich_help_panel=_OUTPUT, show_default=False
         ),
     ] = None,
     compression: Annotated[
         str | None,
         typer.Option(
-            help="Text: none | gz | zst. Parquet: none | snappy | lz4 | zstd.",
+            help="Text: none | gz | zst, as the source unless given. Parquet: none | snappy | lz4 (default) | zstd.",
             rich_help_panel=_OUTPUT,
             show_default=False,
         ),
@@ -63,7 +75,12 @@ def split(
         bool, typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel=_OUTPUT)
     ] = False,
     shard_numbers: Annotated[
-        str | None, typer.Option(help="keep | dense", rich_help_panel=_OUTPUT, show_default=False)
+        str | None,
+        typer.Option(
+            help="keep (default): the N of part-N; dense: 0, 1, 2, ... in name order.",
+            rich_help_panel=_OUTPUT,
+            show_default=False,
+        ),
     ] = None,
     label: Annotated[
         str | None,
@@ -101,7 +118,7 @@ def split(
     date_format: Annotated[
         str | None,
         typer.Option(
-            help="auto | iso | epoch_s | epoch_ms | yyyymmdd | a strptime pattern",
+            help="auto (default) | iso | epoch_s | epoch_ms | yyyymmdd | a strptime pattern.",
             rich_help_panel=_COLUMNS,
             show_default=False,
         ),
@@ -109,20 +126,40 @@ def split(
     timezone: Annotated[
         str | None,
         typer.Option(
-            help="Zone of dates without offset.  [default: UTC]", rich_help_panel=_COLUMNS, show_default=False
+            help="Zone of dates without offset; UTC unless given.", rich_help_panel=_COLUMNS, show_default=False
         ),
     ] = None,
     null_group: Annotated[
-        str | None, typer.Option(help="error | own | drop", rich_help_panel=_ROWS, show_default=False)
+        str | None,
+        typer.Option(
+            help="Rows without entity: error (default) | own: one entity together | drop, counted.",
+            rich_help_panel=_ROWS,
+            show_default=False,
+        ),
     ] = None,
     null_date: Annotated[
-        str | None, typer.Option(help="error | drop", rich_help_panel=_ROWS, show_default=False)
+        str | None,
+        typer.Option(
+            help="Rows without a readable date: error (default) | drop, counted.",
+            rich_help_panel=_ROWS,
+            show_default=False,
+        ),
     ] = None,
     val_in_test: Annotated[
-        str | None, typer.Option(help="keep | drop", rich_help_panel=_ROWS, show_default=False)
+        str | None,
+        typer.Option(
+            help="Entities that validate may test: keep (default) | drop: they may not.",
+            rich_help_panel=_ROWS,
+            show_default=False,
+        ),
     ] = None,
     schema_drift: Annotated[
-        str | None, typer.Option(help="error | widen", rich_help_panel=_ROWS, show_default=False)
+        str | None,
+        typer.Option(
+            help="Shards that differ: error (default) | widen the schema where nothing is lost.",
+            rich_help_panel=_ROWS,
+            show_default=False,
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
