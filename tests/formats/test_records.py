@@ -102,7 +102,11 @@ def test_a_last_record_without_newline_ends_at_the_end() -> None:
     assert [2, 3] == ends_of(b"a\nb")
 
 
-@given(st.lists(st.lists(fields, min_size=6, max_size=6), min_size=1, max_size=12), newlines, st.sets(st.integers(0, 5), min_size=1, max_size=4))
+@given(
+    st.lists(st.lists(fields, min_size=6, max_size=6), min_size=1, max_size=12),
+    newlines,
+    st.sets(st.integers(0, 5), min_size=1, max_size=4),
+)
 @settings(max_examples=200)
 def test_columns_cut_from_the_bytes_are_those_of_the_parser(
     tmp_path: Path, rows: list[list[str]], newline: str, places: set[int]

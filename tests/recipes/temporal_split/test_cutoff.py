@@ -33,7 +33,9 @@ def test_an_instant_has_the_wall_clock_time_that_zoneinfo_gives_it(key: str, mom
 
 @given(st.sampled_from(ZONES), st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)), st.integers(-7200, 7200))
 @settings(max_examples=300)
-def test_a_wall_clock_time_is_before_the_cutoff_when_both_its_moments_are(key: str, at: dt.datetime, seconds: int) -> None:
+def test_a_wall_clock_time_is_before_the_cutoff_when_both_its_moments_are(
+    key: str, at: dt.datetime, seconds: int
+) -> None:
     check_sides(key, at.replace(tzinfo=dt.UTC), at + dt.timedelta(seconds=seconds))
 
 
@@ -96,10 +98,16 @@ def test_a_date_without_offset_is_wall_clock_time_of_the_zone() -> None:
     assert Cutoff(micros(dt.datetime(2024, 12, 31, 23, tzinfo=dt.UTC)), *[wall(dt.datetime(2025, 1, 1))] * 3) == cutoff
 
 
-@pytest.mark.parametrize(("when", "why"), [(dt.datetime(2025, 3, 30, 2, 30), "does not exist"), (dt.datetime(2025, 10, 26, 2, 30), "happens twice")])
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [(dt.datetime(2025, 3, 30, 2, 30), "does not exist"), (dt.datetime(2025, 10, 26, 2, 30), "happens twice")],
+)
 def test_a_cutoff_that_clocks_skip_or_repeat_is_an_error_unless_it_has_an_offset(when: dt.datetime, why: str) -> None:
     zone = ZoneInfo("Europe/Berlin")
 
     with pytest.raises(ValueError, match=rf"{why} in Europe/Berlin.*give it with an offset"):
         cutoff_at(when, zone)
-    assert wall(when) - 3_600_000_000 == cutoff_at(when.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), zone).instant_us
+    assert (
+        wall(when) - 3_600_000_000
+        == cutoff_at(when.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), zone).instant_us
+    )

@@ -96,7 +96,9 @@ def test_a_text_is_read_alike_whatever_stands_beside_it(
 def spelled(moment: dt.datetime) -> st.SearchStrategy[str]:
     if moment.tzinfo is not None:
         return st.sampled_from([moment.isoformat(), moment.isoformat(" ")])
-    plain = f"{moment.year}-{moment.month}-{moment.day} {moment:%H:%M:%S.%f}".replace(f"{moment.year}-", f"{moment.year:04d}-")
+    plain = f"{moment.year}-{moment.month}-{moment.day} {moment:%H:%M:%S.%f}".replace(
+        f"{moment.year}-", f"{moment.year:04d}-"
+    )
     return st.sampled_from([moment.isoformat(), moment.isoformat(" "), plain])
 
 
@@ -129,7 +131,10 @@ def test_a_column_is_read_as_its_values_are_one_by_one(values: list[str]) -> Non
     ]
 
 
-@given(st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31)), st.sampled_from([pa.int32(), pa.int64(), pa.float64(), pa.string()]))
+@given(
+    st.dates(dt.date(1000, 1, 1), dt.date(9999, 12, 31)),
+    st.sampled_from([pa.int32(), pa.int64(), pa.float64(), pa.string()]),
+)
 def test_yyyymmdd_is_the_day_it_says(day: dt.date, kind: pa.DataType) -> None:
     number = int(f"{day:%Y%m%d}")
     value = str(number) if kind == pa.string() else float(number) if kind == pa.float64() else number
@@ -156,7 +161,10 @@ def test_epochs_are_told_apart_by_their_digits_and_keep_microseconds(moment: dt.
     assert (at, form) == one(repr(value), pa.string())
 
 
-@pytest.mark.parametrize(("value", "form"), [(-86400, "epoch_s"), (-86400000, "epoch_ms"), (0, "epoch_s"), (-0.5, "epoch_s"), (99, "epoch_ms")])
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [(-86400, "epoch_s"), (-86400000, "epoch_ms"), (0, "epoch_s"), (-0.5, "epoch_s"), (99, "epoch_ms")],
+)
 def test_a_declared_epoch_may_be_any_number_also_negative(value: float, form: str) -> None:
     assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(value, date_format=form)
     assert (round(value * (1e6 if form == "epoch_s" else 1e3)), form) == one(str(value), pa.string(), form)
