@@ -158,8 +158,9 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
     if settings.label is not None and plan.classes is not None:
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
-    if plan.kind.format in ("parquet", "jsonl"):
-        table = typed(table, plan.types, settings.null_values, where, first_row)
+    read = typed(table, plan.types, settings.null_values, where, first_row)
+    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, which must be of the type all the same
+        table = read
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
     return table
