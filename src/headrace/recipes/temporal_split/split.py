@@ -107,6 +107,8 @@ def split_shard(
         row = 0
         for pieces in _copied(plan, shard, scanned.sizes) if verbatim else _derived(plan, shard):
             part = slice(row, row + len(pieces))
+            if part.stop > len(classes):
+                raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
             for code, split in enumerate(SPLITS):
                 chosen = classes[part] == code
                 if not chosen.any():
