@@ -49,11 +49,23 @@ def run_ids(source: Path, out: Path, **asked: Any) -> str:
      {"val_in_test": "drop"}, {"lineage": "columns"}, {"null_values": ["NA"]}, {"types": {"row": "int32"}}, {"timezone": "Europe/Berlin"}],
     ids=str,
 )  # fmt: skip
-def test_every_setting_that_can_change_a_byte_changes_the_run(tmp_path: Path, source: Path, asked: dict[str, Any]) -> None:
+def test_every_setting_that_can_change_a_byte_changes_the_run(
+    tmp_path: Path, source: Path, asked: dict[str, Any]
+) -> None:
     assert run_ids(source, tmp_path / "out") != run_ids(source, tmp_path / "out", **asked)
 
 
-@pytest.mark.parametrize("asked", [{"workers": 1}, {"workers": 3}, {"on_event": print}, {"split_date": "20250101"}, {"split_date": "2025-01-01T00:00:00+00:00"}], ids=str)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workers": 1},
+        {"workers": 3},
+        {"on_event": print},
+        {"split_date": "20250101"},
+        {"split_date": "2025-01-01T00:00:00+00:00"},
+    ],
+    ids=str,
+)
 def test_what_changes_no_byte_does_not_change_the_run(tmp_path: Path, source: Path, asked: dict[str, Any]) -> None:
     assert run_ids(source, tmp_path / "one") == run_ids(source, tmp_path / "two", **asked)
 
@@ -62,7 +74,11 @@ def test_a_source_that_was_moved_is_the_same_source(tmp_path: Path, source: Path
     before = run_ids(source, tmp_path / "one")
     source.rename(tmp_path / "elsewhere")
 
-    assert before == run_ids(tmp_path / "elsewhere", tmp_path / "two") == run_ids(tmp_path / "elsewhere" / "part-*.csv", tmp_path / "three")
+    assert (
+        before
+        == run_ids(tmp_path / "elsewhere", tmp_path / "two")
+        == run_ids(tmp_path / "elsewhere" / "part-*.csv", tmp_path / "three")
+    )
 
 
 def test_a_touched_file_is_another_source_unless_contents_are_compared(tmp_path: Path, source: Path) -> None:
@@ -127,7 +143,16 @@ def test_a_finished_run_is_reused_and_nothing_is_computed(tmp_path: Path, source
 def test_a_run_leaves_its_tree_and_nothing_else(tmp_path: Path, source: Path) -> None:
     run = split(source, tmp_path / "out").run
 
-    assert {"config.json", "manifest.json", "index.parquet", "receipts", "_SUCCESS", "training_data", "oot_data", ".lock"} == {path.name for path in run.iterdir()}
+    assert {
+        "config.json",
+        "manifest.json",
+        "index.parquet",
+        "receipts",
+        "_SUCCESS",
+        "training_data",
+        "oot_data",
+        ".lock",
+    } == {path.name for path in run.iterdir()}
     assert [] == strays(tmp_path / "out")
     assert {"runs", "splits"} == {path.name for path in (tmp_path / "out").iterdir()}
 
@@ -219,7 +244,9 @@ def test_a_task_whose_files_were_harmed_is_done_again(
 
 
 @pytest.mark.parametrize("harm", [damage_cut, damage_empty])
-def test_an_unfinished_file_of_a_stage_without_receipt_is_made_again(tmp_path: Path, source: Path, harm: Callable[[Path], None]) -> None:
+def test_an_unfinished_file_of_a_stage_without_receipt_is_made_again(
+    tmp_path: Path, source: Path, harm: Callable[[Path], None]
+) -> None:
     kill_at(source, tmp_path / "out", "shard.linked", 1)
     (path,) = (tmp_path / "out" / "runs").glob("*/stage/scan-00000.rows.arrow")
     harm(path)
@@ -317,7 +344,9 @@ def left(out: Path) -> list[str]:
 
 @pytest.mark.parametrize("format_", ["csv", "parquet", "jsonl"])
 @pytest.mark.parametrize("layout", ["sharded", "single"])
-def test_a_source_that_changes_while_it_is_read_is_an_error_and_leaves_nothing_half_done(tmp_path: Path, source: Path, format_: str, layout: str) -> None:
+def test_a_source_that_changes_while_it_is_read_is_an_error_and_leaves_nothing_half_done(
+    tmp_path: Path, source: Path, format_: str, layout: str
+) -> None:
     def touch(event: Event) -> None:
         if isinstance(event, StageBegan) and event.stage == "split":
             path = source / "part-00003.csv"
@@ -353,7 +382,9 @@ except HeadraceError as error:
 
 
 @pytest.mark.parametrize("limit", [300, 3000, 12_000])
-@pytest.mark.parametrize(("format_", "layout"), [("csv", "sharded"), ("parquet", "sharded"), ("csv", "single"), ("parquet", "single")])
+@pytest.mark.parametrize(
+    ("format_", "layout"), [("csv", "sharded"), ("parquet", "sharded"), ("csv", "single"), ("parquet", "single")]
+)
 def test_a_full_disk_is_an_error_that_names_the_place_and_the_run_is_resumed_later(
     tmp_path: Path, limit: int, format_: str, layout: str
 ) -> None:
@@ -387,7 +418,9 @@ def test_a_read_only_directory_is_an_error_that_names_it(tmp_path: Path, source:
 
 
 def test_a_recipe_is_prepared_by_its_settings_alone(tmp_path: Path, source: Path) -> None:
-    recipe = TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01", train_ratio=0.5)
+    recipe = TemporalSplit(
+        source=source, date_column="date", group_column="id", split_date="2025-01-01", train_ratio=0.5
+    )
     one, two = prepare(recipe, tmp_path / "one"), prepare(recipe, str(tmp_path / "two"))
 
     assert digests(one.run) == digests(two.run)

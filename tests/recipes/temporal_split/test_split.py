@@ -13,7 +13,19 @@ import pytest
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.run.events import Note
-from tables import HEADER, digests, read_rows, shards, small_rows, small_source, split, split_column, split_rows, write_bytes, write_rows
+from tables import (
+    HEADER,
+    digests,
+    read_rows,
+    shards,
+    small_rows,
+    small_source,
+    split,
+    split_column,
+    split_rows,
+    write_bytes,
+    write_rows,
+)
 
 SPLITS = ("train", "val", "test")
 
@@ -50,7 +62,10 @@ def test_oot_data_is_the_same_files_as_test(tmp_path: Path, source: Path, layout
 
 def test_the_single_layout_makes_one_file_a_split(tmp_path: Path, source: Path) -> None:
     run = split(source, tmp_path / "out", layout="single").run
-    expected = ["oot_data/oot_data.csv", *(f"training_data/{name}/{name}_processed_data.csv" for name in ("test", "train", "val"))]
+    expected = [
+        "oot_data/oot_data.csv",
+        *(f"training_data/{name}/{name}_processed_data.csv" for name in ("test", "train", "val")),
+    ]
 
     assert expected == sorted(path.relative_to(run).as_posix() for path in run.rglob("*.csv"))
 
@@ -74,7 +89,12 @@ def test_splits_are_linked_to_the_newest_run(tmp_path: Path, source: Path) -> No
 
 
 def test_a_split_date_is_an_instant_and_belongs_to_test(tmp_path: Path) -> None:
-    rows = [(f"{n}", date, str(n)) for n, date in enumerate(["2024-12-31 23:59:59.999999", "2025-01-01 00:00:00", "2024-12-30", "2025-01-01 00:00:00.000001"])]
+    rows = [
+        (f"{n}", date, str(n))
+        for n, date in enumerate(
+            ["2024-12-31 23:59:59.999999", "2025-01-01 00:00:00", "2024-12-30", "2025-01-01 00:00:00.000001"]
+        )
+    ]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     run = split(tmp_path / "in", tmp_path / "out").run
 
@@ -94,12 +114,18 @@ def test_an_hour_that_happens_twice_around_the_split_date_is_an_error(tmp_path: 
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
     asked = {"split_date": "2025-10-26T01:00:00Z", "timezone": "Europe/Berlin"}
 
-    with pytest.raises(InputError, match=r"part-0\.csv: row 3: date is '2025-10-26 02:30:00', an hour that happens twice in Europe/Berlin"):
+    with pytest.raises(
+        InputError,
+        match=r"part-0\.csv: row 3: date is '2025-10-26 02:30:00', an hour that happens twice in Europe/Berlin",
+    ):
         split(tmp_path / "in", tmp_path / "out", **asked)
     assert 1 == split(tmp_path / "in", tmp_path / "out", null_date="drop", **asked).manifest.dropped["unreadable_date"]
 
 
-@pytest.mark.parametrize(("bad", "why"), [("soon", "is 'soon', no date of form auto"), ("", "has no date"), ("2025-02-30", "is '2025-02-30'")])
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [("soon", "is 'soon', no date of form auto"), ("", "has no date"), ("2025-02-30", "is '2025-02-30'")],
+)
 def test_a_row_without_a_readable_date_is_an_error_with_file_row_and_value(tmp_path: Path, bad: str, why: str) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, small_rows(50))
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, [*small_rows(6), ("7", bad, "0")])
@@ -116,7 +142,15 @@ def test_a_row_without_entity_is_an_error_with_file_and_row(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", ["one shard", "two shards"])
-@pytest.mark.parametrize(("one", "other"), [("2024-01-01", "20240101"), ("2024-01-01", "2024-01-01T00:00:00Z"), ("1704067200", "20240101"), ("1704067200", "1704067200000")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2024-01-01", "20240101"),
+        ("2024-01-01", "2024-01-01T00:00:00Z"),
+        ("1704067200", "20240101"),
+        ("1704067200", "1704067200000"),
+    ],
+)
 def test_dates_in_two_forms_are_an_error(tmp_path: Path, one: str, other: str, place: str) -> None:
     parts = [[("a", one, "0")], [("b", other, "0")]]
     if place == "one shard":
@@ -124,14 +158,18 @@ def test_dates_in_two_forms_are_an_error(tmp_path: Path, one: str, other: str, p
     for number, rows in enumerate(parts):
         write_rows(tmp_path / "in" / f"part-{number}.csv", HEADER, rows)
 
-    with pytest.raises(InputError, match=rf"part-{len(parts) - 1}\.csv.* form|part-0\.csv: date is written as .* and as "):
+    with pytest.raises(
+        InputError, match=rf"part-{len(parts) - 1}\.csv.* form|part-0\.csv: date is written as .* and as "
+    ):
         split(tmp_path / "in", tmp_path / "out")
 
 
 def test_a_train_split_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, [("a", "2024-01-01", "0"), ("b", "2025-01-01", "0")])
 
-    with pytest.raises(InputError, match=r"train has no rows: 1 entities have rows before 2025-01-01.*choose a later split_date"):
+    with pytest.raises(
+        InputError, match=r"train has no rows: 1 entities have rows before 2025-01-01.*choose a later split_date"
+    ):
         split(tmp_path / "in", tmp_path / "out")
 
 
@@ -171,7 +209,11 @@ def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:
         rows = [(f"{n}", f"202{4 + n // 6}-01-01", label if n else "") for n in range(12)]
         write_rows(tmp_path / "in" / f"part-{number}.csv", header, rows)
     prepared = split(tmp_path / "in", tmp_path / "out", label="label")
-    found = {path.name: set(read_rows(path)[1][place][2] for place in range(len(read_rows(path)[1]))) for name in SPLITS for path in shards(prepared.run, name)}
+    found = {
+        path.name: set(read_rows(path)[1][place][2] for place in range(len(read_rows(path)[1])))
+        for name in SPLITS
+        for path in shards(prepared.run, name)
+    }
 
     assert {"ant": 0, "cat": 1, "dog": 2} == prepared.manifest.facts["label_map"]
     assert {"part-00000.csv": {"1"}, "part-00001.csv": {"2"}, "part-00002.csv": {"0"}} == found
@@ -179,7 +221,11 @@ def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:
 
 
 def test_the_label_of_a_parquet_output_is_a_number_without_nulls(tmp_path: Path) -> None:
-    write_rows(tmp_path / "in" / "part-0.csv", ("id", "date", "label"), [(f"{n}", f"202{4 + n // 6}-01-01", "yn"[n % 2]) for n in range(12)])
+    write_rows(
+        tmp_path / "in" / "part-0.csv",
+        ("id", "date", "label"),
+        [(f"{n}", f"202{4 + n // 6}-01-01", "yn"[n % 2]) for n in range(12)],
+    )
     run = split(tmp_path / "in", tmp_path / "out", label="label", format="parquet").run
     schema = pq.read_schema(shards(run, "train")[0])
 
@@ -199,7 +245,9 @@ def test_the_main_target_is_the_greatest_of_the_others(tmp_path: Path, extension
         assert ([str(v) for v in expected] if text else expected) == mains
 
 
-@pytest.mark.parametrize(("extension", "format_"), [(".csv", "same"), (".csv.gz", "parquet"), (".parquet", "same"), (".jsonl", "csv")])
+@pytest.mark.parametrize(
+    ("extension", "format_"), [(".csv", "same"), (".csv.gz", "parquet"), (".parquet", "same"), (".jsonl", "csv")]
+)
 def test_lineage_points_at_the_source_row(tmp_path: Path, extension: str, format_: str) -> None:
     source = small_source(tmp_path / "in", extension=extension)
     run = split(source, tmp_path / "out", lineage="columns", format=format_).run
@@ -218,10 +266,14 @@ def test_declared_types_are_those_of_the_parquet_output(tmp_path: Path) -> None:
     run = split(tmp_path / "in", tmp_path / "out", format="parquet", types={"row": "int16"}, null_values=["NA"]).run
 
     assert pa.int16() == pq.read_schema(shards(run, "train")[0]).field("row").type
-    assert [None, *range(1, 12)] == sorted((v for name in SPLITS for v in split_column(run, name, "row")), key=lambda v: -1 if v is None else v)
+    assert [None, *range(1, 12)] == sorted(
+        (v for name in SPLITS for v in split_column(run, name, "row")), key=lambda v: -1 if v is None else v
+    )
 
 
-@pytest.mark.parametrize("asked", [{}, {"lineage": "columns"}, {"format": "tsv"}, {"format": "parquet"}, {"layout": "single"}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"lineage": "columns"}, {"format": "tsv"}, {"format": "parquet"}, {"layout": "single"}]
+)
 def test_a_value_of_another_than_its_declared_type_is_an_error(tmp_path: Path, asked: dict[str, Any]) -> None:
     rows = [(f"{n}", f"202{4 + n // 6}-01-01", "x" if n == 7 else str(n)) for n in range(12)]
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
@@ -302,22 +354,35 @@ def test_nested_columns_have_no_place_in_text(tmp_path: Path, format_: str) -> N
 
 def test_parquet_keeps_types_and_required_columns(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    table = pa.table({"id": [7, 8, 9, 10], "date": pa.array([0, 1, 2, 2**31 - 1], pa.timestamp("s")), "x": pa.array([1, None, 2, 3], pa.int8()), "d": pa.array(["a", "b", "a", "b"]).dictionary_encode()})
+    table = pa.table(
+        {
+            "id": [7, 8, 9, 10],
+            "date": pa.array([0, 1, 2, 2**31 - 1], pa.timestamp("s")),
+            "x": pa.array([1, None, 2, 3], pa.int8()),
+            "d": pa.array(["a", "b", "a", "b"]).dictionary_encode(),
+        }
+    )
     pq.write_table(table, tmp_path / "in" / "part-0.parquet")
     run = split(tmp_path / "in", tmp_path / "out").run
     schema = pq.read_schema(shards(run, "train")[0])
 
-    assert {"id": (pa.int64(), False), "x": (pa.int8(), True), "d": (pa.string(), False)} == {name: (schema.field(name).type, schema.field(name).nullable) for name in ("id", "x", "d")}
+    assert {"id": (pa.int64(), False), "x": (pa.int8(), True), "d": (pa.string(), False)} == {
+        name: (schema.field(name).type, schema.field(name).nullable) for name in ("id", "x", "d")
+    }
     assert not schema.field("date").nullable
 
 
 def test_widened_shards_are_written_in_one_schema(tmp_path: Path) -> None:
     rows = small_rows(40)
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    write_rows(tmp_path / "in" / "part-1.csv", ("row", "id", "extra", "date"), [(row[2], row[0], "e", row[1]) for row in rows])
+    write_rows(
+        tmp_path / "in" / "part-1.csv", ("row", "id", "extra", "date"), [(row[2], row[0], "e", row[1]) for row in rows]
+    )
     run = split(tmp_path / "in", tmp_path / "out", schema_drift="widen").run
 
-    assert {("id", "date", "row", "extra")} == {tuple(read_rows(path)[0]) for name in SPLITS for path in shards(run, name)}
+    assert {("id", "date", "row", "extra")} == {
+        tuple(read_rows(path)[0]) for name in SPLITS for path in shards(run, name)
+    }
     assert sorted(set(split_column(run, "train", "extra"))) == ["", "e"]
 
 
@@ -358,7 +423,12 @@ def test_the_order_that_files_were_made_in_plays_no_part(tmp_path: Path) -> None
         runs.append(split(tmp_path / name, tmp_path / f"out-{name}").run)
     one, two = digests(runs[0]), digests(runs[1])
 
-    del one["config.json"], two["config.json"], one["manifest.json"], two["manifest.json"]  # they name the source's path
+    del (
+        one["config.json"],
+        two["config.json"],
+        one["manifest.json"],
+        two["manifest.json"],
+    )  # they name the source's path
     assert one == two
     assert runs[0].name == runs[1].name
 
@@ -376,7 +446,13 @@ def test_the_hash_seed_of_python_plays_no_part(tmp_path: Path, source: Path) -> 
     for seed in ("1", "2"):
         out = tmp_path / seed
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path}
-        result = subprocess.run([sys.executable, "-c", CHILD, str(source), str(out)], env=environment, capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-c", CHILD, str(source), str(out)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         found.append(digests(Path(result.stdout.strip())))
 
     assert found[0] == found[1]

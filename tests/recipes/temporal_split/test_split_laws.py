@@ -18,7 +18,9 @@ HEADER = ("id", "date", "row", "text")
 CUTOFF = dt.date(2025, 1, 1)
 SPLITS = ("train", "val", "test")
 
-ids = st.sampled_from(["007", "7", "17850.0", "1234567890123456789", "NA", "null", "a b", 'q"q', "x,y", "é", "n\nl", " 7"])
+ids = st.sampled_from(
+    ["007", "7", "17850.0", "1234567890123456789", "NA", "null", "a b", 'q"q', "x,y", "é", "n\nl", " 7"]
+)
 dates = st.dates(dt.date(2024, 12, 25), dt.date(2025, 1, 7)).map(str)
 texts = st.text(alphabet=st.sampled_from('ab,"\n\té0 '), max_size=5)
 tables = st.lists(st.lists(st.tuples(ids, dates, texts), max_size=12), min_size=1, max_size=4)
@@ -50,7 +52,9 @@ def all_rows(run: Path) -> dict[str, list[tuple[Any, ...]]]:
     return {name: [tuple(value or "" for value in row) for row in split_rows(run, name)] for name in SPLITS}
 
 
-@given(tables, st.sampled_from(["keep", "drop"]), st.integers(0, 5), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 3))
+@given(
+    tables, st.sampled_from(["keep", "drop"]), st.integers(0, 5), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 3)
+)
 @settings(max_examples=120)
 def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
     tmp_path: Path, table: list[Any], val_in_test: str, seed: int, ratio: float, workers: int
@@ -107,7 +111,12 @@ def test_copied_rows_keep_their_bytes(tmp_path: Path, table: list[Any], newline:
 FORMATS = [("csv", "none"), ("csv", "gz"), ("csv", "zst"), ("tsv", "none"), ("jsonl", "none"), ("jsonl", "gz"), ("parquet", None), ("parquet", "zstd")]  # fmt: skip
 
 
-@given(tables, st.sampled_from([".csv", ".jsonl", ".parquet", ".tsv.gz", ".json"]), st.sampled_from(FORMATS), st.sampled_from(["sharded", "single"]))
+@given(
+    tables,
+    st.sampled_from([".csv", ".jsonl", ".parquet", ".tsv.gz", ".json"]),
+    st.sampled_from(FORMATS),
+    st.sampled_from(["sharded", "single"]),
+)
 @settings(max_examples=120)
 def test_every_format_compression_and_layout_holds_the_same_rows(
     tmp_path: Path, table: list[Any], extension: str, output: tuple[str, str | None], layout: str
@@ -118,7 +127,13 @@ def test_every_format_compression_and_layout_holds_the_same_rows(
         return
     directory = fresh(tmp_path)
     text = attempt(write(directory / "text", table), directory / "out1")
-    other = attempt(write(directory / "other", table, extension), directory / "out2", format=output[0], compression=output[1], layout=layout)
+    other = attempt(
+        write(directory / "other", table, extension),
+        directory / "out2",
+        format=output[0],
+        compression=output[1],
+        layout=layout,
+    )
 
     assert (text is None) == (other is None)
     if text is not None and other is not None:
@@ -130,7 +145,9 @@ def test_every_format_compression_and_layout_holds_the_same_rows(
 
 @given(tables, st.lists(st.integers(0, 40), max_size=3), st.randoms(use_true_random=False))
 @settings(max_examples=60)
-def test_the_split_of_a_row_does_not_depend_on_the_sharding(tmp_path: Path, table: list[Any], cuts: list[int], shuffler: Any) -> None:
+def test_the_split_of_a_row_does_not_depend_on_the_sharding(
+    tmp_path: Path, table: list[Any], cuts: list[int], shuffler: Any
+) -> None:
     directory = fresh(tmp_path)
     rows = [(id_, date, str(number), "") for number, (id_, date, _) in enumerate(row for part in table for row in part)]
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
@@ -160,7 +177,9 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
 ) -> None:
     directory = fresh(tmp_path)
     write_rows(directory / "in" / "part-0.csv", ("id", "date", "row", "text", "more"), [(*row, str(at), "", "x") for at, row in enumerate(rows)])  # fmt: skip
-    prepared = attempt(directory / "in", directory / "out", null_group=null_group, null_date="drop", null_values=null_values)
+    prepared = attempt(
+        directory / "in", directory / "out", null_group=null_group, null_date="drop", null_values=null_values
+    )
     if prepared is None:
         return
     absent = {"", *null_values}
@@ -193,7 +212,11 @@ def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(tmp_path: Path, z
     for number, rows in enumerate((local, zoned, epoch)):
         write_rows(directory / f"in{number}" / "part-0.csv", HEADER[:3], rows)
         prepared = attempt(directory / f"in{number}", directory / f"out{number}", timezone=zone)
-        sides.append(None if prepared is None else {name: [row[2] for row in found] for name, found in all_rows(prepared.run).items()})
+        sides.append(
+            None
+            if prepared is None
+            else {name: [row[2] for row in found] for name, found in all_rows(prepared.run).items()}
+        )
 
     assert sides[0] == sides[1] == sides[2]
     if sides[0] is not None:

@@ -57,7 +57,9 @@ def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
         signature = settings.signature.resolve()
         files = [(path, name) for path, name in files if path.resolve() != signature]
     if not files:
-        raise InputError(f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards")
+        raise InputError(
+            f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"
+        )
     return files
 
 
@@ -135,10 +137,14 @@ def _refuse_unwritable(source: Source, kind: Kind) -> None:
     if kind.format not in ("csv", "tsv"):
         return
     for field in source.schema:
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+        if (
+            pa.types.is_nested(field.type)
+            or pa.types.is_binary(field.type)
+            or pa.types.is_fixed_size_binary(field.type)
+        ):
             shard = next(each for each in source.shards if field.name in each.schema.names)
             raise InputError(
-                f'{shard.path}: column {field.name} is {field.type}, which {kind.format} cannot hold; '
+                f"{shard.path}: column {field.name} is {field.type}, which {kind.format} cannot hold; "
                 f'choose format="parquet" or remove the column'
             )
 
