@@ -22,8 +22,12 @@ RETAIL, CDNOW = DATA / "job1-online-retail" / "by-day", DATA / "job1-cdnow" / "C
 SPLITS = ("train", "val", "test")
 RETAIL_COLUMNS = {"date_column": "InvoiceDate", "group_column": "CustomerID", "split_date": "2011-09-01"}
 
-needs_retail = pytest.mark.skipif(not RETAIL.is_dir(), reason=f"{RETAIL} is not there: the data set is not in the repository")
-needs_cdnow = pytest.mark.skipif(not CDNOW.is_file(), reason=f"{CDNOW} is not there: the data set is not in the repository")
+needs_retail = pytest.mark.skipif(
+    not RETAIL.is_dir(), reason=f"{RETAIL} is not there: the data set is not in the repository"
+)
+needs_cdnow = pytest.mark.skipif(
+    not CDNOW.is_file(), reason=f"{CDNOW} is not there: the data set is not in the repository"
+)
 
 
 def retail(out: Path, **asked: Any) -> Prepared:
@@ -48,7 +52,9 @@ def dropped(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 def test_rows_without_customer_are_an_error_that_names_file_and_row(tmp_path: Path, original: list[list[str]]) -> None:
     first = next(place for place, row in enumerate(original) if not row[6])
 
-    with pytest.raises(InputError, match=rf'2010-12-01\.csv\.gz: row {first + 1}: CustomerID is empty; choose .*null_group="drop"'):
+    with pytest.raises(
+        InputError, match=rf'2010-12-01\.csv\.gz: row {first + 1}: CustomerID is empty; choose .*null_group="drop"'
+    ):
         retail(tmp_path / "out", null_group="error")
 
 
@@ -63,7 +69,9 @@ def test_all_rows_are_conserved(dropped: Prepared) -> None:
 
     assert 541_909 == dropped.manifest.source["rows"] == sum(kept.values()) + sum(dropped.manifest.dropped.values())
     assert {name: len(split_rows(dropped.run, name)) for name in SPLITS} == kept
-    assert {"null_group", "train_entity_after_cutoff"} == {reason for reason, count in dropped.manifest.dropped.items() if count}
+    assert {"null_group", "train_entity_after_cutoff"} == {
+        reason for reason, count in dropped.manifest.dropped.items() if count
+    }
 
 
 @needs_retail
@@ -153,7 +161,9 @@ def purchases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header, *rows = [line.split() for line in gzip.decompress(CDNOW.read_bytes()).decode().splitlines() if line.strip()]
     directory = tmp_path_factory.mktemp("cdnow")
     for number in range(4):
-        write_rows(directory / f"part-{number}.csv", header, rows[number * len(rows) // 4 : (number + 1) * len(rows) // 4])
+        write_rows(
+            directory / f"part-{number}.csv", header, rows[number * len(rows) // 4 : (number + 1) * len(rows) // 4]
+        )
     return directory
 
 
@@ -191,9 +201,18 @@ def test_a_later_split_date_leaves_only_validation_customers_to_test(tmp_path: P
 
 
 @needs_cdnow
-def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_and_a_warning(tmp_path: Path, purchases: Path) -> None:
+def test_a_later_split_date_without_validation_customers_leaves_an_empty_test_and_a_warning(
+    tmp_path: Path, purchases: Path
+) -> None:
     events: list[Any] = []
-    prepared = split(purchases, tmp_path / "out", split_date="1998-01-01", val_in_test="drop", on_event=events.append, **CDNOW_COLUMNS)
+    prepared = split(
+        purchases,
+        tmp_path / "out",
+        split_date="1998-01-01",
+        val_in_test="drop",
+        on_event=events.append,
+        **CDNOW_COLUMNS,
+    )
     warnings = [event.text for event in events if isinstance(event, Note) and event.kind == "warning"]
 
     assert 0 == prepared.manifest.splits["test"].rows
