@@ -56,7 +56,7 @@ def generate(out: Path, format_: str, shards: int, rows: int, customers: int) ->
             frame.write_parquet(path)
 
 
-def run_headrace(source: Path, out: Path, workers: int, format_: str) -> dict[str, object]:
+def run_headrace(source: Path, out: Path, workers: int, _format: str) -> dict[str, object]:
     """The split as a user runs it, then the same command again."""
     import headrace
 
@@ -233,9 +233,8 @@ def compare(source: Path, format_: str, options: argparse.Namespace) -> None:
         rows = ", ".join(f"{count:,}" for count in found[name][0]["rows"])
         print(f"{name:<12}{spread(seconds):<24}{spread(ratios):<24}{peak:>8,.0f}  {rows}")
     against = [our / each["seconds"] for our, each in zip(ours, found["rewrite"], strict=True)]
-    print(
-        f"headrace takes {spread(against)} of a bare rewrite; reuse {spread([e['reuse_seconds'] for e in found['headrace']], 3)} s"
-    )
+    reuse = [each["reuse_seconds"] for each in found["headrace"]]
+    print(f"headrace takes {spread(against)} of a bare rewrite; reuse {spread(reuse, 3)} s")
 
 
 if __name__ == "__main__":

@@ -32,10 +32,16 @@ if TYPE_CHECKING:
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
+    from headrace.stream.dataset import Dataset
+    from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
+    from headrace.stream.loader import StreamLoader
+    from headrace.stream.options import StreamOptions
+    from headrace.stream.torch import StreamingDataset
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Dataset": "headrace.stream.dataset",
     "CorruptShard": "headrace.errors",
     "HeadraceError": "headrace.errors",
     "InputError": "headrace.errors",
@@ -48,13 +54,18 @@ _WHERE = {
     "StreamError": "headrace.errors",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
     "Verdict": "headrace.dataset.verify",
+    "StreamLoader": "headrace.stream.loader",
+    "StreamOptions": "headrace.stream.options",
+    "StreamingDataset": "headrace.stream.torch",
     "collect": "headrace.run.collect",
+    "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "verify": "headrace.recipes.verify",
 }
 
 __all__ = [
     "CorruptShard",
+    "Dataset",
     "HeadraceError",
     "InputError",
     "Manifest",
@@ -64,9 +75,13 @@ __all__ = [
     "SettingsError",
     "StoreError",
     "StreamError",
+    "StreamLoader",
+    "StreamOptions",
+    "StreamingDataset",
     "TemporalSplit",
     "Verdict",
     "collect",
+    "open",
     "prepare",
     "verify",
 ]
@@ -75,7 +90,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
+    module, _, attribute = _WHERE[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

@@ -26,6 +26,7 @@ class FinishedRun:
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self.root = root
         self.manifest = manifest
+        self._split_indexes: dict[str, SplitIndex] = {}
 
     @cached_property
     def index(self) -> Index:
@@ -47,7 +48,9 @@ class FinishedRun:
         name = split if split in self.manifest.splits else ALIASES.get(split, split)
         if name not in self.manifest.splits:
             raise InputError(f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}")
-        return self.index.split(name)
+        if name not in self._split_indexes:
+            self._split_indexes[name] = self.index.split(name)
+        return self._split_indexes[name]
 
     def block_reader(self, split: str) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block."""

@@ -37,7 +37,7 @@ class Verdict:
 
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Every file has the digest it was published with, every count adds up, and nothing else lies in the data directories."""
+    """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
     return [
         _config(run),
         _index(run),

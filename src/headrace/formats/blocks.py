@@ -63,7 +63,8 @@ def read_block(
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
         raise CorruptShard(
-            f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; restore the file or prepare the run again"
+            f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; "
+            f"restore the file or prepare the run again"
         ) from error
 
 

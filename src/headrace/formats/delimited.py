@@ -64,7 +64,8 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
         if signature is not None and names != list(signature):
             if len(names) != len(signature):
                 raise InputError(
-                    f"{path}: line 1 has {len(names)} fields, the signature names {len(signature)}; correct the signature file"
+                    f"{path}: line 1 has {len(names)} fields, the signature names {len(signature)}; "
+                    f"correct the signature file"
                 )
             names, header_bytes = list(signature), text_start
         elif signature is None:
@@ -162,9 +163,10 @@ class DelimitedChunk:
     def _content_ends(self) -> records.I64:
         """Where each record ends without its line end."""
         data = records.as_bytes(self.data)
-        stops = self.ends - (data[self.ends - 1] == records.NEWLINE)
+        stops: records.I64 = self.ends - (data[self.ends - 1] == records.NEWLINE)
         starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-        return stops - ((stops > starts) & (data[np.maximum(stops - 1, 0)] == records.RETURN))
+        stops -= (stops > starts) & (data[np.maximum(stops - 1, 0)] == records.RETURN)
+        return stops
 
     def _parse(self, columns: list[int]) -> pl.DataFrame:
         assert self.shard.dialect is not None

@@ -62,8 +62,8 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
                 kind_now = pa.float64()
             if kind_now is None:
                 raise InputError(
-                    f"{path}: key {column.name!r} is {before} in one row and {column.type} in another (near row {rows + 1}); "
-                    f"write one type throughout"
+                    f"{path}: key {column.name!r} is {before} in one row and {column.type} in another "
+                    f"(near row {rows + 1}); write one type throughout"
                 )
             fields[column.name] = kind_now
             if table[column.name].null_count or (rows and before == pa.null()):
@@ -209,8 +209,8 @@ def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> 
     except pa.ArrowInvalid as error:
         key = re.search(r"Column\(/([^)/]*)", str(error))
         raise InputError(
-            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values of more than one type "
-            f"({str(error).splitlines()[0]}); write one type throughout"
+            f"{path}: near row {first_row + 1}: {f'key {key[1]!r}' if key else 'a key'} has values of more than one "
+            f"type ({str(error).splitlines()[0]}); write one type throughout"
         ) from error
 
 
@@ -230,7 +230,7 @@ def _as_json_type(kind: pa.DataType) -> pa.DataType:
 def _largest(column: pa.ChunkedArray) -> int:
     """The largest absolute value of a column of whole numbers."""
     bounds = pc.min_max(column).as_py()
-    return max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+    return max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0)))
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:

@@ -37,7 +37,7 @@ def type_named(word: str) -> pa.DataType:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether values of this type are text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

@@ -157,5 +157,6 @@ def _same_columns(first: Shard, other: Shard) -> None:
         if part
     )
     raise InputError(
-        f'{other.path}: {what}, compared with {first.path}; correct it, or use schema_drift="widen" to match columns by name'
+        f"{other.path}: {what}, compared with {first.path}; correct it, "
+        f'or use schema_drift="widen" to match columns by name'
     )

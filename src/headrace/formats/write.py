@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
 
 Keys = npt.NDArray[np.int64]
-Piece = pa.Table | pa.LargeBinaryArray
+Piece: TypeAlias = pa.Table | pa.LargeBinaryArray
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ShardWriter:
         return _TextSink(self._file, b"", jsonl.render, kind.compression)
 
     def append(self, piece: Piece, keys: Keys | None = None) -> None:
-        """Add rows: a table of the writer's columns, or records to be copied. keys: one int64 per row, for statistics."""
+        """Add rows: a table of the writer's columns, or records to be copied. keys: one int64 a row, for statistics."""
         if len(piece) == 0:
             return
         if not self._block_rows:

@@ -26,7 +26,7 @@ Sync = Literal["file", "none"]
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
     errno.EDQUOT: "the quota is used up; free space and run the same command again: finished shards are kept",
-    errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f) or write more, smaller shards",
+    errno.EFBIG: "the file would be larger than is allowed here; raise the limit (ulimit -f)",
     errno.EROFS: "the file system is read-only; choose another output directory",
     errno.EACCES: "permission denied; choose an output directory you may write to",
     errno.EPERM: "not permitted; choose an output directory you may write to",

@@ -102,11 +102,12 @@ def _null(where: str, count: int, kind: pa.DataType) -> InputError:
 def _concatenate(parts: list[Column]) -> Column:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
-    kinds = {part.type for part in parts}
+    arrays: list[Any] = list(parts)
+    kinds = {array.type for array in arrays}
     if len(kinds) > 1:  # one pool was wide enough to need 64-bit offsets
         wide = pa.large_string() if kinds == {pa.string(), pa.large_string()} else pa.large_binary()
-        parts = [part.cast(wide) for part in parts]
-    return pa.concat_arrays(parts)
+        arrays = [array.cast(wide) for array in arrays]
+    return pa.concat_arrays(arrays)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -33,7 +32,9 @@ class Dataset(FinishedRun):
         `StreamError`.
         """
         index = self.split_index(split)
-        return StreamLoader(index, self.block_reader(split), _options(batch_size, options), topology=topology)
+        return StreamLoader(
+            index, self.block_reader(split), StreamOptions(batch_size=batch_size, **options), topology=topology
+        )
 
     def torch_dataset(
         self,
@@ -55,7 +56,7 @@ class Dataset(FinishedRun):
         return StreamingDataset(
             self.split_index(split),
             self.block_reader(split),
-            _options(batch_size, options),
+            StreamOptions(batch_size=batch_size, **options),
             num_workers=num_workers,
             topology=topology,
         )
@@ -67,10 +68,3 @@ def open_dataset(path: str | Path, *, run: str | None = None) -> Dataset:
     Raises `InputError` if there is no finished run, `CorruptShard` if its manifest or index is damaged.
     """
     return Dataset(*find_run(path, run))
-
-
-def _options(batch_size: int, options: StreamArguments) -> StreamOptions:
-    columns: Sequence[str] | None = options.get("columns")
-    if columns is not None and not isinstance(columns, str):
-        options = {**options, "columns": tuple(columns)}
-    return StreamOptions(batch_size=batch_size, **options)

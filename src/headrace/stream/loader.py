@@ -52,6 +52,7 @@ class StreamLoader:
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
         self._pass = 0
+        self._ended = False
         self._begin(first_state(index, options, consumers=self.topology.world_size))
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from headrace.errors import SettingsError
 from headrace.stream.share import Remainder
@@ -13,14 +14,30 @@ BatchFormat = Literal["torch", "numpy", "arrow"]
 VALID = "valid"
 
 
+class StreamArguments(TypedDict, total=False):
+    """The options of a stream beside its batch size, for functions that pass them on; see `StreamOptions`."""
+
+    shuffle: bool
+    seed: int
+    shuffle_rows: int | None
+    lanes: int | None
+    remainder: Remainder | None
+    columns: Sequence[str] | None
+    batch_format: BatchFormat
+    prefetch_bytes: int
+    prefetch_blocks: int
+    read_threads: int
+    memory_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
     """How a split is streamed.
 
     batch_size: rows in a batch of one rank (of one worker, where there are workers).
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
-    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as take a quarter
-        of memory_bytes.
+    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as a quarter of
+        memory_bytes holds.
     lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
         different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
     remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one
@@ -37,10 +54,10 @@ class StreamOptions:
     shuffle_rows: int | None = None
     lanes: int | None = None
     remainder: Remainder | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     batch_format: BatchFormat = "torch"
     prefetch_bytes: int = 1 << 28
-    prefetch_blocks: int = 64
+    prefetch_blocks: int = 256
     read_threads: int = 4
     memory_bytes: int = 1 << 30
 
@@ -64,7 +81,7 @@ class StreamOptions:
 
     def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
-        columns = tuple(available) if self.columns is None else self.columns
+        columns = tuple(available if self.columns is None else self.columns)
         unknown = [name for name in columns if name not in available]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")

@@ -31,7 +31,7 @@ from headrace.stream.share import Share
 I64 = npt.NDArray[np.int64]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
-_LEAST_POOL_ROWS = 1 << 12  # small windows are taken several at a time: a pool has a fixed cost
+_LEAST_POOL_ROWS = 1 << 13  # small windows are taken several at a time: a pool has a fixed cost
 _MOST_POOLS_AHEAD = 16
 
 
@@ -52,7 +52,7 @@ def plan_pools(order: EpochOrder, remaining: Remaining, share: Share) -> Iterato
     """The consumer's pools in order, all its items once; made one at a time."""
     if not share.items:
         return
-    round_rows = order.lanes * order.window_rows
+    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
     rounds = -(-_LEAST_POOL_ROWS * share.consumers // round_rows)
     pool_rows = max(1, rounds) * round_rows
     border = remaining.first // pool_rows * pool_rows

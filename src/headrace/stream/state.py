@@ -88,8 +88,8 @@ class StreamState:
         if (self.seed, self.shuffle) != (seed, shuffle):
             raise StreamError(
                 f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this stream has"
-                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or begin the"
-                " epoch anew"
+                f" seed={seed}, shuffle={shuffle}; rows would repeat and be missed: pass the saved settings, or begin"
+                " the epoch anew"
             )
 
     def check_index(self, index: SplitIndex) -> None:

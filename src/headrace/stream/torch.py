@@ -81,6 +81,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._start = first_state(index, options, consumers=consumers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
         self._received = 0
+        self._pass = 0
         self._shared = torch.zeros(3, dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
@@ -112,7 +113,9 @@ class StreamingDataset(IterableDataset[Batch]):
         confirm(self.topology)
         worker = self._worker()
         start = self._present_start()
+        self._pass += 1
         self._received = 0
+        this_pass = self._pass
         batches = read_pass(
             self.index,
             self._read_block,
@@ -124,6 +127,11 @@ class StreamingDataset(IterableDataset[Batch]):
         )
         with closing(batches):
             for batch in batches:
+                if this_pass != self._pass:
+                    raise StreamError(
+                        f"epoch {start.epoch}: a newer pass of this dataset has begun, and one state cannot count two;"
+                        " finish one before the next, or make a second dataset"
+                    )
                 self._received += 1
                 yield batch
 
@@ -170,12 +178,13 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
-        if not self._shared.is_shared():  # a copy made by plain pickle stands alone
+        if not self._shared.is_shared():  # type: ignore[no-untyped-call]  # torch leaves it untyped; plain pickle copies
             self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _begin(self, state: StreamState, *, rest: int) -> None:
         self._start = state
         self._received = 0
+        self._pass += 1
         for place, value in ((_EPOCH, state.epoch), (_REST, rest), (_LOADS, self._loads)):
             self._shared[place] = value
 

@@ -110,5 +110,5 @@ class Allocation:
 
 
 def allocate(known: Hashes, train_ratio: float) -> Allocation:
-    """Let the first floor(n × ratio) of the ordered entities train; the ratio is taken as the decimal it is written as."""
+    """Let the first floor(n × ratio) of the ordered entities train; the ratio is the decimal it is written as."""
     return Allocation(known, floor(Fraction(repr(train_ratio)) * len(known)))

@@ -112,7 +112,8 @@ class TemporalSplit(Settings):
     def _known_format(cls, value: str) -> str:
         if value not in ("auto", "iso", "epoch_s", "epoch_ms", "yyyymmdd") and "%" not in value:
             raise ValueError(
-                f"date_format is {value!r}; give auto, iso, epoch_s, epoch_ms, yyyymmdd or a strptime pattern such as %d/%m/%Y"
+                f"date_format is {value!r}; give auto, iso, epoch_s, epoch_ms, yyyymmdd "
+                f"or a strptime pattern such as %d/%m/%Y"
             )
         return value
 
@@ -126,7 +127,8 @@ class TemporalSplit(Settings):
                 raise ValueError(f"targets are {', '.join(self.targets)}; give two or more different columns")
             if self.main_task_index >= len(self.targets):
                 raise ValueError(
-                    f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; counting begins at 0"
+                    f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; "
+                    f"counting begins at 0"
                 )
         if self.format == "parquet" and self.compression not in (None, *PARQUET_COMPRESSIONS):
             raise ValueError(f"compression is {self.compression!r}, Parquet takes {', '.join(PARQUET_COMPRESSIONS)}")

@@ -43,7 +43,8 @@ class Dates:
 def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
     """Read a column of text, numbers, dates or timestamps.
 
-    date_format: see `TemporalSplit`. Every form that was met is in `forms`; the caller decides whether several are fine.
+    date_format: see `TemporalSplit`. Every form that was met is in `forms`; whether several are fine is up to the
+    caller.
     """
     kind = column.type
     if is_text(kind):

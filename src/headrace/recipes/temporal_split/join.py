@@ -1,4 +1,4 @@
-"""Join the parts of one split into one file: the blocks in source order, nothing parsed where the bytes can be copied."""
+"""Join the parts of one split into one file, in source order; text is copied, Parquet gets row groups of full size."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def join_split(
     files: TaskFiles, plan: SplitPlan, first: Shard, split: str, parts: Sequence[Receipt], target: str
 ) -> dict[str, Any]:
     """Write all parts of a split, in source order, as `target`; a split without rows gets a file without rows."""
-    joined = _join_parquet if plan.kind.format == "parquet" else _join_text
-    return joined(files, plan, first, split, parts, target)
+    if plan.kind.format == "parquet":
+        return _join_parquet(files, plan, split, parts, target)
+    return _join_text(files, plan, first, split, parts, target)
 
 
 def _records(part: Receipt, split: str) -> list[FileRecord]:
@@ -74,7 +75,7 @@ def _header(plan: SplitPlan, first: Shard) -> bytes:
 
 
 def _join_parquet(
-    files: TaskFiles, plan: SplitPlan, first: Shard, split: str, parts: Sequence[Receipt], target: str
+    files: TaskFiles, plan: SplitPlan, split: str, parts: Sequence[Receipt], target: str
 ) -> dict[str, Any]:
     writer = ShardWriter(
         files.temporary(target),

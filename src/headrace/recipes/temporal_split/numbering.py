@@ -25,7 +25,8 @@ def number_shards(names: Sequence[str], how: Literal["keep", "dense"]) -> list[i
     for name, match in zip(names, matches, strict=True):
         if match is None:
             raise InputError(
-                f'{name}: has no number while other shards are called part-N; rename it, or number all with shard_numbers="dense"'
+                f"{name}: has no number while other shards are called part-N; rename it, "
+                f'or number all with shard_numbers="dense"'
             )
         number = int(match[1])
         if number in seen:

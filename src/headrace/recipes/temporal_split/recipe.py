@@ -23,7 +23,7 @@ from headrace.recipes.temporal_split.config import PARQUET_COMPRESSIONS, TEXT_CO
 from headrace.recipes.temporal_split.dates import INSTANTS
 from headrace.recipes.temporal_split.join import join_split
 from headrace.recipes.temporal_split.numbering import number_shards
-from headrace.recipes.temporal_split.scan import needed_columns, read_entities, scan_shard
+from headrace.recipes.temporal_split.scan import read_entities, scan_shard
 from headrace.recipes.temporal_split.split import (
     REASONS,
     SPLITS,
@@ -74,7 +74,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
     _refuse_empty(rows, plan, context)
     index = _sharded_index(parts, source, kind) if settings.layout == "sharded" else _join(plan, source, parts, context)
-    _alias_test(context, index)
+    _alias_test(context)
     return Outcome(
         schema=plan.schema,
         index=index,
@@ -193,7 +193,8 @@ def _plan(
     context.on_event(
         Note(
             "info",
-            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate ({size:.1f} MB)",
+            f"{len(known.known):,} entities before the cutoff: {known.train:,} train, {known.val:,} validate "
+            f"({size:.1f} MB)",
         )
     )
     return plan
@@ -261,7 +262,8 @@ def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) ->
         context.on_event(
             Note(
                 "warning",
-                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; choose an earlier split_date or a smaller train_ratio",
+                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; "
+                f"choose an earlier split_date or a smaller train_ratio",
             )
         )
 
@@ -318,7 +320,7 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
 
 
-def _alias_test(context: RunContext, index: Sequence[IndexRow]) -> None:
+def _alias_test(context: RunContext) -> None:
     """`oot_data` holds the files of `test` under a second name."""
     directory = local.make_directory(context.run / DIRECTORIES["oot"])
     for split in SPLITS:

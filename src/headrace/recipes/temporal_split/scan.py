@@ -153,7 +153,8 @@ class _Scan:
         forms = sorted(dates.forms | ({self.form} if self.form else set()))
         if len(forms) > 1:
             raise InputError(
-                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; write one form, or give date_format="
+                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; "
+                f"write one form, or give date_format="
             )
         self.form = forms[0] if forms else None
         unreadable, why = dates.unreadable, f"no date of form {settings.date_format}; correct it, or give date_format="
@@ -171,7 +172,8 @@ class _Scan:
                 value = column[row].as_py()
                 what = "has no date" if value is None else f"is {value!r}, {why}"
                 raise InputError(
-                    f'{self.shard.path}: row {first_row + row + 1}: {name} {what}; or drop and count such rows with null_date="drop"'
+                    f"{self.shard.path}: row {first_row + row + 1}: {name} {what}; "
+                    f'or drop and count such rows with null_date="drop"'
                 )
         return dates
 
@@ -197,7 +199,8 @@ class _Scan:
         settings = self.settings
         assert settings.label is not None
         if settings.label == settings.main_target:
-            assert settings.targets is not None and settings.main_target is not None
+            assert settings.targets is not None
+            assert settings.main_target is not None
             values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
         else:
             values = _column(table, settings.label)

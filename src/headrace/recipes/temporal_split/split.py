@@ -99,13 +99,13 @@ def split_shard(
     """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
     scanned = read_scan(files.run, number)
     classes = classify(scanned, plan)
-    verbatim = copies_bytes(plan, shard) and scanned.sizes is not None
+    sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
-    schema = shard.schema if verbatim else plan.schema
+    schema = plan.schema if sizes is None else shard.schema
     with ExitStack() as stack:
         writers: dict[str, ShardWriter] = {}
         row = 0
-        for pieces in _copied(plan, shard, scanned.sizes) if verbatim else _derived(plan, shard):
+        for pieces in _derived(plan, shard) if sizes is None else _copied(plan, shard, sizes):
             part = slice(row, row + len(pieces))
             if part.stop > len(classes):
                 raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")

@@ -41,7 +41,7 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Read date and entity of every row of the output and check both laws. O(entities) of memory."""
     settings = settings_of(run)
     seen = {split: _read(run, settings, split, workers or default_workers()) for split in run.splits}
-    checks = [_dates_check(run, settings, seen)]
+    checks = [_dates_check(settings, seen)]
     train = Allocation(seen["train"].entities, len(seen["train"].entities))
     for other in ("val", "test"):
         both = train.side_of(seen[other].entities) == 0
@@ -62,7 +62,7 @@ def _chosen(hashes: Hashes, mask: npt.NDArray[np.bool_]) -> Hashes:
     return Hashes(hashes.high[mask], hashes.low[mask])
 
 
-def _dates_check(run: FinishedRun, settings: TemporalSplit, seen: dict[str, _Seen]) -> Check:
+def _dates_check(settings: TemporalSplit, seen: dict[str, _Seen]) -> Check:
     rows = sum(each.rows for each in seen.values())
     problem = next((each.problem for each in seen.values() if each.problem is not None), None)
     return Check("dates", f"{rows:,} rows are on their side of {settings.split_date}", problem)
@@ -81,10 +81,11 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -
             problem = None
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
-                problem = f"{_place(run, split, number, row)}: its date is on the wrong side of {settings.split_date}, or is none"
-            short = len(micros) != int(index.rows[number])
-            if short:
-                problem = f"{_place(run, split, number, 0)}: the block has {len(micros):,} rows, the index says {int(index.rows[number]):,}"
+                where = _place(run, split, number, row)
+                problem = f"{where}: its date is on the wrong side of {settings.split_date}, or is none"
+            if len(micros) != (expected := int(index.rows[number])):
+                where = _place(run, split, number, 0)
+                problem = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
             return hashes, len(micros), problem
 
         return work

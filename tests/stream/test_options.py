@@ -1,0 +1,41 @@
+"""Settings are checked when built, and say what to do."""
+
+import pytest
+
+from headrace.errors import SettingsError
+from headrace.stream.options import StreamOptions
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; expected an integer of 1 or more"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"batch_size": 1, "lanes": 0}, "lanes is 0"),
+        ({"batch_size": 1, "shuffle_rows": -1}, "shuffle_rows is -1"),
+        ({"batch_size": 1, "prefetch_bytes": -1}, "prefetch_bytes is -1"),
+        ({"batch_size": 1, "seed": "a"}, "seed is 'a'"),
+        ({"batch_size": 1, "shuffle": "yes"}, "shuffle is 'yes'"),
+        ({"batch_size": 1, "remainder": "repeat"}, "remainder is 'repeat'; expected one of pad, drop, exact"),
+        ({"batch_size": 1, "batch_format": "jax"}, "batch_format is 'jax'"),
+        ({"batch_size": 1, "columns": "row"}, "pass a list of names"),
+        ({"batch_size": 1, "columns": ()}, "at least one column"),
+        ({"batch_size": 1, "columns": ("a", "a")}, "names a column twice"),
+    ],
+)
+def test_a_wrong_setting_is_refused(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        StreamOptions(**settings)
+
+
+def test_columns_may_be_any_sequence():
+    assert StreamOptions(batch_size=1, columns=["b", "a"]).columns == ("b", "a")  # type: ignore[arg-type]
+
+
+def test_unknown_columns_and_a_column_named_valid_are_refused():
+    with pytest.raises(SettingsError, match=r"columns \['c'\] are not in the dataset"):
+        StreamOptions(batch_size=1, columns=("c",)).check_columns(["a"], "drop")
+    with pytest.raises(SettingsError, match='named "valid"'):
+        StreamOptions(batch_size=1).check_columns(["a", "valid"], "pad")
+    assert StreamOptions(batch_size=1).check_columns(["a", "valid"], "drop") == ("a", "valid")

@@ -1,0 +1,102 @@
+"""What a plan says about bytes and lanes is what reading would do, and it is quick."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stream_cases import index_of
+
+from headrace.stream.plan import choose_lanes, choose_window_rows, estimate_block_bytes, make_plan
+from headrace.stream.reader import plan_pools
+from headrace.stream.share import advance
+
+rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+@given(rows_of_blocks, st.integers(1, 6), st.integers(0, 3), st.integers(1, 24), st.integers(1, 9), st.booleans())
+def test_a_plan_covers_everything_once(rows, world_size, workers, lanes, batch_size, shuffle):
+    for remainder in ("pad", "drop"):
+        plan = make_plan(
+            index_of(rows),
+            batch_size=batch_size,
+            world_size=world_size,
+            workers=workers,
+            lanes=lanes,
+            shuffle=shuffle,
+            remainder=remainder,
+        )
+        coverage = plan.coverage()
+
+        assert (coverage.overlap_rows, coverage.missing_rows) == (0, 0)
+        assert coverage.delivered_rows == sum(rows) - plan.dropped_rows
+        assert coverage.padded_rows == plan.padded_rows
+
+
+@given(rows_of_blocks, st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 9))
+def test_bytes_are_an_upper_bound_of_what_is_read(rows, consumers, lanes, steps):
+    plan = make_plan(index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=4, shuffle=True)
+    done = advance(
+        plan.remaining,
+        min(steps, plan.steps_per_rank),
+        world_size=consumers,
+        workers=0,
+        batch_size=3,
+        remainder=plan.remainder,
+    )
+    rest = make_plan(
+        index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=4, shuffle=True, remaining=done
+    )
+    for rank in range(consumers):
+        share = rest.share(rank=rank)
+        if not share.rows:
+            continue  # it only repeats a row of another consumer
+        blocks = {block for pool in plan_pools(rest.order, rest.remaining, share) for block in pool.blocks}
+
+        assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(rest.bytes_per_consumer[rank])
+
+
+def test_lanes_that_consumers_divide_are_read_by_one_consumer_each():
+    index = index_of([1000] * 64)
+    even = make_plan(index, batch_size=10, world_size=4, lanes=16, shuffle=True)
+    odd = make_plan(index, batch_size=10, world_size=3, lanes=16, shuffle=True)
+
+    assert even.read_amplification == 1.0
+    assert odd.read_amplification == pytest.approx(3.0)
+    assert odd.lanes_without_amplification == 18
+    again = make_plan(index, batch_size=10, world_size=3, lanes=odd.lanes_without_amplification, shuffle=True)
+    assert again.read_amplification < 1.3  # only blocks that a lane border cuts are read twice
+
+
+def test_lanes_are_a_multiple_of_the_consumers_and_spread_as_far_as_memory_allows():
+    plenty, block = 1 << 30, 1 << 20
+
+    assert choose_lanes(3, shuffle=True, largest_block_bytes=block, memory_bytes=plenty) == 48
+    assert choose_lanes(8, shuffle=True, largest_block_bytes=block, memory_bytes=plenty) == 16
+    assert choose_lanes(1, shuffle=True, largest_block_bytes=plenty // 4, memory_bytes=plenty) == 4
+    assert choose_lanes(1, shuffle=True, largest_block_bytes=2 * plenty, memory_bytes=plenty) == 1
+    assert choose_lanes(6, shuffle=False, largest_block_bytes=block, memory_bytes=plenty) == 6
+
+
+def test_windows_of_all_lanes_of_a_consumer_hold_the_rows_asked_for():
+    few_bytes = {"row_bytes": 100, "memory_bytes": 1 << 30}
+
+    assert choose_window_rows(2, 32, shuffle_rows=1600, **few_bytes) == 100
+    assert choose_window_rows(1, 16, shuffle_rows=None, **few_bytes) == (1 << 18) // 16
+    assert choose_window_rows(1, 1, shuffle_rows=None, row_bytes=1 << 20, memory_bytes=1 << 30) == 256
+    assert choose_window_rows(1, 64, shuffle_rows=3, **few_bytes) == 1
+
+
+def test_block_bytes_come_from_the_schema_where_the_file_says_less():
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32(), 4)), ("c", pa.bool_())])
+
+    assert estimate_block_bytes(index_of([10, 0], schema=schema)).tolist() == [250, 0]
+
+
+def test_a_million_blocks_are_planned_by_arithmetic():
+    index = index_of(np.full(1_000_000, 65_536), blocks_per_shard=10)
+    plan = make_plan(index, batch_size=512, world_size=64, workers=8, shuffle=True)
+
+    assert plan.steps_per_rank * 64 * 512 >= index.total_rows
+    assert plan.rows_per_consumer.sum() == index.total_rows
+    assert plan.read_amplification < 1.001

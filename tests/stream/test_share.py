@@ -1,0 +1,131 @@
+"""Exactly once and equal steps, over worlds, workers, shards and remainders; and resuming loses and repeats nothing."""
+
+import random
+
+import numpy as np
+import pytest
+from reference import deliver
+from stream_cases import index_of
+
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.plan import make_plan
+from headrace.stream.remaining import Remaining
+from headrace.stream.share import advance, count_steps, resolve_remainder, share_of
+
+
+def shard_rows(shards: int) -> list[int]:
+    """Uneven shards, empty and one-row ones among them."""
+    dice = random.Random(shards)
+    return [dice.choice([0, 1, 1, 2, 5, 13]) for _ in range(shards)]
+
+
+@pytest.mark.parametrize("world_size", range(1, 17))
+def test_every_row_once_and_equal_steps_over_the_whole_grid(world_size):
+    for shards in range(1, 201):
+        total = sum(shard_rows(shards))
+        for workers in range(9):
+            consumers = world_size * max(1, workers)
+            for remainder in ("pad", "drop", "exact")[: 3 if consumers == 1 else 2]:
+                check_shares(total, consumers, shards % 7 + 1, remainder)
+
+
+def check_shares(total, consumers, batch_size, remainder):
+    remaining = Remaining.everything(total)
+    shares = [
+        share_of(total, consumer=c, consumers=consumers, batch_size=batch_size, remainder=remainder)
+        for c in range(consumers)
+    ]
+    positions = remaining.positions(np.concatenate([share.places(0, share.rows) for share in shares]))
+    times = np.bincount(positions, minlength=total)
+    left_out = total % (consumers * batch_size) if remainder == "drop" else 0
+
+    items = total if remainder == "exact" else shares[0].steps * batch_size
+
+    assert {(share.steps, share.items) for share in shares} == {(shares[0].steps, items)}
+    assert (times == (np.arange(total) < total - left_out)).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_hundred_shards_on_eight_ranks_take_equal_steps(workers):
+    index = index_of([1000] * 100)
+    for remainder in ("pad", "drop"):
+        plan = make_plan(index, batch_size=64, world_size=8, workers=workers, shuffle=True, remainder=remainder)
+        coverage = plan.coverage()
+
+        assert (coverage.overlap_rows, coverage.missing_rows) == (0, 0)
+        assert coverage.delivered_rows == int(plan.rows_per_consumer.sum()) == 100_000 - plan.dropped_rows
+        assert coverage.padded_rows == plan.padded_rows
+
+
+def test_one_shard_feeds_all_ranks():
+    plan = make_plan(index_of([10]), batch_size=1, world_size=4)
+
+    assert plan.steps_per_rank == 3
+    assert plan.rows_per_consumer.tolist() == [3, 3, 2, 2]
+
+
+def test_fewer_rows_than_consumers_still_give_each_a_batch():
+    plan = make_plan(index_of([1]), batch_size=4, world_size=16, workers=8)
+
+    assert plan.steps_per_rank == 8
+    assert plan.rows_per_consumer.sum() == 1
+
+
+def test_no_rows_are_no_steps():
+    for remainder in ("pad", "drop"):
+        assert make_plan(index_of([0, 0]), batch_size=4, world_size=2, remainder=remainder).steps_per_rank == 0
+
+
+def test_exact_is_for_one_consumer():
+    assert resolve_remainder(None, 1) == "exact"
+    assert resolve_remainder(None, 2) == "pad"
+    with pytest.raises(SettingsError, match="exact"):
+        resolve_remainder("exact", 2)
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_resuming_anywhere_on_any_topology_is_the_rest_of_the_epoch(tenth):
+    for number in range(300)[tenth::10]:
+        dice = random.Random(number)
+        rows = dice.choice([1, 7, 100, 333])
+        remaining, left = Remaining.everything(rows), list(range(rows))
+        for _ in range(dice.randint(1, 5)):  # stop, and stop again in the resumed pass: holes inside holes
+            world_size, workers, batch_size = dice.randint(1, 4), dice.randint(0, 3), dice.randint(1, 9)
+            consumers = world_size * max(1, workers)
+            remainder = dice.choice(["pad", "drop"])
+            streams = [
+                list(deliver(left, consumer=c, consumers=consumers, batch_size=batch_size, remainder=remainder))
+                for c in range(consumers)
+            ]
+            most = len(streams[0]) * max(1, workers)
+            batches = dice.randint(0, most)
+            seen: set[int] = set()
+            for rank in range(world_size):
+                for batch in range(batches):  # a DataLoader takes its workers in turn
+                    worker, step = batch % max(1, workers), batch // max(1, workers)
+                    seen |= set(streams[worker * world_size + rank][step])
+            left = [row for row in left if row not in seen]
+
+            remaining = advance(
+                remaining, batches, world_size=world_size, workers=workers, batch_size=batch_size, remainder=remainder
+            )
+
+            assert remaining.positions(np.arange(remaining.total)).tolist() == left, number
+
+
+def test_a_stop_inside_a_round_leaves_at_most_one_round_of_holes():
+    after = advance(Remaining.everything(1000), 7, world_size=2, workers=3, batch_size=10, remainder="pad")
+
+    assert 1000 - after.total == 140
+    assert 120 <= after.first < after.position <= 180
+
+
+def test_more_batches_than_a_pass_has_is_an_error():
+    with pytest.raises(StreamError, match="has 4 batches on each rank, not 5"):
+        advance(Remaining.everything(10), 5, world_size=1, workers=2, batch_size=3, remainder="pad")
+
+
+def test_steps_count_whole_and_broken_steps():
+    assert count_steps(10, consumers=2, batch_size=2, remainder="pad") == 3
+    assert count_steps(10, consumers=2, batch_size=2, remainder="drop") == 2
+    assert count_steps(8, consumers=2, batch_size=2, remainder="pad") == 2

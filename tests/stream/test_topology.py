@@ -1,0 +1,53 @@
+"""The rank is found where it is told, and a launcher without a rank is an error."""
+
+import pytest
+
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.topology import Topology, capture, confirm
+
+
+def told(**environ):
+    topology = capture(environ=environ)
+    return topology.rank, topology.world_size, topology.source
+
+
+def test_explicit_arguments_come_first():
+    topology = capture(rank=1, world_size=3, environ={"RANK": "0", "WORLD_SIZE": "9"})
+
+    assert topology == Topology(rank=1, world_size=3, source="arguments")
+
+
+def test_the_environment_tells_rank_and_world_size():
+    assert told(RANK="2", WORLD_SIZE="4") == (2, 4, "environment")
+    assert told(WORLD_SIZE="1") == (0, 1, "environment")
+
+
+def test_a_process_alone_is_rank_0_of_1():
+    assert told() == (0, 1, "alone")
+    assert told(SLURM_NTASKS="1") == (0, 1, "alone")
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2 but RANK is not set"),
+        ({"RANK": "1"}, "RANK is 1 but WORLD_SIZE is not set"),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, r"SLURM_NTASKS is 8 \(SLURM_PROCID is 3\)"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE is 2"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK is 'one'"),
+    ],
+)
+def test_a_launcher_without_a_rank_is_an_error(environ, message):
+    with pytest.raises(StreamError, match=message):
+        capture(environ=environ)
+
+
+def test_a_rank_that_does_not_exist_is_an_error():
+    with pytest.raises(SettingsError, match="rank 4 of world_size 4"):
+        capture(environ={"RANK": "4", "WORLD_SIZE": "4"})
+    with pytest.raises(SettingsError, match="both or neither"):
+        capture(rank=1)
+
+
+def test_without_a_group_nothing_contradicts_the_capture():
+    confirm(Topology(rank=1, world_size=2, source="environment"))

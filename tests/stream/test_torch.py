@@ -1,0 +1,205 @@
+"""Under a real DataLoader and a real process group: every row once, equal steps, epochs and states that arrive."""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+from itertools import chain
+
+import pytest
+import torch
+from stream_cases import ranks
+from torch_cases import ROWS, dataset_of, deliver_on_rank, loader_of, real_rows
+
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.topology import Topology
+from headrace.stream.torch import StreamingDataset
+
+# The number of workers is the test's subject, whatever machine it runs on.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+TOTAL = sum(ROWS)
+ALONE = Topology(rank=0, world_size=1)
+
+
+def flat(parts):
+    return list(chain.from_iterable(parts))
+
+
+def batches_of(dataset, **settings):
+    return [real_rows(batch) for batch in loader_of(dataset, **settings)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_deliver_every_row_once_in_the_order_of_consumers(method):
+    dataset = dataset_of(2, topology=ALONE)
+    batches = batches_of(dataset, method=method)
+    alone = [[real_rows(batch) for batch in dataset_of(0, topology=rank)] for rank in ranks(2)]
+
+    assert len(batches) == len(dataset)
+    assert sorted(flat(batches)) == list(range(TOTAL))
+    assert batches == [part for step in zip(*alone, strict=True) for part in step]
+
+
+def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
+    group = [dataset_of(3, topology=topology) for topology in ranks(2)]
+    batches = [batches_of(dataset) for dataset in group]
+
+    assert {len(part) for part in batches} == {len(dataset) for dataset in group}
+    assert sorted(flat(flat(batches))) == list(range(TOTAL))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_persistent_workers_see_set_epoch(method):
+    dataset = dataset_of(2, topology=ALONE)
+    loader = loader_of(dataset, method=method, persistent=True)
+    passes = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        passes.append([real_rows(batch) for batch in loader])
+    expected = []
+    for epoch in (0, 1):
+        fresh = dataset_of(2, topology=ALONE)
+        fresh.set_epoch(epoch)
+        expected.append(batches_of(fresh))
+
+    assert passes == [expected[0], expected[1], expected[0]]
+    assert expected[0] != expected[1]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_stop_between_workers_resumes_on_other_workers(number):
+    dice = random.Random(number)
+    state, received = dataset_of(0, topology=ALONE).state_dict(), []
+    for num_workers in (3, 2, 0):  # the last pass takes all that is left
+        dataset = dataset_of(num_workers, topology=ALONE, batch_size=dice.randint(1, 9))
+        dataset.load_state_dict(json.loads(json.dumps(state)))
+        batches = batches_of(dataset)
+        taken = dice.randint(0, len(batches)) if num_workers else len(batches)
+        received += flat(batches[:taken])
+        state = dataset.state_after(taken)
+
+    assert sorted(received) == list(range(TOTAL))
+    assert (state["position"], state["holes"]) == (TOTAL, [])
+
+
+def test_a_loaded_state_is_kept_by_set_epoch_of_its_epoch_and_left_by_another():
+    first = dataset_of(2, topology=ALONE)
+    first.set_epoch(1)
+    whole = batches_of(first)
+    dataset = dataset_of(2, topology=ALONE)
+    dataset.load_state_dict(first.state_after(4))
+    dataset.set_epoch(1)
+    loader = loader_of(dataset, persistent=True)
+    rest = [real_rows(batch) for batch in loader]
+    dataset.set_epoch(2)
+    fresh = [real_rows(batch) for batch in loader]
+
+    assert sorted(flat(whole[:4] + rest)) == list(range(TOTAL))
+    assert sorted(flat(fresh)) == list(range(TOTAL))
+
+
+def test_a_state_loaded_too_late_for_living_workers_is_an_error():
+    dataset = dataset_of(1, topology=ALONE)
+    loader = loader_of(dataset, persistent=True)
+    list(loader)
+    dataset.load_state_dict(dataset.state_after(3))
+
+    with pytest.raises(StreamError, match="after this worker had started"):
+        list(loader)
+
+
+def test_without_workers_the_state_counts_received_batches():
+    dataset = dataset_of(0, topology=ALONE)
+    for number, _ in enumerate(loader_of(dataset), start=1):
+        assert dataset.state_dict() == dataset.state_after(number)
+    with pytest.raises(StreamError, match="call state_after"):
+        dataset_of(2, topology=ALONE).state_dict()
+
+
+def test_another_number_of_workers_than_promised_is_an_error():
+    dataset = dataset_of(2, topology=ALONE)
+    dataset.num_workers = 1
+    loader = loader_of(dataset)
+    dataset.num_workers = 2
+    with pytest.raises(StreamError, match="built with num_workers=2, the DataLoader has 1"):
+        list(loader)
+    with pytest.raises(StreamError, match="the DataLoader has 0"):
+        next(iter(dataset))
+    with pytest.raises(SettingsError, match="num_workers is -1"):
+        dataset_of(-1, topology=ALONE)
+
+
+def test_an_error_in_a_worker_reaches_the_loop():
+    dataset = dataset_of(1, topology=ALONE)
+    dataset._read_block = dataset._read_block.__class__((*ROWS[:-1], 3))
+
+    with pytest.raises(Exception, match=r"rank 0 of 1, worker \d: part-00005.parquet block 0: has 3 rows"):
+        list(loader_of(dataset))
+
+
+def test_a_pickled_dataset_is_small_and_gives_the_same_batches():
+    dataset = dataset_of(0, topology=Topology(rank=1, world_size=2))
+    data = pickle.dumps(dataset)
+
+    assert len(data) < 5000
+    assert [real_rows(b) for b in pickle.loads(data)] == [real_rows(b) for b in dataset]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_real_process_group_delivers_every_row_once_in_equal_steps(tmp_path, method):
+    torch.multiprocessing.spawn(deliver_on_rank, (2, str(tmp_path), method), nprocs=2)
+    received = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+    for num_workers in ("0", "2"):
+        parts = [rank[num_workers] for rank in received]
+        assert {part["source"] for part in parts} == {"torch.distributed"}
+        assert {len(part["batches"]) for part in parts} == {part["len"] for part in parts}
+        assert len({part["len"] for part in parts}) == 1
+        assert sorted(row for part in parts for batch in part["batches"] for row in batch) == list(range(TOTAL))
+
+
+def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
+    dataset = dataset_of(0)
+    assert dataset.topology == Topology(rank=0, world_size=1, source=dataset.topology.source)
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert len(dataset) == len(dataset_of(0))  # rank 0 of 1 is what the group says too
+        stale = dataset_of(0, topology=Topology(rank=0, world_size=2, source="environment"))
+        for use in (len, lambda stream: next(iter(stream)), pickle.dumps):
+            with pytest.raises(StreamError, match=r"rank 0 of 2 .*torch\.distributed says rank 0 of 1"):
+                use(stale)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import headrace.stream.torch",
+        "from stream_cases import *; from headrace.stream.loader import *;"
+        " StreamLoader(index_of([1]), Numbers((1,)), StreamOptions(batch_size=1))",
+    ],
+)
+def test_without_torch_the_error_names_the_extra(use):
+    paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path])
+    code = f"{paths}; sys.modules['torch'] = None\n{use}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "MissingExtra: torch is not installed; install it with: pip install 'headrace[torch]'" in child.stderr
+
+
+def test_two_passes_at_a_time_are_an_error():
+    dataset = dataset_of(0, topology=ALONE)
+    first, second = iter(dataset), iter(dataset)
+    next(first)
+    next(second)
+
+    with pytest.raises(StreamError, match="a newer pass"):
+        next(first)
+
+
+def test_the_dataset_is_iterable_style():
+    assert issubclass(StreamingDataset, torch.utils.data.IterableDataset)

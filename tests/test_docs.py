@@ -1,0 +1,95 @@
+"""Every code block of the README and the docs runs, in order, as a reader would run them; or says why not.
+
+A block is left out only by a comment on the line before it: <!-- not run: why -->. Python blocks of a page share their
+names, console blocks run their `$` lines, YAML blocks become the file named in their first comment. A text block right
+after a Python block, and what follows a `$` line, is compared with what was really printed; run ids may differ.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<text>.*?)\n```", re.DOTALL)
+RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    skip: bool
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = []
+    for match in FENCE.finditer(page.read_text("utf-8")):
+        found.append(Block(match["language"], match["text"], match["before"].startswith("<!-- not run: ")))
+    return found
+
+
+def same_text(text: str) -> str:
+    return RUN_ID.sub("RUN", "\n".join(line.rstrip() for line in text.strip().splitlines()))
+
+
+def run_console(text: str, where: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        done = subprocess.run(
+            shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        if expected.strip():
+            assert same_text(expected) == same_text(done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_runs_and_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    printed: str | None = None
+    for block in blocks_of(page):
+        if block.skip:
+            continue
+        if block.language == "python":
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(textwrap.dedent(block.text), str(page), "exec"), names)
+            printed = out.getvalue()
+            continue
+        if block.language == "text" and printed:
+            assert same_text(block.text) == same_text(printed)
+        elif block.language == "console":
+            run_console(block.text, tmp_path)
+        elif block.language == "yaml":
+            name = re.match(r"# (\S+?),? ", block.text)
+            assert name is not None, "a YAML block begins with `# FILENAME, what it is for`"
+            (tmp_path / name[1]).write_text(block.text + "\n")
+            run_console(f"$ headrace run {name[1]}", tmp_path)
+        printed = None
+
+
+def test_pages_have_blocks_that_run() -> None:
+    run = [block for block in blocks_of(ROOT / "README.md") if not block.skip and block.language]
+
+    assert len(run) >= 5
+
+
+def test_every_relative_link_leads_to_a_file() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
