@@ -1,8 +1,11 @@
 """Settings all tests share. Small table writers and readers are in `tables`."""
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
     "headrace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.register_profile(
+    "headrace-no-shrink", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("headrace")

@@ -137,9 +137,9 @@ def split(
 
 
 def digests(run: Path) -> dict[str, str]:
-    """Digest of every file of a run but the lock; of the manifest without its time of making."""
+    """Digest of every visible file of a run; of the manifest without its time of making."""
     found = {}
-    for path in sorted(each for each in run.rglob("*") if each.is_file() and each.name != ".lock"):
+    for path in sorted(each for each in run.rglob("*") if each.is_file() and not each.name.startswith(".")):
         data = path.read_bytes()
         if path.name == "manifest.json":
             record = json.loads(data)

@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -102,9 +102,13 @@ def prepare(
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     run = out / "runs" / identity
 
-    manifest = read_manifest(run)
+    with local.storing(run):
+        manifest = read_manifest(run)
     if manifest is not None:
         _link_splits(out, run, manifest, on_event)
+        if (run / STAGE_DIRECTORY).is_dir():  # killed behind the manifest
+            with suppress(RunBusy), only_writer(run):
+                _remove_stage(run, on_event)
         return Prepared(out, run, manifest, "reused")
 
     local.make_directory(run)
@@ -166,7 +170,8 @@ def _remove_stage(run: Path, on_event: OnEvent) -> None:
     """Intermediate files have served once there is a manifest."""
     stage = run / STAGE_DIRECTORY
     if stage.is_dir():
-        shutil.rmtree(stage)
+        with local.storing(stage):
+            shutil.rmtree(stage)
         on_event(Step("stage.removed", STAGE_DIRECTORY))
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.digest import canonical_json, sha256_file
+from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.storage import local
 
 
@@ -38,22 +38,26 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; one that is there already is kept."""
-    local.write_new(receipt_path(run, receipt.stage, receipt.number), canonical_json(asdict(receipt)), sync="none")
+    record = asdict(receipt)
+    data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
+    local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 
 
 def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """The receipt of a task if there is one, and every file it names is there with the same bytes; else None.
+    """The receipt of a task if there is one, it is undamaged, and every file it names is there with the same bytes; else None.
 
     A receipt that no longer holds is removed, so that the task is done again.
     """
     path = receipt_path(run, stage, number)
     try:
         record = json.loads(path.read_bytes())
+        if record.pop("digest") != sha256_hex(canonical_json(record)):
+            raise ValueError("the receipt is damaged")
         files = tuple(FileRecord(**each) for each in record["files"])
         receipt = Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         path.unlink(missing_ok=True)
         return None
     if all(_holds(run, each) for each in files):

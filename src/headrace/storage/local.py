@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,8 +63,8 @@ def publish(
 ) -> None:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
-    sync="none" is for files that are checked against a digest before they are believed. `announce` hears
-    "synced" and "linked". If `target` exists with the same bytes this is success (another attempt finished first).
+    sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
+    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the same bytes this is success (another attempt finished first).
     Raises `CorruptShard` if it exists with other bytes.
     """
     announce = announce or (lambda step: None)
@@ -74,7 +75,9 @@ def publish(
         try:
             _link_new(temporary, target)
         except FileExistsError:
-            if sha256_file(temporary) != sha256_file(target):
+            if sync == "none":
+                os.replace(temporary, target)
+            elif sha256_file(temporary) != sha256_file(target):
                 raise CorruptShard(
                     f"{target}: exists with other bytes than this run makes; it is damaged or was made by other "
                     f"library versions; delete {target.name} (or run `headrace gc --incomplete`) and run again"
@@ -98,23 +101,24 @@ def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> None:
 
 
 def alias(existing: Path, target: Path) -> None:
-    """Give a published file a second name: a hard link, or a copy where links are not possible."""
+    """Give a published file a second name: a hard link, or a copy where links are not possible.
+
+    Another file of that name is replaced in one step: it is what an earlier attempt called so.
+    """
     with storing(target):
+        if target.exists() and (target.samefile(existing) or sha256_file(existing) == sha256_file(target)):
+            return
+        temporary = temporary_for(target)
         try:
-            os.link(existing, target)
-        except FileExistsError:
-            if not os.path.samefile(existing, target) and sha256_file(existing) != sha256_file(target):
-                raise CorruptShard(f"{target}: exists and differs from {existing}; delete it and run again") from None
-        except OSError:
-            temporary = temporary_for(target)
             try:
-                with existing.open("rb") as source, temporary.open("xb") as copy:
-                    while chunk := source.read(1 << 20):
-                        copy.write(chunk)
-                publish(temporary, target)
-            finally:
-                with suppress(OSError):
-                    temporary.unlink()
+                os.link(existing, temporary)
+            except OSError:
+                shutil.copyfile(existing, temporary)
+                _sync(temporary)
+            os.replace(temporary, target)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def point(link: Path, target: Path) -> None:

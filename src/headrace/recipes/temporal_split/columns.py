@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from headrace.errors import InputError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import first_unreadable, nulled
 
+_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
 _SCALAR_TYPES = (
     pa.types.is_integer,
     pa.types.is_floating,
@@ -25,7 +28,7 @@ _SCALAR_TYPES = (
 
 
 def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
-    """A column as text keys; empty text and `null_values` are null. Numbers are their decimal text.
+    """A column as text keys; empty text, NaN and `null_values` are null. Numbers are their decimal text.
 
     Raises `InputError` for types that are no key (lists, structs).
     """
@@ -34,7 +37,12 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
             raise InputError(f"{role} is {column.type}, which is no key; name a column of text, numbers or dates")
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             column = column.cast(pa.binary())
-    column = column.cast(pa.large_string())
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    try:
+        column = column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        raise InputError(f"{role} holds bytes that are not UTF-8; convert it to text") from None
     return nulled(column, ("", *null_values))
 
 
@@ -58,14 +66,17 @@ def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values:
     Of typed columns it has their common number type; of text it is text: whole numbers without a point.
     """
     others = [name for name in targets if name != main]
-    columns = [numbers(table[name], null_values, name) for name in others]
+    kinds = [table.schema.field(name).type for name in others]
+    whole = all(pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()) for kind in kinds)
+    if whole:
+        columns = [
+            table[name].cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.int64())
+            for name, kind in zip(others, kinds, strict=True)
+        ]
+    else:
+        columns = [numbers(table[name], null_values, name) for name in others]
     highest = columns[0] if len(columns) == 1 else pc.max_element_wise(*columns, skip_nulls=True)
-    kind = table.schema.field(main).type
-    if not is_text(kind):
-        source = [table.schema.field(name).type for name in others]
-        whole = all(pa.types.is_integer(each) or pa.types.is_boolean(each) for each in source)
-        return highest.cast(pa.int64() if whole else pa.float64())
-    return number_texts(highest)
+    return number_texts(highest.cast(pa.float64(), safe=False)) if is_text(table.schema.field(main).type) else highest
 
 
 def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -83,18 +94,20 @@ def label_map(distinct: Sequence[str]) -> dict[str, int]:
     """Class numbers of all label texts of the source: one map for all shards.
 
     Labels that are all whole numbers ("0", "1.0") keep their number; any other set of texts becomes 0..k-1 in sorted
-    order. Raises `InputError` where numbers are not whole, which is no classification.
+    order. Raises `InputError` where whole numbers stand beside other ones, which is no classification.
     """
-    as_numbers: list[float] = []
-    for text in distinct:
-        try:
-            as_numbers.append(float(text))
-        except ValueError:
-            return {text: place for place, text in enumerate(sorted(distinct))}
-    for text, number in zip(distinct, as_numbers, strict=True):
-        if not number.is_integer():
-            raise InputError(f"label {text!r} is a number but no class; leave label= out for regression targets")
-    return {text: int(number) for text, number in zip(distinct, as_numbers, strict=True)}
+    whole = [_WHOLE.fullmatch(text) for text in distinct]
+    values = [int(match[1]) for match in whole if match is not None]
+    if len(values) == len(distinct) and all(-(2**63) <= value < 2**63 for value in values):
+        return dict(zip(distinct, values, strict=True))
+    if any(character.isdigit() for text in distinct for character in text) and all(map(_NUMBER.fullmatch, distinct)):
+        for text, match in zip(distinct, whole, strict=True):
+            if match is None:
+                raise InputError(
+                    f"label {text!r} stands among numbers and is no class; name it in null_values if it means missing, "
+                    f"or leave label= out for regression targets"
+                )
+    return {text: place for place, text in enumerate(sorted(distinct))}
 
 
 def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:

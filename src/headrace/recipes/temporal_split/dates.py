@@ -24,8 +24,9 @@ INSTANTS = frozenset({"iso_zoned", "epoch_s", "epoch_ms", "pattern_zoned"})
 MISSING = np.iinfo(np.int64).min
 
 _DAY_US = 86_400_000_000
-_ISO = r"^\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?$"
-_ISO_ZONED = r"^\d{4}-\d{1,2}-\d{1,2}[ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[+-]\d{2}:?\d{2}|Z)$"
+_DATE, _CLOCK = r"\d{4}-\d{1,2}-\d{1,2}", r"[ T]\d{1,2}(:\d{2}(:\d{2}(\.\d+)?)?)?"
+_ISO = rf"^{_DATE}({_CLOCK})?$"
+_ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-]\d{{2}}(:?\d{{2}})?|Z)$"
 # How many digits a number must have to be told apart without a declared format.
 _AUTO_NUMBERS = {"yyyymmdd": (10**7, 10**8), "epoch_s": (10**9, 10**10), "epoch_ms": (10**12, 10**13)}
 
@@ -116,6 +117,7 @@ def _iso(text: pl.Series) -> pl.Series:
         pl.coalesce(
             pl.lit(plain).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False),
             pl.lit(plain + ":00").str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False),
+            pl.lit(plain + ":00:00").str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False),
             pl.lit(plain).str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us")),
         )
     )
@@ -124,8 +126,10 @@ def _iso(text: pl.Series) -> pl.Series:
 
 def _iso_zoned(text: pl.Series) -> pl.Series:
     zoned = text.set(~text.str.contains(_ISO_ZONED).fill_null(False), None).str.replace("T", " ", literal=True)
-    zoned = zoned.str.replace("Z$", "+00:00").str.replace(r" ?([+-]\d{2}):?(\d{2})$", "$1:$2")
-    with_seconds = zoned.str.replace(r"^(\S+ \d{1,2}:\d{2})([+-])", "$1:00$2")
+    zoned = zoned.str.replace("Z$", "+00:00").str.replace(r"([+-]\d{2})$", "$1:00")
+    zoned = zoned.str.replace(r" ?([+-]\d{2}):?(\d{2})$", "$1:$2")
+    with_seconds = zoned.str.replace(r"^(\S+ \d{1,2})([+-])", "$1:00$2")
+    with_seconds = with_seconds.str.replace(r"^(\S+ \d{1,2}:\d{2})([+-])", "$1:00$2")
     parsed = with_seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False)
     return parsed
 

@@ -56,6 +56,10 @@ def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
     if settings.signature is not None:
         signature = settings.signature.resolve()
         files = [(path, name) for path, name in files if path.resolve() != signature]
+    if not files:
+        raise InputError(
+            f"{settings.source[0]}: holds no data file beside the signature; give the directory of the shards"
+        )
     return files
 
 
@@ -63,6 +67,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     """Do the split in the run directory."""
     source = _survey(settings, context, files)
     kind, parquet_compression = _output_kind(settings, source.shards)
+    _refuse_unwritable(source, kind)
     scans = context.stage("scan", _scan_tasks(settings, source), durable=False)
     plan = _plan(settings, source, scans, kind, parquet_compression, context)
     parts = context.stage("split", _split_tasks(plan, source), durable=settings.layout == "sharded")
@@ -125,6 +130,23 @@ def _output_kind(settings: TemporalSplit, shards: Sequence[Shard]) -> tuple[Kind
     compressions = {shard.kind.compression for shard in shards if shard.kind.format != "parquet"}
     own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
     return Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked against TEXT_COMPRESSIONS above
+
+
+def _refuse_unwritable(source: Source, kind: Kind) -> None:
+    """Delimited text has no form for nested values and bytes."""
+    if kind.format not in ("csv", "tsv"):
+        return
+    for field in source.schema:
+        if (
+            pa.types.is_nested(field.type)
+            or pa.types.is_binary(field.type)
+            or pa.types.is_fixed_size_binary(field.type)
+        ):
+            shard = next(each for each in source.shards if field.name in each.schema.names)
+            raise InputError(
+                f"{shard.path}: column {field.name} is {field.type}, which {kind.format} cannot hold; "
+                f'choose format="parquet" or remove the column'
+            )
 
 
 def _scan_tasks(settings: TemporalSplit, source: Source) -> list[Task]:

@@ -107,6 +107,8 @@ def split_shard(
         row = 0
         for pieces in _derived(plan, shard) if sizes is None else _copied(plan, shard, sizes):
             part = slice(row, row + len(pieces))
+            if part.stop > len(classes):
+                raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
             for code, split in enumerate(SPLITS):
                 chosen = classes[part] == code
                 if not chosen.any():
@@ -158,8 +160,9 @@ def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_
     if settings.label is not None and plan.classes is not None:
         texts = columns.label_texts(table[settings.label], settings.null_values)
         table = _replaced(table, settings.label, columns.class_numbers(texts, plan.classes))
-    if plan.kind.format in ("parquet", "jsonl"):
-        table = typed(table, plan.types, settings.null_values, where, first_row)
+    read = typed(table, plan.types, settings.null_values, where, first_row)
+    if plan.kind.format in ("parquet", "jsonl"):  # text files keep the text, which must be of the type all the same
+        table = read
     if settings.lineage == "columns":
         table = columns.with_lineage(table, shard_name, first_row)
     return table
