@@ -60,6 +60,7 @@ imports: $(VENV)/lint ## imports only go down
 
 bench: $(VENV)/bench ## split against pandas and against a bare rewrite; reuse
 	$(BIN)/python benchmarks/split.py
+	$(BIN)/python benchmarks/entities.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
