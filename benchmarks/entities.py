@@ -60,9 +60,10 @@ def main() -> None:
     for entities in options.entities:
         command = [sys.executable, __file__, "--child", str(entities)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        each = {name: value / entities for name, value in found.items()}
         print(
-            f"{entities:>12,}{found['kept'] / entities:>15.1f}{found['peak'] / entities:>15.1f}"
-            f"{found['hashing'] / entities * 1e9:>10.0f}{found['lookup'] / entities * 1e9:>11.0f}{found['seconds']:>9.1f}"
+            f"{entities:>12,}{each['kept']:>15.1f}{each['peak']:>15.1f}"
+            f"{each['hashing'] * 1e9:>10.0f}{each['lookup'] * 1e9:>11.0f}{found['seconds']:>9.1f}"
         )
 
 
