@@ -134,7 +134,7 @@ def check_and_resume(out: Path, asked: str) -> None:
                 if not (finished and each["path"].startswith("stage/")):
                     assert sha256(whole.read_bytes()).hexdigest() == each["digest"], f"torn: {whole}"
     log = out.parent / f"{out.name}.log"
-    announced = {line for line in log.read_text().splitlines()} if log.exists() else set()
+    announced = set(log.read_text().splitlines()) if log.exists() else set()
 
     events: list[Event] = []
     prepared = split(source(), out, workers=WORKERS, on_event=events.append, **ASKED[asked])

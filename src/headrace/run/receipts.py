@@ -44,7 +44,7 @@ def write_receipt(run: Path, receipt: Receipt) -> None:
 
 
 def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
-    """The receipt of a task if there is one, it is undamaged, and every file it names is there with the same bytes; else None.
+    """The receipt of a task if there is one and it is undamaged, as every file it names is; else None.
 
     A receipt that no longer holds is removed, so that the task is done again.
     """

@@ -64,8 +64,8 @@ def publish(
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
     sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
-    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the same bytes this is success (another attempt finished first).
-    Raises `CorruptShard` if it exists with other bytes.
+    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the
+    same bytes this is success (another attempt finished first). Raises `CorruptShard` if it exists with other bytes.
     """
     announce = announce or (lambda step: None)
     with storing(target):

@@ -117,7 +117,7 @@ def test_iso_texts_are_what_datetime_says(pairs: list[tuple[dt.datetime, str]]) 
     assert {"iso" if at.tzinfo is None else "iso_zoned" for at, _ in pairs} == dates.forms
 
 
-shapes = r"\A20[0-9]{2}-(0?[1-9]|1[0-2])-([012]?[0-9]|3[01])([ T][01]?[0-9](:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?)?)?( ?(Z|[+-][01][0-9](:?[0-5][0-9])?))?\Z"  # fmt: skip  # noqa: E501
+shapes = r"\A20[0-9]{2}-(0?[1-9]|1[0-2])-([012]?[0-9]|3[01])([ T][01]?[0-9](:[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?)?)?( ?(Z|[+-][01][0-9](:?[0-5][0-9])?))?\Z"  # fmt: skip
 texts = st.from_regex(shapes) | st.text(alphabet="0123456789.-:TZ+e ", max_size=14)
 
 

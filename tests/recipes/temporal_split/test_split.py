@@ -210,9 +210,7 @@ def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:
         write_rows(tmp_path / "in" / f"part-{number}.csv", header, rows)
     prepared = split(tmp_path / "in", tmp_path / "out", label="label")
     found = {
-        path.name: set(read_rows(path)[1][place][2] for place in range(len(read_rows(path)[1])))
-        for name in SPLITS
-        for path in shards(prepared.run, name)
+        path.name: {row[2] for row in read_rows(path)[1]} for name in SPLITS for path in shards(prepared.run, name)
     }
 
     assert {"ant": 0, "cat": 1, "dog": 2} == prepared.manifest.facts["label_map"]

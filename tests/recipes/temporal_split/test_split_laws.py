@@ -3,6 +3,7 @@
 import datetime as dt
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def attempt(source: Path, out: Path, **asked: Any) -> Prepared | None:
     try:
         return split(source, out, **asked)
     except InputError as error:
-        assert "has no rows" in str(error)
+        if "has no rows" not in str(error):
+            raise
         return None
 
 
@@ -140,7 +142,7 @@ def test_every_format_compression_and_layout_holds_the_same_rows(
         expected, found = all_rows(text.run), all_rows(other.run)
         assert expected == found
         assert text.manifest.dropped == other.manifest.dropped
-        assert found["test"] == split_rows(other.run, "oot")
+        assert split_rows(other.run, "test") == split_rows(other.run, "oot")
 
 
 @given(tables, st.lists(st.integers(0, 40), max_size=3), st.randoms(use_true_random=False))
@@ -151,7 +153,7 @@ def test_the_split_of_a_row_does_not_depend_on_the_sharding(
     directory = fresh(tmp_path)
     rows = [(id_, date, str(number), "") for number, (id_, date, _) in enumerate(row for part in table for row in part)]
     bounds = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
-    parts = [rows[low:high] for low, high in zip(bounds, bounds[1:], strict=False)] or [[]]
+    parts = [rows[low:high] for low, high in pairwise(bounds)] or [[]]
     shuffler.shuffle(parts)
     write_rows(directory / "one" / "part-0.csv", HEADER, rows)
     for number, part in enumerate(parts):

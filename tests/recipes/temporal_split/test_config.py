@@ -1,0 +1,82 @@
+"""What can be asked is checked when it is built, and every refusal says what to give instead."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import SettingsError
+from headrace.recipes.temporal_split.config import TemporalSplit
+
+ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": "id", "split_date": "2025-01-01"}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"train_ratio": 0}, "train_ratio is 0"),
+        ({"train_ratio": 1}, "train_ratio is 1"),
+        ({"train_ratio": "most"}, "train_ratio is 'most'"),
+        ({"split_date": "soon"}, "split_date is 'soon'; give an ISO date such as 2025-01-01"),
+        ({"split_date": "2025-02-30"}, "split_date is '2025-02-30'"),
+        ({"timezone": "Mars/Base"}, "timezone is 'Mars/Base', which is no IANA zone"),
+        ({"timezone": "../etc/passwd"}, "which is no IANA zone"),
+        ({"date_format": "dd.mm.yyyy"}, "date_format is 'dd.mm.yyyy'; give auto, iso"),
+        ({"format": "xml"}, "format is 'xml'"),
+        ({"format": "parquet", "compression": "gz"}, "compression is 'gz', Parquet takes none, snappy, lz4, zstd"),
+        ({"format": "csv", "compression": "snappy"}, "compression is 'snappy', csv takes none, gz, zst"),
+        ({"targets": "a,b"}, "targets and main_task_index go together"),
+        ({"main_task_index": 0}, "targets and main_task_index go together"),
+        ({"targets": ["a"], "main_task_index": 0}, "give two or more different columns"),
+        ({"targets": ["a", "a"], "main_task_index": 0}, "give two or more different columns"),
+        ({"targets": ["a", "b"], "main_task_index": 2}, "main_task_index is 2, there are 2 targets"),
+        ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the group_column"),
+        ({"date_column": "id"}, "date_column and group_column are both 'id'"),
+        ({"types": {"x": "integer"}}, "type 'integer' is not known"),
+        ({"train_rato": 0.5}, "'train_rato' is no setting; did you mean 'train_ratio'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"source": []}, "source is"),
+        ({"group_column": ""}, "group_column is ''"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_work_is_refused_when_it_is_built(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        TemporalSplit(**(ASKED | more))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(ASKED))
+def test_a_setting_that_is_needed_is_asked_for(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is required"):
+        TemporalSplit(**{key: value for key, value in ASKED.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    "value", ["2025-01-01", "20250101", dt.date(2025, 1, 1), dt.datetime(2025, 1, 1), "2025-01-01T01:00:00+01:00"]
+)
+def test_a_split_date_may_be_written_in_several_ways(value: object) -> None:
+    settings = TemporalSplit(**(ASKED | {"split_date": value}))
+
+    assert 1_735_689_600_000_000 == settings.cutoff().instant_us
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = TemporalSplit(**ASKED)
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.seed = 7  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("source", ["in", Path("in"), ["in"], ("in",)])
+def test_one_source_or_several_may_be_given(source: object) -> None:
+    assert (Path("in"),) == TemporalSplit(**(ASKED | {"source": source})).source
+
+
+def test_the_configuration_makes_the_same_settings_again() -> None:
+    settings = TemporalSplit(**ASKED, targets=["a", "b"], main_task_index=1, types={"x": "int8"}, null_values=["NA"])
+    record = settings.config()
+
+    assert "temporal_split" == record.pop("recipe")
+    assert settings == TemporalSplit(**record)

@@ -1,0 +1,110 @@
+"""The storage verbs keep their promises: a name that is visible is whole, and is never overwritten."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import CorruptShard, StoreError
+from headrace.storage import local
+
+
+def prepared(target: Path, data: bytes) -> Path:
+    temporary = local.temporary_for(target)
+    temporary.write_bytes(data)
+    return temporary
+
+
+def test_a_published_file_has_its_bytes_and_no_temporary_name(tmp_path: Path) -> None:
+    heard: list[str] = []
+    local.publish(prepared(tmp_path / "a", b"one"), tmp_path / "a", announce=heard.append)
+
+    assert b"one" == (tmp_path / "a").read_bytes()
+    assert ["a"] == [path.name for path in tmp_path.iterdir()]
+    assert ["synced", "linked"] == heard
+
+
+def test_publishing_the_same_bytes_again_is_success(tmp_path: Path) -> None:
+    for _ in range(2):
+        local.publish(prepared(tmp_path / "a", b"one"), tmp_path / "a")
+
+    assert ["a"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_published_file_is_never_overwritten(tmp_path: Path) -> None:
+    local.write_new(tmp_path / "a", b"one")
+
+    with pytest.raises(CorruptShard, match="a: exists with other bytes than this run makes"):
+        local.write_new(tmp_path / "a", b"two")
+    assert b"one" == (tmp_path / "a").read_bytes()
+    assert [] == local.strays(tmp_path)
+
+
+def test_a_file_that_is_believed_only_by_its_digest_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"on")
+    local.publish(prepared(tmp_path / "a", b"one"), tmp_path / "a", sync="none")
+
+    assert b"one" == (tmp_path / "a").read_bytes()
+    assert ["a"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_temporary_names_are_all_different_and_hidden(tmp_path: Path) -> None:
+    names = {local.temporary_for(tmp_path / "part-0.csv").name for _ in range(100)}
+
+    assert 100 == len(names)
+    assert all(name.startswith(".tmp-part-0.csv-") for name in names)
+
+
+def test_an_alias_is_the_same_file(tmp_path: Path) -> None:
+    local.write_new(tmp_path / "a", b"one")
+    for _ in range(2):
+        local.alias(tmp_path / "a", tmp_path / "b")
+
+    assert (tmp_path / "a").samefile(tmp_path / "b")
+    assert ["a", "b"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_an_alias_of_an_older_file_is_renewed(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"older")
+    local.write_new(tmp_path / "a", b"one")
+    local.alias(tmp_path / "a", tmp_path / "b")
+
+    assert (tmp_path / "a").samefile(tmp_path / "b")
+    assert ["a", "b"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_link_points_relatively_and_is_replaced_in_one_step(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "splits").mkdir()
+    for name in ("one", "two"):
+        local.point(tmp_path / "splits" / "train", tmp_path / "runs" / name)
+
+    assert "../runs/two" == os.readlink(tmp_path / "splits" / "train")
+    assert ["train"] == [path.name for path in (tmp_path / "splits").iterdir()]
+
+
+def test_a_real_directory_is_not_replaced_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+
+    with pytest.raises(StoreError, match="train: is not a link made by headrace; move it away"):
+        local.point(tmp_path / "train", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "the disk is full; free space"), (errno.EDQUOT, "the quota is used up"), (errno.EROFS, "read-only; choose another"),
+     (errno.EACCES, "permission denied; choose"), (errno.EFBIG, "larger than is allowed"), (errno.EIO, "check the disk")],
+)  # fmt: skip
+def test_a_failure_of_the_file_system_says_where_and_what_to_do(tmp_path: Path, number: int, advice: str) -> None:
+    with pytest.raises(StoreError, match=rf"{tmp_path}: .*{advice}"), local.storing(tmp_path):
+        raise OSError(number, os.strerror(number))
+
+
+def test_strays_are_the_temporary_files_of_any_depth(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for path in (tmp_path / ".tmp-x-1", tmp_path / "a" / "b" / ".tmp-y-2", tmp_path / "a" / "part-0.csv"):
+        path.write_bytes(b"")
+
+    assert [".tmp-x-1", ".tmp-y-2"] == [path.name for path in local.strays(tmp_path)]
