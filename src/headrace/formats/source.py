@@ -42,7 +42,11 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
                 raise InputError(f"{path}: no such file, directory or match; check the path")
         found.update(Path(os.path.abspath(each)) for each in files)
     root = Path(os.path.commonpath([each.parent for each in found]))
-    return sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda pair: pair[1])
+    named = sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda pair: pair[1])
+    once: dict[str, tuple[Path, str]] = {}
+    for path, name in named:  # a link and its target are one file, under the first of their names
+        once.setdefault(os.path.realpath(path), (path, name))
+    return list(once.values())
 
 
 def read_signature(path: Path) -> list[str]:

@@ -47,9 +47,12 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> Path:
-    """Make a directory and its parents; an existing one is fine."""
+    """Make a directory and its parents, durably; an existing one is fine."""
     with storing(path):
+        missing = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_directory(made.parent)
     return path
 
 

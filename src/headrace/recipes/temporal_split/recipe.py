@@ -220,7 +220,11 @@ def _one_form(settings: TemporalSplit, source: Source, scans: Sequence[Receipt])
 def _output_schema(plan: SplitPlan) -> pa.Schema:
     """The output's columns, types and which may hold nulls, from deriving no rows at all."""
     made = derive(plan.source.empty_table(), plan, "", "", 0).schema
-    never_null = {plan.settings.label} if plan.settings.label is not None else set()
+    never_null = {plan.settings.date_column}  # rows without date or label are dropped, or stop the run
+    if plan.settings.label is not None:
+        never_null.add(plan.settings.label)
+    if plan.settings.null_group != "own":
+        never_null.add(plan.settings.group_column)
     if plan.settings.lineage == "columns":
         never_null |= {"source_shard", "source_row"}
     fields = []
@@ -262,7 +266,8 @@ def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) ->
         context.on_event(
             Note(
                 "warning",
-                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains; "
+                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains"
+                f"{' or validates' if settings.val_in_test == 'drop' else ''}; "
                 f"choose an earlier split_date or a smaller train_ratio",
             )
         )
