@@ -166,8 +166,9 @@ def read_index(path: Path, digest: str | None = None) -> Index:
 
 
 def parse_index(data: bytes) -> Index:
-    """The index in the bytes that `index_bytes` gave."""
-    table = pq.read_table(io.BytesIO(data), page_checksum_verification=True, use_threads=False)
+    """The index in the bytes that `index_bytes` gave; decoded on the calling thread, so that none outlives it."""
+    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+        table = file.read(use_threads=False)
     metadata = table.schema.metadata
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
     return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
