@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
+    from headrace.stream.audit import Audit, AuditReport, audit
     from headrace.stream.dataset import Dataset
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Audit": "headrace.stream.audit",
+    "AuditReport": "headrace.stream.audit",
+    "audit": "headrace.stream.audit",
     "Dataset": "headrace.stream.dataset",
     "CorruptShard": "headrace.errors",
     "HeadraceError": "headrace.errors",
@@ -64,6 +68,8 @@ _WHERE = {
 }
 
 __all__ = [
+    "Audit",
+    "AuditReport",
     "CorruptShard",
     "Dataset",
     "HeadraceError",
@@ -80,6 +86,7 @@ __all__ = [
     "StreamingDataset",
     "TemporalSplit",
     "Verdict",
+    "audit",
     "collect",
     "open",
     "prepare",

@@ -9,6 +9,7 @@ import torch
 from stream_cases import Numbers, index_of
 from torch.utils.data import DataLoader
 
+from headrace.stream.audit import audit
 from headrace.stream.options import StreamOptions
 from headrace.stream.torch import StreamingDataset
 
@@ -48,5 +49,24 @@ def deliver_on_rank(rank: int, world_size: int, folder: str, method: str) -> Non
                 batches.append(real_rows(batch))
             out[num_workers] = {"batches": batches, "len": len(dataset), "source": dataset.topology.source}
         Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def audit_on_rank(rank: int, world_size: int, folder: str, fault: str) -> None:
+    """One rank of a real process group whose delivery is audited, with a fault on rank 1."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=world_size)
+    try:
+        batches = list(loader_of(dataset_of(0)))
+        if rank and fault == "twice":
+            batches[0] = batches[1]
+        if rank and fault == "steps":
+            del batches[-1]
+        watched = audit(batches, key="row", expected=sum(ROWS))
+        for _ in watched:
+            pass
+        report = watched.report()
+        verdict = {"ok": report.ok, "duplicates": report.duplicates, "batches": report.batches_per_rank}
+        Path(folder, f"rank-{rank}.json").write_text(json.dumps(verdict))
     finally:
         torch.distributed.destroy_process_group()

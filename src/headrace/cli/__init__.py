@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from headrace.cli import commands, split_command
+from headrace.cli import commands, split_command, stream_command, stream_commands
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -25,6 +25,11 @@ app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
+app.command("peek")(stream_commands.peek)
+app.command("plan")(stream_commands.plan)
+app.command("stream")(stream_command.stream)
+app.command("where")(stream_commands.where)
+app.command("seen")(stream_commands.seen)
 
 
 @app.callback(invoke_without_command=True)

@@ -67,7 +67,7 @@ class SplitIndex:
 
 @dataclass(frozen=True)
 class IndexRow:
-    """One block of a finished run, as a row of index.parquet. shard: path relative to the run directory.
+    """One block, as a row of index.parquet. shard: path relative to the run directory, or to the plain files' root.
 
     key_min, key_max: the smallest and largest row key of the block (TemporalSplit: the date, microseconds).
     """
@@ -158,11 +158,17 @@ def read_index(path: Path, digest: str | None = None) -> Index:
         data = path.read_bytes()
         if digest is not None and sha256_hex(data) != digest:
             raise CorruptShard(f"{path}: is not the index its manifest names; restore it or prepare the run again")
-        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-        metadata = table.schema.metadata
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
-        return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
+        return parse_index(data)
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"{path}: cannot be read as an index ({error}); restore it or prepare the run again"
         ) from error
+
+
+def parse_index(data: bytes) -> Index:
+    """The index in the bytes that `index_bytes` gave; decoded on the calling thread, so that none outlives it."""
+    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+        table = file.read(use_threads=False)
+    metadata = table.schema.metadata
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
+    return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
-
-from headrace.dataset.index import Index, SplitIndex, read_index
+from headrace.dataset.index import Index, read_index
+from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
 from headrace.errors import InputError
-from headrace.formats.blocks import read_block
-
-ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-ALIASES = {"oot": "test", "valid": "val"}
 
 
-class FinishedRun:
+class FinishedRun(IndexedDataset):
     """A finished run, read-only. root: the run directory; every path in the index is relative to it."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        self.root = root
+        super().__init__(root)
         self.manifest = manifest
-        self._split_indexes: dict[str, SplitIndex] = {}
 
     @cached_property
     def index(self) -> Index:
@@ -34,51 +28,14 @@ class FinishedRun:
         return read_index(self.root / INDEX, self.manifest.index_digest)
 
     @property
-    def schema(self) -> pa.Schema:
-        """The columns that readers deliver."""
-        return self.index.schema
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the splits."""
-        return tuple(self.manifest.splits)
-
-    def split_index(self, split: str) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" is "val". Raises `InputError` on other names."""
-        name = split if split in self.manifest.splits else ALIASES.get(split, split)
-        if name not in self.manifest.splits:
-            raise InputError(f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}")
-        if name not in self._split_indexes:
-            self._split_indexes[name] = self.index.split(name)
-        return self._split_indexes[name]
-
-    def block_reader(self, split: str) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the rows of that block."""
-        return block_reader(self.root, self.split_index(split), self.index.null_values)
+    def split_rows(self) -> Mapping[str, int]:
+        """Rows of each split."""
+        return {name: totals.rows for name, totals in self.manifest.splits.items()}
 
 
-def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
-    """Reads blocks of a split below a root directory. Picklable parts only; safe to call from any thread."""
-    return _BlockReader(root, index, tuple(null_values))
-
-
-class _BlockReader:
-    def __init__(self, root: Path, index: SplitIndex, null_values: tuple[str, ...]) -> None:
-        self._root, self._index, self._null_values = root, index, null_values
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        index = self._index
-        shard = int(index.shard_of_block[number])
-        return read_block(
-            self._root / index.shards[shard],
-            index.formats[shard],
-            block=int(index.block[number]),
-            offset=int(index.offset[number]),
-            length=int(index.length[number]),
-            columns=columns,
-            schema=index.schema,
-            null_values=self._null_values,
-        )
+def is_prepared(path: Path) -> bool:
+    """Whether a directory was made by `prepare`, finished or not."""
+    return any((path / name).exists() for name in (MANIFEST, "runs", "receipts"))
 
 
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:

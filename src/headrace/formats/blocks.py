@@ -38,8 +38,9 @@ def read_block(
 ) -> pa.Table:
     """The rows of one block as columns of the schema's types (all columns, or the given ones in their order).
 
-    block: row group number (Parquet). offset, length: byte range (text). Thread-safe; the work releases the
-    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written.
+    block: row group number (Parquet). offset, length: byte range (text); a CSV or TSV block at offset 0 begins with the
+    header of its file, which is no row. Thread-safe; the work releases the interpreter lock. Raises `CorruptShard`
+    naming file and block if the bytes cannot be read as they were written.
     """
     kind = kind_of_word(word)
     if kind.format == "parquet":
@@ -53,8 +54,10 @@ def read_block(
             file.seek(offset)
             raw = file.read(length)
         data = decompress_block(raw, kind.compression)
-        if kind.format == "jsonl":
-            return jsonl.parse_block(data, path, wanted)
+        if kind.format in ("jsonl", "json"):
+            return jsonl.parse_block(jsonl.clean_block(data, path, kind), path, wanted)
+        if offset == 0:
+            data = delimited.without_header(data)
         shard = _text_shard(path, kind, schema)
         table = delimited.parse_block(data, shard, wanted.names)
         types = {field.name: field.type for field in wanted if not is_text(field.type)}

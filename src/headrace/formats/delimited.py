@@ -225,11 +225,17 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
     """The rows of a shard in file order. Raises `InputError` on damaged compression or an unclosed quote."""
     assert shard.dialect is not None
     first_row = 0
-    for data, quotes in _record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
+    for data, quotes in record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
         chunk = _chunk(shard, data, quotes, first_row)
         if chunk.rows:
             yield chunk
         first_row += chunk.rows
+
+
+def without_header(data: bytes) -> bytes:
+    """The bytes behind the first record of a whole file; empty if there is none."""
+    ends = records.record_ends(records.as_bytes(data), records.quote_positions(records.as_bytes(data)))
+    return data[int(ends[0]) :] if len(ends) else b""
 
 
 def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
@@ -263,7 +269,7 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
     return text.encode()
 
 
-def _record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[bytes, records.I64]]:
+def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[bytes, records.I64]]:
     """Byte blocks that end on a record, with the places of their quotes.
 
     A block is longer than `chunk_bytes` only where one record is.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import Shard
 
 CHUNK_BYTES = 16 << 20
+_WHITE = np.frombuffer(b" \t\r\n", np.uint8)
 _NO_QUOTES = np.empty(0, np.int64)
 _BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
@@ -125,6 +127,28 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
         first_row += chunk.rows
 
 
+def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, records.I64]]:
+    """The bytes of an uncompressed shard, end to end, in blocks that end on a line; lines have no quotes to heed."""
+    for data in _blocks(shard.path, shard.kind, chunk_bytes):
+        yield data, _NO_QUOTES
+
+
+def blank_lines(data: bytes, starts: records.I64, ends: records.I64) -> npt.NDArray[np.bool_]:
+    """Which lines hold nothing but white space; a line that is not blank is an object."""
+    visible = np.isin(records.as_bytes(data), _WHITE, invert=True)
+    if data.startswith(_BOM):
+        visible[: len(_BOM)] = False
+    before = np.concatenate([[0], np.cumsum(visible)])
+    return np.asarray(before[ends] == before[starts])
+
+
+def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
+    """The bytes of one block as lines that each hold an object: no byte-order mark, no blank lines, no array."""
+    if kind.format == "json":
+        return b"".join(_array_as_lines(path, data)) if data.strip() else b""
+    return _without_blank(data.removeprefix(_BOM))
+
+
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
     """Lines as columns of the given types."""
     raw = {name: [name] for name in schema.names}
@@ -176,6 +200,8 @@ def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
 
 def _without_blank(data: bytes) -> bytes:
     """The lines that hold something."""
+    if not data[:1].isspace() and not any(data.find(pair) >= 0 for pair in (b"\n\n", b"\n\r", b"\n ", b"\n\t")):
+        return data
     if _BLANK_INSIDE.search(data) or _BLANK_LINES.match(data):
         return _BLANK_LINES.sub(b"", data)
     return data

@@ -67,17 +67,24 @@ def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
     return values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
 
 
-def without_blank(data: bytes, ends: I64) -> bytes:
-    """The same records without those that hold nothing but a line end."""
-    array = as_bytes(data)
+def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
+    """Which records hold nothing but a line end."""
+    if not len(ends):
+        return np.zeros(0, np.bool_)
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     sizes = ends - starts
     first = array[starts]
-    blank = ((sizes == 1) & (first == NEWLINE)) | ((sizes == 1) & (first == RETURN))
-    blank |= (sizes == 2) & (first == RETURN) & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
-    if not blank.any():
+    found: npt.NDArray[np.bool_] = ((sizes == 1) & (first == NEWLINE)) | ((sizes == 1) & (first == RETURN))
+    found |= (sizes == 2) & (first == RETURN) & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
+    return found
+
+
+def without_blank(data: bytes, ends: I64) -> bytes:
+    """The same records without those that hold nothing but a line end."""
+    found = blank(as_bytes(data), ends)
+    if not found.any():
         return data
-    return bytes(joined(slices(data, ends).filter(pa.array(~blank))))
+    return bytes(joined(slices(data, ends).filter(pa.array(~found))))
 
 
 def separators(data: U8, quotes: I64, separator: int) -> I64:

@@ -82,6 +82,29 @@ class EpochOrder:
         at = np.searchsorted(self.line, places, side="right") - 1
         return self.blocks[at], places - self.line[at]
 
+    def places_of(self, blocks: I64, rows: I64) -> I64:
+        """The inverse of `locate`: the place on the line of each (block number, row inside the block)."""
+        along = np.empty_like(self.blocks)
+        along[self.blocks] = np.arange(len(self.blocks), dtype=np.int64)
+        return self.line[along[blocks]] + rows
+
+    def positions_of(self, places: I64) -> I64:
+        """The inverse of `line_of`: the position of each place on the line; int64 in [0, N) → int64, same length."""
+        starts = self.lane_starts(np.arange(self.lanes + 1, dtype=np.int64))
+        lane = np.searchsorted(starts[:-1], places, side="right") - 1
+        offset = places - starts[lane]
+        if self.shuffle:
+            window, inside = np.divmod(offset, self.window_rows)
+            groups, member = np.unique(window * self.lanes + lane, return_inverse=True)
+            offset = np.empty_like(places)
+            for number, group in enumerate(groups.tolist()):
+                of_window = member == number
+                shuffled = self._window(group % self.lanes, group // self.lanes)
+                back = np.empty_like(shuffled)
+                back[shuffled] = np.arange(len(shuffled), dtype=np.int64)
+                offset[of_window] = group // self.lanes * self.window_rows + back[inside[of_window]]
+        return offset * self.lanes + lane
+
     def _window(self, lane: int, window: int) -> I64:
         lane_rows = int(np.diff(self.lane_starts(np.array([lane, lane + 1], np.int64)))[0])
         rows = min(self.window_rows, lane_rows - window * self.window_rows)

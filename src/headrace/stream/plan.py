@@ -67,6 +67,21 @@ def choose_order(
     )
 
 
+def estimate_peak_bytes(plan: Plan, *, prefetch_bytes: int = 1 << 28) -> int:
+    """What one consumer holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
+
+    Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
+    """
+    order, blocks = plan.order, plan.block_bytes
+    row_bytes = int(blocks.sum()) / max(1, order.rows)
+    touched = order.lanes // gcd(order.lanes, plan.consumers)
+    window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
+    pool = window_bytes * order.lanes / plan.consumers
+    decoded = touched * (window_bytes + int(blocks.max(initial=0)))
+    ahead = min(prefetch_bytes, int(plan.bytes_per_consumer.max(initial=0)))
+    return int(min(pool + decoded + ahead, 2 * int(blocks.sum())))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """What a pass would deliver, counted position by position; a sound plan has no overlap and nothing missing."""

@@ -42,7 +42,7 @@ from headrace.stream.topology import Topology, capture, confirm
 
 try:
     import torch
-    from torch.utils.data import IterableDataset, get_worker_info
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -134,6 +134,15 @@ class StreamingDataset(IterableDataset[Batch]):
                     )
                 self._received += 1
                 yield batch
+
+    def data_loader(self, *, method: str = "spawn") -> DataLoader[Batch]:
+        """A DataLoader over this dataset with its number of workers. method: how workers start."""
+        return DataLoader(
+            self,
+            batch_size=None,
+            num_workers=self.num_workers,
+            multiprocessing_context=method if self.num_workers else None,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.

@@ -1,0 +1,122 @@
+"""The order asked backwards gives what the order forwards gave: positions, sightings, and what a state has seen."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from stream_cases import Numbers, index_of, ranks
+from test_order import order_of, random_case
+
+from headrace.errors import InputError
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.plan import make_plan
+from headrace.stream.state import StreamState
+from headrace.stream.whereabouts import find_row, row_number, seen_per_shard, shuffle_quality
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_positions_and_places_are_inverse(tenth):
+    for number in range(300)[tenth::10]:
+        rows, settings, window = random_case(number)
+        order = order_of(rows, window, settings)
+        positions = np.arange(order.rows)
+        places = order.line_of(positions)
+
+        assert positions.tolist() == order.positions_of(places).tolist(), number
+        assert places.tolist() == order.places_of(*order.locate(places)).tolist(), number
+
+
+def test_some_places_can_be_asked_alone():
+    order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 3, "shuffle": True})
+    whole = order.positions_of(np.arange(74))
+    some = np.array([73, 0, 5, 5, 40])
+
+    assert whole[some].tolist() == order.positions_of(some).tolist()
+    assert [] == order.positions_of(np.array([], np.int64)).tolist()
+
+
+@pytest.mark.parametrize("remainder", ["pad", "drop"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_row_is_delivered_where_it_was_said_to_be(remainder, shuffle):
+    rows = (13, 0, 40, 1, 22)
+    index = index_of(rows, blocks_per_shard=2)
+    options = StreamOptions(
+        batch_size=4, shuffle=shuffle, shuffle_rows=16, remainder=remainder, batch_format="numpy", seed=3
+    )
+    delivered = {}
+    for topology in ranks(3):
+        loader = StreamLoader(index, Numbers(rows), options, topology=topology)
+        plan = loader.plan()
+        for step, batch in enumerate(loader):
+            valid = batch.get("valid", np.ones(len(batch["row"]), bool))
+            for place, row in enumerate(batch["row"].tolist()):
+                if valid[place]:
+                    delivered[row] = (topology.rank, step, place)
+    said = {}
+    for number in range(index.total_rows):
+        block = int(np.searchsorted(index.first_row, number, side="right")) - 1
+        found = find_row(plan, block=block, row=number - int(index.first_row[block]))
+        if found is not None:
+            said[number] = (found.rank, found.step, found.place)
+
+    assert delivered == said
+    assert len(said) == index.total_rows - plan.dropped_rows
+
+
+def test_workers_take_turns_at_the_steps_of_their_rank():
+    index = index_of((50, 50))
+    plan = make_plan(index, batch_size=3, world_size=2, workers=4, shuffle=True)
+    found = [find_row(plan, block=block, row=row) for block in range(2) for row in range(50)]
+
+    assert 100 == len({(each.rank, each.step, each.place) for each in found})
+    assert all(each.step % 4 == each.worker for each in found)
+    assert plan.steps_per_rank > max(each.step for each in found)
+
+
+def test_what_a_state_has_seen_is_what_was_delivered():
+    rows = (30, 7, 0, 41, 22, 5)
+    index = index_of(rows, blocks_per_shard=2)
+    dice = random.Random(1)
+    for _ in range(20):
+        options = StreamOptions(batch_size=dice.randint(1, 9), shuffle=True, shuffle_rows=8, batch_format="numpy")
+        loader = StreamLoader(index, Numbers(rows), options, topology=ranks(1)[0])
+        delivered, batches = [], iter(loader)
+        for _ in range(dice.randint(0, len(loader))):
+            delivered += next(batches)["row"].tolist()
+        state = StreamState.from_dict(loader.state_dict())
+        batches.close()
+        blocks = np.searchsorted(index.first_row + index.rows, delivered, side="right")
+        expected = Counter(index.shard_of_block[blocks].tolist())
+
+        assert [expected[shard] for shard in range(3)] == seen_per_shard(index, state).tolist()
+
+
+def test_a_row_that_was_received_is_not_seen_again():
+    index = index_of((20,))
+    plan = make_plan(index, batch_size=2, world_size=2, shuffle=True, lanes=2, window_rows=4)
+    rest = plan.remaining.keep(np.array([8]), np.array([20]))
+    later = make_plan(index, batch_size=2, world_size=2, shuffle=True, lanes=2, window_rows=4, remaining=rest)
+    first = [find_row(plan, block=0, row=row) for row in range(20)]
+
+    for row, before in enumerate(first):
+        now = find_row(later, block=0, row=row)
+        assert (now is None) == (before.position < 8)
+
+
+def test_shards_are_named_by_path_or_file_name():
+    index = index_of((3, 4, 5), blocks_per_shard=2)
+
+    assert (1, 1) == row_number(index, "part-00000.parquet", 4)
+    assert (2, 0) == row_number(index, "part-00001.parquet", 0)
+    for shard, row, message in [("part-9", 0, "is no shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
+        with pytest.raises(InputError, match=message):
+            row_number(index, shard, row)
+
+
+def test_shuffle_quality_is_near_one_shuffled_and_near_zero_in_order():
+    index = index_of((1000,) * 50)
+
+    assert 0.8 < shuffle_quality(index, make_plan(index, batch_size=8, shuffle=True).order)
+    assert 0.01 > shuffle_quality(index, make_plan(index, batch_size=8).order)
