@@ -77,7 +77,7 @@ def test_separators_are_those_outside_quotes(rows: list[tuple[str, str, str]], n
     quotes = records.quote_positions(data)
 
     ends = records.record_ends(data, quotes)
-    at = records.separators(data, quotes, ord(","))
+    at = records.outside_quotes(data, quotes, ord(","))
 
     assert [3] * len(rows) == records.fields_per_record(at, ends).tolist()
     assert (len(rows), 2) == records.separator_table(at, ends, 3).shape
@@ -87,7 +87,7 @@ def test_separators_are_those_outside_quotes(rows: list[tuple[str, str, str]], n
 def test_rows_of_other_widths_do_not_make_up_for_each_other(widths: list[int]) -> None:
     data = records.as_bytes(b"".join(b",".join([b"x"] * width) + b"\n" for width in widths))
     none = records.quote_positions(data)
-    at, ends = records.separators(data, none, ord(",")), records.record_ends(data, none)
+    at, ends = records.outside_quotes(data, none, ord(",")), records.record_ends(data, none)
 
     assert widths == records.fields_per_record(at, ends).tolist()
     assert all(width == 3 for width in widths) == (records.separator_table(at, ends, 3) is not None)

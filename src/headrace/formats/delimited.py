@@ -134,7 +134,7 @@ class DelimitedChunk:
         assert self.shard.dialect is not None
         self._check_encoding()
         self._check_quotes()
-        at = records.separators(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
+        at = records.outside_quotes(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
         table = records.separator_table(at, self.ends, width)
         if table is not None:
             return table

@@ -15,6 +15,8 @@ I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 
 NEWLINE, QUOTE, RETURN = 10, 34, 13
+_WINDOW = 1 << 20  # bytes looked at together: small enough to stay in the cache
+_NONE = np.empty(0, np.int64)
 
 
 def as_bytes(data: bytes | pa.Buffer) -> U8:
@@ -23,8 +25,16 @@ def as_bytes(data: bytes | pa.Buffer) -> U8:
 
 
 def quote_positions(data: U8) -> I64:
-    """Where the quotes are."""
-    return np.flatnonzero(data == QUOTE)
+    """Where the quotes are, ascending."""
+    return _positions(data, QUOTE, _NONE, _NONE)
+
+
+def outside_quotes(data: U8, quotes: I64, byte: int) -> I64:
+    """Where a byte stands outside quoted fields, ascending. quotes: `quote_positions(data)`, or an empty array."""
+    opening, closing = quotes[0::2], quotes[1::2]
+    if len(opening) > len(closing):  # a field that is still open reaches to the end
+        closing = np.append(closing, len(data))
+    return _positions(data, byte, opening, closing)
 
 
 def record_ends(data: U8, quotes: I64) -> I64:
@@ -32,13 +42,32 @@ def record_ends(data: U8, quotes: I64) -> I64:
 
     quotes: `quote_positions(data)`, or an empty array for formats without quoting.
     """
-    newlines = np.flatnonzero(data == NEWLINE)
-    if len(quotes):
-        newlines = newlines[np.searchsorted(quotes, newlines) & 1 == 0]
-    ends = newlines + 1
+    ends = outside_quotes(data, quotes, NEWLINE)
+    ends += 1
     if len(data) and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, len(data))
     return ends
+
+
+def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
+    """Where a byte is, but for those between an opening and its closing; window by window, in the processor's cache."""
+    parts = []
+    first_span = np.searchsorted(closing, np.arange(0, len(data), _WINDOW))
+    last_span = np.searchsorted(opening, np.arange(_WINDOW, len(data) + _WINDOW, _WINDOW))
+    for window, start in enumerate(range(0, len(data), _WINDOW)):
+        found = data[start : start + _WINDOW] == byte
+        spans = slice(int(first_span[window]), int(last_span[window]))
+        if spans.start < spans.stop:
+            begin = np.maximum(opening[spans] - start, 0)
+            count = np.minimum(closing[spans] - start, len(found)) - begin
+            found[np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))] = False
+        parts.append(np.flatnonzero(found))
+    positions = np.empty(sum(len(part) for part in parts), np.int64)
+    place = 0
+    for window, part in enumerate(parts):
+        np.add(part, window * _WINDOW, out=positions[place : place + len(part)])
+        place += len(part)
+    return positions
 
 
 def last_record_end(data: bytes, quotes: I64) -> int:
@@ -85,24 +114,6 @@ def without_blank(data: bytes, ends: I64) -> bytes:
     if not found.any():
         return data
     return bytes(joined(slices(data, ends).filter(pa.array(~found))))
-
-
-def separators(data: U8, quotes: I64, separator: int) -> I64:
-    """Where the separators outside quoted fields are, ascending."""
-    at = np.flatnonzero(data == separator)
-    if not len(quotes) or not len(at):
-        return at
-    closing = quotes[1::2]
-    first = np.searchsorted(at, quotes[0::2][: len(closing)])
-    last = np.searchsorted(at, closing)
-    inside = last > first
-    if not inside.any():
-        return at
-    first, count = first[inside], (last - first)[inside]
-    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    keep = np.ones(len(at), np.bool_)
-    keep[np.repeat(first, count) + within] = False
-    return at[keep]
 
 
 def separator_table(at: I64, ends: I64, width: int) -> I64 | None:
