@@ -25,9 +25,7 @@ TOTAL = sum(ROWS)
 def stateful(dataset, **settings):
     workers = dataset.num_workers
     method = settings.pop("method", "fork") if workers else None
-    return StatefulDataLoader(
-        dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **settings
-    )
+    return StatefulDataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **settings)
 
 
 def take(loader, batches):

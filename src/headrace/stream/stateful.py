@@ -111,4 +111,3 @@ def _inside(values: Any) -> Iterator[Mapping[str, Any]]:
         return
     for value in values.values():
         yield from _inside(value)
-
