@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 from itertools import chain
 
 import pytest
@@ -90,6 +92,15 @@ def test_another_batch_size_and_workers_get_the_rest_and_then_whole_epochs(path,
     assert len(resumed.validated) == 3
 
 
+def test_a_stop_between_two_workers_leaves_each_row_once(path, tmp_path):
+    whole = fit(path, epochs=1, num_workers=2, folder=tmp_path, every=3)
+    resumed = fit(path, epochs=2, num_workers=2, ckpt_path=tmp_path / "step=3.ckpt")
+    train = rows_of(path, "train")
+
+    assert train == sorted(flat(whole.seen[0][:3] + resumed.seen[0]))
+    assert train == sorted(flat(resumed.seen[1]))
+
+
 def spawn(world_size, path, folder, jobs):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -146,3 +157,13 @@ def test_splits_that_are_not_there_have_no_loader_and_settings_are_checked(path)
     )
     with pytest.raises(headrace.StreamError, match=r"data module state: keys \['x'\]"):
         module.load_state_dict({"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("module", "use"), [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.map")]
+)
+def test_without_the_library_the_error_names_the_extra(module, use):
+    code = f"import sys; sys.modules[{module!r}] = None\n{use}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert f"pip install 'headrace[{module}]'" in child.stderr

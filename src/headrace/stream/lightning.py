@@ -5,8 +5,10 @@
     Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the rest, then on
 
 The epoch is read when the first batch of a pass is asked for, as Lightning makes iterators before it says the epoch.
-The position counts the batches that the training loop received, so prefetching workers do not move it. A loader here is
-no `DataLoader`, hence Lightning puts no sampler into it: what a rank reads is decided by the stream alone.
+The position counts the batches that the training loop received, so prefetching workers do not move it. A resume has the
+batches of the uninterrupted run on the same topology; after a stop between two worker processes of a round it has the
+same rows left, in other batches. A loader here is no `DataLoader`, hence Lightning puts no sampler into it: what a rank
+reads is decided by the stream alone.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from torch.utils.data import DataLoader
 
 from headrace.errors import MissingExtra, StreamError
 from headrace.stream.batch import Batch
@@ -27,6 +27,7 @@ from headrace.stream.torch import StreamingDataset
 
 try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from torch.utils.data import DataLoader
 except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
