@@ -39,9 +39,7 @@ def check_equal_steps(ranks):
         assert len({len(rank["seen"][epoch]) for rank in ranks}) == 1
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("training")
+def train_everywhere(folder):
     whole = {"model": "ddp", "workers": 0, "batch_size": 5, "epochs": [0, 1], "stop": STOP}
     rest = {"model": "ddp", "workers": 0, "batch_size": 5, "epochs": [1, 2]}
     two = spawn(
@@ -78,10 +76,7 @@ def runs(tmp_path_factory):
     return {"two": two, "three": three, "back": back}
 
 
-@pytest.mark.parametrize(("world", "job"), [("two", "whole"), ("two", "workers"), ("two", "fsdp"), ("three", "whole")])
-def test_two_epochs_deliver_every_row_once_in_equal_steps_and_new_orders(runs, world, job):
-    ranks = runs[world][job]
-
+def check_two_epochs(ranks):
     check_equal_steps(ranks)
     for epoch in ("0", "1"):
         assert list(range(TOTAL)) == sorted(rows_of(ranks, epoch))
@@ -89,26 +84,28 @@ def test_two_epochs_deliver_every_row_once_in_equal_steps_and_new_orders(runs, w
     assert all(rank["len"] == len(rank["seen"]["1"]) for rank in ranks)
 
 
-@pytest.mark.parametrize(("first", "resumed"), [("whole", "same"), ("workers", "same workers"), ("fsdp", "same fsdp")])
-def test_a_resume_on_the_same_topology_equals_the_uninterrupted_training(runs, first, resumed):
-    for whole, rest in zip(runs["two"][first], runs["two"][resumed], strict=True):
-        assert whole["seen"]["1"][EVEN if first == "workers" else STOP[1] :] == rest["seen"]["1"]
+def check_same_resume(whole, rest, *, stop):
+    for before, after in zip(whole, rest, strict=True):
+        assert before["seen"]["1"][stop:] == after["seen"]["1"]
 
 
-@pytest.mark.parametrize(
-    ("old", "first", "new", "resumed"),
-    [
-        ("two", "whole", "three", "of two"),
-        ("two", "workers", "three", "of two workers"),
-        ("two", "fsdp", "three", "of fsdp"),
-        ("three", "whole", "back", "of three"),
-        ("three", "whole", "back", "of three, with workers"),
-    ],
-)
-def test_a_resume_on_other_ranks_delivers_the_rest_once_and_then_whole_epochs(runs, old, first, new, resumed):
-    ranks = runs[new][resumed]
-    before = rows_of(runs[old][first], "1", steps=slice(EVEN if first == "workers" else STOP[1]))
+def check_other_resume(whole, rest, *, stop):
+    check_equal_steps(rest)
+    assert list(range(TOTAL)) == sorted(rows_of(whole, "1", steps=slice(stop)) + rows_of(rest, "1"))
+    assert list(range(TOTAL)) == sorted(rows_of(rest, "2"))
 
-    check_equal_steps(ranks)
-    assert list(range(TOTAL)) == sorted(before + rows_of(ranks, "1"))
-    assert list(range(TOTAL)) == sorted(rows_of(ranks, "2"))
+
+def test_two_epochs_are_whole_and_a_stop_resumes_exactly_on_the_same_and_on_other_ranks(tmp_path):
+    runs = train_everywhere(tmp_path)  # one test: a fixture would run once in every process of pytest-xdist
+    two, three, back = runs["two"], runs["three"], runs["back"]
+
+    for ranks in (two["whole"], two["workers"], two["fsdp"], three["whole"]):
+        check_two_epochs(ranks)
+    check_same_resume(two["whole"], two["same"], stop=STOP[1])
+    check_same_resume(two["workers"], two["same workers"], stop=EVEN)
+    check_same_resume(two["fsdp"], two["same fsdp"], stop=STOP[1])
+    check_other_resume(two["whole"], three["of two"], stop=STOP[1])
+    check_other_resume(two["workers"], three["of two workers"], stop=EVEN)
+    check_other_resume(two["fsdp"], three["of fsdp"], stop=STOP[1])
+    check_other_resume(three["whole"], back["of three"], stop=STOP[1])
+    check_other_resume(three["whole"], back["of three, with workers"], stop=STOP[1])
