@@ -18,6 +18,7 @@ from headrace.stream.options import StreamArguments, StreamOptions
 from headrace.stream.topology import Topology
 
 if TYPE_CHECKING:
+    from headrace.stream.map import MapDataset
     from headrace.stream.torch import StreamingDataset
 
 
@@ -89,6 +90,17 @@ class Dataset(IndexedDataset):
             num_workers=num_workers,
             topology=topology,
         )
+
+    def map_dataset(
+        self, split: str | None = None, *, columns: Sequence[str] | None = None, cache_bytes: int = 1 << 30
+    ) -> MapDataset:
+        """Random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
+
+        Raises `MissingExtra` without torch.
+        """
+        from headrace.stream.map import MapDataset
+
+        return MapDataset(self.split_index(split), self.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
 def open_dataset(

@@ -12,6 +12,8 @@ fork, spawn and forkserver work, with persistent workers or without.
 
 Every pass is of the epoch that set_epoch said last: a parent process cannot see when its workers begin a pass, so no
 epoch advances by itself here. A loaded state makes each pass the rest of its epoch until set_epoch names another one.
+
+Inside torchdata's StatefulDataLoader each worker saves and loads its own progress; see `stateful`.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from headrace.stream.passes import (
 from headrace.stream.plan import Plan
 from headrace.stream.reader import ReadBlock
 from headrace.stream.state import StreamState
+from headrace.stream.stateful import WorkerProgress, is_worker_state
 from headrace.stream.topology import Topology, capture, confirm
 
 try:
@@ -47,8 +50,9 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 # What of a pass travels in shared memory, so that workers that live on see it: its epoch, whether it is the rest that a
-# loaded state left (1) or a whole epoch (0), and how many states were loaded so far.
-_EPOCH, _REST, _LOADS = 0, 1, 2
+# loaded state left (1) or a whole epoch (0), how many states were loaded so far, whether the parent said an epoch, and
+# whether workers go on from progress of their own (the one thing that workers write).
+_EPOCH, _REST, _LOADS, _SAID, _OWN = range(5)
 
 
 class StreamingDataset(IterableDataset[Batch]):
@@ -82,7 +86,9 @@ class StreamingDataset(IterableDataset[Batch]):
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
         self._received = 0
         self._pass = 0
-        self._shared = torch.zeros(3, dtype=torch.int64)
+        self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
+        self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
+        self._shared = torch.zeros(5, dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     @property
@@ -112,7 +118,8 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         confirm(self.topology)
         worker = self._worker()
-        start = self._present_start()
+        start, given = self._present_pass()
+        self._pass_start, self._given = start, given
         self._pass += 1
         self._received = 0
         this_pass = self._pass
@@ -120,7 +127,7 @@ class StreamingDataset(IterableDataset[Batch]):
             self.index,
             self._read_block,
             self.options,
-            start,
+            self._advanced(start, given * max(1, self.num_workers)),
             topology=self.topology,
             worker=worker,
             workers=self.num_workers,
@@ -150,11 +157,17 @@ class StreamingDataset(IterableDataset[Batch]):
         Call it between passes, before the loop over the DataLoader begins.
         """
         check_epoch(epoch)
-        if epoch != self._start.epoch:
+        if epoch != self.epoch:
             self._begin(self._start.fresh(epoch), rest=0)
+        self._shared[_SAID] = 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batches handed out so far. Needs num_workers=0; see `state_after` otherwise."""
+        """Where the stream is after the batches handed out so far. Needs num_workers=0; see `state_after` otherwise.
+
+        In a worker process: the progress of that worker alone, for a StatefulDataLoader; see `stateful`.
+        """
+        if get_worker_info() is not None:
+            return self._own_progress().to_dict()
         if self.num_workers:
             raise StreamError(
                 f"state: with num_workers={self.num_workers} this process does not see what its workers handed out;"
@@ -166,17 +179,25 @@ class StreamingDataset(IterableDataset[Batch]):
         """The state after so many batches of the present pass, on every rank: arithmetic.
 
         batches: received from the DataLoader since the pass began, by this rank as by every other.
-        Raises `StreamError` if a pass has fewer batches.
+        Raises `StreamError` if a pass has fewer batches, or if the workers went on from progress of their own.
         """
-        state = state_after(self._start, batches, self.options, topology=self.topology, workers=self.num_workers)
-        return state.to_dict()
+        if self._shared[_OWN]:
+            raise StreamError(
+                f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state, which this process"
+                " did not see; use headrace.stream.stateful.stream_state(loader.state_dict())"
+            )
+        return self._advanced(self._start, batches).to_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, whatever ranks, workers and batch size it was saved with.
 
-        Call it before the DataLoader starts its workers. Raises `StreamError` if the state is not of this split, seed
-        and shuffle.
+        Call it before the DataLoader starts its workers. In a worker, a StatefulDataLoader gives each its own progress
+        back, which holds unless set_epoch named another epoch. Raises `StreamError` if the state is not of this split,
+        seed and shuffle, or a worker's is of another topology.
         """
+        if is_worker_state(values):
+            self._load_progress(WorkerProgress.from_dict(values))
+            return
         state = checked_state(values, self.index, self.options)
         self._loads += 1
         self._begin(state, rest=1)
@@ -194,18 +215,53 @@ class StreamingDataset(IterableDataset[Batch]):
         self._start = state
         self._received = 0
         self._pass += 1
-        for place, value in ((_EPOCH, state.epoch), (_REST, rest), (_LOADS, self._loads)):
+        for place, value in ((_EPOCH, state.epoch), (_REST, rest), (_LOADS, self._loads), (_OWN, 0)):
             self._shared[place] = value
 
-    def _present_start(self) -> StreamState:
-        """The state the next pass begins at, as the parent means it now."""
-        epoch, rest, loads = self._shared.tolist()
+    def _advanced(self, start: StreamState, batches: int) -> StreamState:
+        return state_after(start, batches, self.options, topology=self.topology, workers=self.num_workers)
+
+    def _own_progress(self) -> WorkerProgress:
+        start, given = self._present_pass() if not self._received else (self._pass_start, self._given + self._received)
+        world_size, workers, batch_size, remainder = self._topology_of_workers
+        return WorkerProgress(
+            start=start,
+            worker=self._worker(),
+            batches=given,
+            world_size=world_size,
+            workers=workers,
+            batch_size=batch_size,
+            remainder=remainder,
+        )
+
+    def _load_progress(self, progress: WorkerProgress) -> None:
+        if get_worker_info() is None:
+            raise StreamError(
+                f"state: it is worker {progress.worker}'s own progress, and this is no worker process; pass"
+                " headrace.stream.stateful.stream_state(saved) of the whole loader's state"
+            )
+        progress.check(worker=self._worker(), topology=self._topology_of_workers)
+        checked_state(progress.start.to_dict(), self.index, self.options)
+        if self._shared[_SAID] and self.epoch != progress.start.epoch:
+            return
+        self._progress = progress
+        self._shared[_EPOCH], self._shared[_OWN] = progress.start.epoch, 1
+
+    @property
+    def _topology_of_workers(self) -> tuple[int, int, int, str]:
+        return self.topology.world_size, self.num_workers, self.options.batch_size, self.remainder
+
+    def _present_pass(self) -> tuple[StreamState, int]:
+        """Where the next pass begins as the parent means it now, and how much of it this worker gave already."""
+        epoch, rest, loads, _, own = self._shared.tolist()
         if loads != self._loads:
             raise StreamError(
                 f"worker: a state was loaded (now in epoch {epoch}) after this worker had started, and did not reach"
                 " it; load the state before the first loop over the DataLoader, or make a new DataLoader"
             )
-        return self._start if rest else self._start.fresh(epoch)
+        if own and self._progress is not None and self._progress.start.epoch == epoch:
+            return self._progress.start, self._progress.batches
+        return (self._start if rest else self._start.fresh(epoch)), 0
 
     def _worker(self) -> int:
         info = get_worker_info()

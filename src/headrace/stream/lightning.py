@@ -1,0 +1,236 @@
+"""A Lightning data module over a dataset directory, and a callback for training loops that bring their own loaders.
+
+    module = HeadraceDataModule("out", batch_size=256, num_workers=2)
+    Trainer(strategy="ddp", devices=2).fit(model, datamodule=module)
+    Trainer(strategy="ddp", devices=4).fit(model, datamodule=module, ckpt_path="last.ckpt")  # the rest, then on
+
+The epoch is read when the first batch of a pass is asked for, as Lightning makes iterators before it says the epoch.
+The position counts the batches that the training loop received, so prefetching workers do not move it. A resume has the
+batches of the uninterrupted run on the same topology; after a stop between two worker processes of a round it has the
+same rows left, in other batches. A loader here is no `DataLoader`, hence Lightning puts no sampler into it: what a rank
+reads is decided by the stream alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import MissingExtra, StreamError
+from headrace.stream.batch import Batch
+from headrace.stream.dataset import Dataset, open_dataset
+from headrace.stream.options import StreamArguments
+from headrace.stream.state import StreamState
+from headrace.stream.topology import Topology
+from headrace.stream.torch import StreamingDataset
+
+try:
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from torch.utils.data import DataLoader
+except ImportError as error:
+    raise MissingExtra("lightning", "lightning") from error
+
+
+class PassLoader:
+    """One pass per iteration over a dataset; counts what was received of the present one.
+
+    before: batches of the loaded epoch that were received before the stop. They count in `len` and in `batches`, as
+    they do in Lightning's own progress. The dataset is not called `dataset` here: Lightning would warn of its `len`.
+    """
+
+    def __init__(self, stream: StreamingDataset, trainer: Trainer | None, *, before: int = 0) -> None:
+        self.stream = stream
+        self._trainer = trainer
+        self._before = before
+        self._loaded_epoch = stream.epoch
+        self._received = 0
+        workers = stream.num_workers
+        self._loader: DataLoader[Batch] = DataLoader(stream, batch_size=None, num_workers=workers)
+
+    def __len__(self) -> int:
+        """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
+        return self._earlier + len(self.stream)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._received = 0
+        self.follow()
+        for batch in self._loader:
+            self._received += 1
+            yield batch
+
+    @property
+    def batches(self) -> int:
+        """Batches of the present epoch received so far, those before a stop included."""
+        return self._earlier + self._received
+
+    def follow(self) -> None:
+        """Make the trainer's epoch the epoch of the dataset."""
+        if self._trainer is not None:
+            self.stream.set_epoch(self._trainer.current_epoch)
+
+    def position(self) -> dict[str, Any]:
+        """Where the stream is after the batches received: the same on every rank."""
+        return self.stream.state_after(self._received)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the data module keeps the position. Having it tells Lightning that the loader can be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to load; see `state_dict`."""
+
+    @property
+    def _earlier(self) -> int:
+        return self._before if self.stream.epoch == self._loaded_epoch else 0
+
+
+class HeadraceDataModule(LightningDataModule):
+    """Train, validate and test on the splits of a dataset directory, every row once per epoch over all ranks.
+
+    path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same outside training,
+    None: batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on filling rows.
+    num_workers: worker processes of each loader; 0: threads of the training process. columns: None: all.
+    options: further ones of the training stream, see `StreamOptions`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch_size: int,
+        num_workers: int = 0,
+        val_batch_size: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        columns: Sequence[str] | None = None,
+        run: str | None = None,
+        options: StreamArguments | None = None,
+    ) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self.batch_size = batch_size
+        self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
+        self.num_workers = num_workers
+        self._train_options: StreamArguments = {**(options or {}), "shuffle": shuffle, "seed": seed, "columns": columns}
+        self._run = run
+        self._opened: Dataset | None = None
+        self._train: PassLoader | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._users_reload: int | None = None
+
+    @property
+    def dataset(self) -> Dataset:
+        """The opened dataset directory."""
+        if self._opened is None:
+            self._opened = open_dataset(self.path, run=self._run)
+        return self._opened
+
+    def train_dataloader(self) -> PassLoader:
+        """The training stream: from a loaded position if there is one, else the trainer's epoch from its beginning."""
+        dataset = self._stream("train", self.batch_size, self._train_options)
+        before = 0
+        if self._loaded is not None:
+            dataset.load_state_dict(self._loaded["stream"])
+            before, self._loaded = self._loaded["batches"], None
+        elif self._train is not None:  # the order stays that of the first loader
+            earlier = self._train.stream
+            dataset.load_state_dict(StreamState.from_dict(earlier.state_after(0)).fresh(earlier.epoch).to_dict())
+        self._train = PassLoader(dataset, self.trainer, before=before)
+        self._train.follow()
+        self._reload_next_epoch(len(self._train), dataset)
+        return self._train
+
+    def val_dataloader(self) -> PassLoader | list[PassLoader]:
+        """The validation split in order; nothing if there is none."""
+        return self._evaluation("val")
+
+    def test_dataloader(self) -> PassLoader | list[PassLoader]:
+        """The test split in order; nothing if there is none."""
+        return self._evaluation("test")
+
+    def predict_dataloader(self) -> PassLoader | list[PassLoader]:
+        """The test split in order, as `test_dataloader`."""
+        return self._evaluation("test")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Goes into Lightning's checkpoint: the position, and how many batches of the epoch were received."""
+        if self._train is None:
+            return {} if self._loaded is None else self._loaded
+        return {"stream": self._train.position(), "batches": self._train.batches}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
+        if not state_dict:
+            return
+        if set(state_dict) != {"stream", "batches"} or not isinstance(state_dict["batches"], int):
+            raise StreamError(
+                f"data module state: keys {sorted(state_dict)}, expected batches and stream; resume from a checkpoint"
+                " that was written with HeadraceDataModule"
+            )
+        self._loaded = dict(state_dict)
+
+    def _evaluation(self, split: str) -> PassLoader | list[PassLoader]:
+        if split not in self.dataset.splits:
+            return []
+        options: StreamArguments = {"columns": self._train_options["columns"], "remainder": "pad"}
+        return PassLoader(self._stream(split, self.val_batch_size, options), None)
+
+    def _stream(self, split: str, batch_size: int, options: StreamArguments) -> StreamingDataset:
+        return self.dataset.torch_dataset(
+            split, batch_size=batch_size, num_workers=self.num_workers, topology=self._topology(), **options
+        )
+
+    def _topology(self) -> Topology | None:
+        """The data-parallel place of this process: with tensor parallelism that is not its rank."""
+        place = getattr(getattr(self.trainer, "strategy", None), "distributed_sampler_kwargs", None)
+        return Topology(rank=place["rank"], world_size=place["num_replicas"]) if place else None
+
+    def _reload_next_epoch(self, batches: int, dataset: StreamingDataset) -> None:
+        """Let Lightning ask for the loader again if the coming epochs have another length than this resumed one.
+
+        It asks a loader's length once, and a rest read on another topology has its own number of batches.
+        """
+        trainer: Any = self.trainer  # its type does not know the flag
+        if trainer is None:
+            return
+        if self._users_reload is not None:
+            trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
+        start = StreamState.from_dict(dataset.state_after(0))
+        whole = self._stream("train", self.batch_size, self._train_options)
+        if start.position and len(whole) != batches:
+            self._users_reload = trainer.reload_dataloaders_every_n_epochs
+            trainer.reload_dataloaders_every_n_epochs = 1
+
+
+class EpochCallback(Callback):
+    """Tells datasets the epoch before each pass begins, for a trainer that has loaders of its own over them.
+
+    datasets: whatever has `set_epoch`: one, or several.
+    """
+
+    def __init__(self, datasets: Any) -> None:
+        super().__init__()
+        self._datasets = list(datasets) if isinstance(datasets, list | tuple) else [datasets]
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002 - the hook's signature
+        """Before the first iterator."""
+        if stage == "fit":
+            self._tell(trainer.current_epoch)
+
+    def on_load_checkpoint(
+        self,
+        trainer: Trainer,  # noqa: ARG002 - the hook's signature
+        pl_module: LightningModule,  # noqa: ARG002 - the hook's signature
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Before the first iterator of a resumed fit. checkpoint["epoch"] is one behind if it was saved at an end."""
+        self._tell(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - the hook's signature
+        """Before the next iterator, which Lightning makes before it announces the epoch."""
+        self._tell(trainer.current_epoch + 1)
+
+    def _tell(self, epoch: int) -> None:
+        for dataset in self._datasets:
+            dataset.set_epoch(epoch)

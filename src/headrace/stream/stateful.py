@@ -1,0 +1,113 @@
+"""What a DataLoader worker saves of itself, for torchdata's StatefulDataLoader. Pure.
+
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
+    saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
+    state = stream_state(saved)            # one portable state: dataset.load_state_dict(state) resumes on any others
+
+A worker knows only the batches it gave itself: after n of them its next one is the first of its share once n rounds of
+all workers are gone, whatever the others did. The loader keeps, per worker, the progress as of the last batch the loop
+received, so the sum over workers is what the rank received, and the portable state follows by arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.errors import StreamError
+from headrace.stream.options import StreamOptions
+from headrace.stream.passes import state_after
+from headrace.stream.state import StreamState
+from headrace.stream.topology import Topology
+
+_KIND = "headrace_worker"
+_NUMBERS = ("worker", "batches", "world_size", "workers", "batch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProgress:
+    """Worker `worker` of `workers`, on each of `world_size` ranks, gave `batches` batches of the pass from `start`."""
+
+    start: StreamState
+    worker: int
+    batches: int
+    world_size: int
+    workers: int
+    batch_size: int
+    remainder: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal progress back."""
+        return {_KIND: 1, **asdict(self), "start": self.start.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
+        """Read a progress back. Raises `StreamError` if it is not one."""
+        names = {_KIND, "start", "remainder", *_NUMBERS}
+        sound = set(values) == names and values[_KIND] == 1 and isinstance(values["remainder"], str)
+        if not sound or any(type(values[name]) is not int or values[name] < 0 for name in _NUMBERS):
+            raise StreamError(f"worker state: keys {sorted(values)} are not what a worker saved; pass it on unchanged")
+        rest = {name: values[name] for name in (*_NUMBERS, "remainder")}
+        return cls(start=StreamState.from_dict(values["start"]), **rest)
+
+    @property
+    def topology(self) -> tuple[int, int, int, str]:
+        """What must be the same for a worker to go on from here."""
+        return self.world_size, self.workers, self.batch_size, self.remainder
+
+    def check(self, *, worker: int, topology: tuple[int, int, int, str]) -> None:
+        """Raise `StreamError` unless this worker of this topology can go on from here."""
+        if (self.worker, self.topology) != (worker, topology):
+            raise StreamError(
+                f"worker state: it was saved by worker {self.worker} with (world_size, workers, batch_size, remainder)"
+                f" = {self.topology}, this is worker {worker} with {topology}; for another topology load"
+                " headrace.stream.stateful.stream_state(saved) into the dataset before the loop, not into the loader"
+            )
+
+
+def is_worker_state(values: Any) -> bool:
+    """Whether this is what a worker saved, and not the state of a stream."""
+    return isinstance(values, Mapping) and _KIND in values
+
+
+def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
+    """The portable state inside what StatefulDataLoader.state_dict() gave: for `load_state_dict` of any stream.
+
+    Raises `StreamError` if there is none, or if workers are missing in it.
+    """
+    found = list(_inside(loader_state))
+    if found and not is_worker_state(found[0]):  # one process: the dataset's own state
+        return StreamState.from_dict(found[0]).to_dict()
+    parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
+    if not parts:
+        raise StreamError(
+            f"loader state: no state of a headrace stream in keys {sorted(map(str, loader_state))};"
+            " pass what StatefulDataLoader.state_dict() gave during a pass"
+        )
+    first = parts[0]
+    workers = [part.worker for part in parts]
+    same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
+    if workers != list(range(first.workers)) or not same:
+        raise StreamError(
+            f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
+            " pass what StatefulDataLoader.state_dict() gave, unchanged"
+        )
+    return state_after(
+        first.start,
+        sum(part.batches for part in parts),
+        StreamOptions(batch_size=first.batch_size, remainder=first.remainder),  # type: ignore[arg-type]  # checked there
+        topology=Topology(rank=0, world_size=first.world_size),
+        workers=first.workers,
+    ).to_dict()
+
+
+def _inside(values: Any) -> Iterator[Mapping[str, Any]]:
+    """Every state of ours inside nested mappings."""
+    if not isinstance(values, Mapping):
+        return
+    if is_worker_state(values) or {"lanes", "window_rows", "position"} <= values.keys():
+        yield values
+        return
+    for value in values.values():
+        yield from _inside(value)

@@ -1,0 +1,136 @@
+"""Inside torchdata's StatefulDataLoader: resume equals uninterrupted on the same workers, and on any others."""
+
+import json
+from itertools import chain
+
+import pytest
+from stream_cases import ranks
+from torch_cases import ROWS, dataset_of, loader_of, real_rows
+
+from headrace.errors import StreamError
+from headrace.stream.stateful import stream_state
+from headrace.stream.topology import Topology
+
+StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata").StatefulDataLoader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it in newer torch
+]
+
+ALONE = Topology(rank=0, world_size=1)
+TOTAL = sum(ROWS)
+
+
+def stateful(dataset, **settings):
+    workers = dataset.num_workers
+    method = settings.pop("method", "fork") if workers else None
+    return StatefulDataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method, **settings)
+
+
+def take(loader, batches):
+    """So many batches of a new pass, and the loader's state after them."""
+    iterator = iter(loader)
+    received = [real_rows(next(iterator)) for _ in range(batches)]
+    return received, json.loads(json.dumps(loader.state_dict()))
+
+
+def whole_epoch(epoch, *, num_workers, topology=ALONE):
+    dataset = dataset_of(num_workers, topology=topology)
+    dataset.set_epoch(epoch)
+    return [real_rows(batch) for batch in loader_of(dataset)]
+
+
+@pytest.mark.parametrize(("num_workers", "stop"), [(0, 3), (1, 5), (2, 7), (3, 1), (3, 11)])
+def test_resume_on_the_same_workers_equals_uninterrupted(num_workers, stop):
+    first = dataset_of(num_workers, topology=ALONE)
+    first.set_epoch(2)
+    received, saved = take(stateful(first), stop)
+    second = dataset_of(num_workers, topology=ALONE)
+    loader = stateful(second)
+    loader.load_state_dict(saved)
+    rest = [real_rows(batch) for batch in loader]
+
+    assert whole_epoch(2, num_workers=num_workers) == received + rest
+    assert second.epoch == 2
+
+
+def test_a_second_stop_after_a_resume_and_spawned_workers():
+    received, saved = take(stateful(dataset_of(2, topology=ALONE), method="spawn"), 5)
+    loader = stateful(dataset_of(2, topology=ALONE), method="spawn")
+    loader.load_state_dict(saved)
+    more, saved = take(loader, 4)
+    loader = stateful(dataset_of(2, topology=ALONE))
+    loader.load_state_dict(saved)
+    rest = [real_rows(batch) for batch in loader]
+
+    assert whole_epoch(0, num_workers=2) == received + more + rest
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_set_epoch_of_the_same_epoch_keeps_the_state_and_another_one_leaves_it(num_workers):
+    first = dataset_of(num_workers, topology=ALONE)
+    first.set_epoch(1)
+    received, saved = take(stateful(first), 4)
+    second = dataset_of(num_workers, topology=ALONE)
+    loader = stateful(second)
+    loader.load_state_dict(saved)
+    second.set_epoch(1)
+    rest = [real_rows(batch) for batch in loader]
+    second.set_epoch(2)
+    fresh = [real_rows(batch) for batch in loader]
+
+    assert whole_epoch(1, num_workers=num_workers) == received + rest
+    assert whole_epoch(2, num_workers=num_workers) == fresh
+
+
+@pytest.mark.parametrize("then", [(0, 1, 7), (3, 1, 4), (2, 3, 2)])
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_portable_state_resumes_on_other_workers_ranks_and_batch_sizes(then, twice):
+    received, saved = [], None
+    for rank in ranks(2):
+        loader = stateful(dataset_of(2, topology=rank))
+        batches, saved = take(loader, 3)
+        if twice:  # once more on the same topology: workers that went on from progress of their own
+            loader = stateful(dataset_of(2, topology=rank))
+            loader.load_state_dict(saved)
+            more, saved = take(loader, 2)
+            batches += more
+        received += chain.from_iterable(batches)
+    workers, world_size, batch_size = then
+    for rank in ranks(world_size):
+        dataset = dataset_of(workers, topology=rank, batch_size=batch_size)
+        dataset.load_state_dict(stream_state(saved))
+        received += chain.from_iterable(real_rows(batch) for batch in stateful(dataset))
+
+    assert sorted(received) == list(range(TOTAL))
+
+
+def test_the_portable_state_is_that_of_counted_batches():
+    for num_workers in (0, 3):
+        dataset = dataset_of(num_workers, topology=ALONE)
+        _, saved = take(stateful(dataset), 4)
+
+        assert dataset_of(num_workers, topology=ALONE).state_after(4) == stream_state(saved)
+
+
+def test_another_batch_size_is_refused_and_the_remedy_named():
+    _, saved = take(stateful(dataset_of(2, topology=ALONE)), 3)
+    loader = stateful(dataset_of(2, topology=ALONE, batch_size=4))
+    loader.load_state_dict(saved)
+
+    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream\.stateful\.stream_state"):
+        list(loader)
+
+
+def test_states_that_the_parent_cannot_know_are_errors():
+    _, saved = take(stateful(dataset_of(2, topology=ALONE)), 3)
+    dataset = dataset_of(2, topology=ALONE)
+    loader = stateful(dataset)
+    loader.load_state_dict(saved)
+    next(iter(loader))
+
+    with pytest.raises(StreamError, match="stream_state"):
+        dataset.state_after(1)
+    with pytest.raises(StreamError, match="no state of a headrace stream"):
+        stream_state({"other": {"key": 1}})
