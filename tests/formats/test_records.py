@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -80,7 +81,8 @@ def test_separators_are_those_outside_quotes(rows: list[tuple[str, str, str]], n
     at = records.outside_quotes(data, quotes, ord(","))
 
     assert [3] * len(rows) == records.fields_per_record(at, ends).tolist()
-    assert (len(rows), 2) == records.separator_table(at, ends, 3).shape
+    stops = records.field_stops(data, quotes, rows=len(rows), separator=ord(","), width=3, wanted=[0, 1])
+    assert at.reshape(-1, 2).tolist() == np.column_stack([stops[0], stops[1]]).tolist()
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
@@ -90,7 +92,26 @@ def test_rows_of_other_widths_do_not_make_up_for_each_other(widths: list[int]) -
     at, ends = records.outside_quotes(data, none, ord(",")), records.record_ends(data, none)
 
     assert widths == records.fields_per_record(at, ends).tolist()
-    assert all(width == 3 for width in widths) == (records.separator_table(at, ends, 3) is not None)
+    stops = records.field_stops(data, none, rows=len(widths), separator=ord(","), width=3, wanted=[0, 2])
+    assert all(width == 3 for width in widths) == (stops is not None)
+
+
+@given(st.lists(st.lists(st.text("ab", max_size=3), min_size=3, max_size=3), min_size=1, max_size=8), st.booleans())
+def test_fields_stop_where_they_end_also_across_windows(rows: list[list[str]], ends_with_newline: bool) -> None:
+    text = "".join(",".join(row) + "\n" for row in rows)
+    data = records.as_bytes((text if ends_with_newline else text.removesuffix("\n")).encode())
+    starts = np.cumsum([0, *(len(",".join(row)) + 1 for row in rows[:-1])])
+    expected = {
+        place: [start + len(",".join(row[: place + 1])) for start, row in zip(starts, rows, strict=True)]
+        for place in range(3)
+    }
+    for window in (1, 2, 3, 7, 1 << 20):
+        with mock.patch.object(records, "_WINDOW", window):
+            stops = records.field_stops(
+                data, np.empty(0, np.int64), rows=len(rows), separator=ord(","), width=3, wanted=[0, 1, 2]
+            )
+
+        assert expected == {place: column.tolist() for place, column in stops.items()}
 
 
 @pytest.mark.parametrize("data", [b"\n\na\n\r\n\nb\n", b"\r\na\n\nb\n", b"a\nb\n\n", b"a\nb\n\r\n"])

@@ -13,7 +13,6 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from headrace.formats import records
 from headrace.formats.detect import Compression, Kind, open_bytes
 from headrace.formats.shard import Dialect, Shard
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
 _FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _BOM = b"\xef\xbb\xbf"
@@ -96,6 +95,7 @@ class DelimitedChunk:
     quotes: records.I64
     ends: records.I64
     blank_lines: bool = False
+    _proved: bool = False
     _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @property
@@ -112,11 +112,8 @@ class DelimitedChunk:
         names = self.shard.schema.names
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in self._parsed]
-        if len(missing) <= _FEW_COLUMNS < len(names):
-            for name in missing:
-                column = self._cut(names.index(name))
-                if column is not None:
-                    self._parsed[name] = column
+        if missing and len(missing) <= _FEW_COLUMNS < len(names):
+            self._parsed |= self._cut([names.index(name) for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
             read = sorted({names.index(name) for name in missing})
@@ -124,20 +121,20 @@ class DelimitedChunk:
                 self._parsed[names[place]] = pa.chunked_array([column.cast(pa.large_string())])
         return pa.table({name: self._parsed[name] for name in wanted})
 
-    @cached_property
-    def _separators(self) -> records.I64:
-        """The separators of every row, [rows, columns - 1]; being exact, it proves that every row is complete.
-
-        All bytes are proved to be UTF-8 as well, also those of columns that are only copied.
-        """
+    def _stops(self, places: Sequence[int]) -> records.Stops:
+        """Where the fields at these places stop, row by row. It proves that every row is complete and all is UTF-8."""
         width = len(self.shard.schema)
         assert self.shard.dialect is not None
-        self._check_encoding()
-        self._check_quotes()
-        at = records.outside_quotes(records.as_bytes(self.data), self.quotes, ord(self.shard.dialect.separator))
-        table = records.separator_table(at, self.ends, width)
-        if table is not None:
-            return table
+        separator = ord(self.shard.dialect.separator)
+        if not self._proved:
+            self._check_encoding()
+            self._check_quotes()
+        data = records.as_bytes(self.data)
+        stops = records.field_stops(data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places)
+        if stops is not None:
+            self._proved = True
+            return stops
+        at = records.outside_quotes(data, self.quotes, separator)
         fields = records.fields_per_record(at, self.ends)
         row = int(np.flatnonzero(fields != width)[0])
         start = int(self.ends[row - 1]) if row else 0
@@ -147,18 +144,22 @@ class DelimitedChunk:
             f"{line[:120]!r}; complete or remove that row"
         )
 
-    def _cut(self, place: int) -> pa.ChunkedArray | None:
-        """One column cut from the bytes, unparsed; None if it holds quoted fields, which must be parsed."""
-        between = self._separators
+    def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
+        """Columns cut from the bytes, unparsed, by name; those with quoted fields are left out: they must be parsed."""
+        last = len(self.shard.schema) - 1
+        stops = self._stops(sorted({near for place in places for near in (place - 1, place) if 0 <= near < last}))
         data = records.as_bytes(self.data)
-        starts = between[:, place - 1] + 1 if place else np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-        stops = between[:, place] if place < between.shape[1] else self._content_ends()
-        if (data[starts[starts < stops]] == records.QUOTE).any():
-            return None
-        text = records.cut(self.data, starts, stops).cast(pa.large_string())
-        if (starts == stops).any():
-            text = pc.if_else(pa.array(starts == stops), pa.scalar(None, pa.large_string()), text)
-        return pa.chunked_array([text])
+        columns = {}
+        for place in places:
+            starts = stops[place - 1] + 1 if place else np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+            ends = stops[place] if place < last else self._content_ends()
+            if (data[starts[starts < ends]] == records.QUOTE).any():
+                continue
+            text = records.cut(self.data, starts, ends).cast(pa.large_string())
+            if (starts == ends).any():
+                text = pc.if_else(pa.array(starts == ends), pa.scalar(None, pa.large_string()), text)
+            columns[self.shard.schema.names[place]] = pa.chunked_array([text])
+        return columns
 
     def _content_ends(self) -> records.I64:
         """Where each record ends without its line end."""
@@ -172,7 +173,8 @@ class DelimitedChunk:
         assert self.shard.dialect is not None
         if not self.data:
             return pl.DataFrame({f"column_{place + 1}": pl.Series([], dtype=pl.String) for place in columns})
-        self._separators  # noqa: B018 - polars fills up short rows in silence; this raises on them
+        if not self._proved:
+            self._stops([])  # polars fills up short rows in silence; this raises on them
         try:
             frame = pl.read_csv(
                 self.data,

@@ -6,6 +6,8 @@ is exact, and it needs no state machine: positions of quotes and newlines, one b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,9 +15,11 @@ import pyarrow as pa
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Stops = dict[int, I64]
 
 NEWLINE, QUOTE, RETURN = 10, 34, 13
-_WINDOW = 1 << 20  # bytes looked at together: small enough to stay in the cache
+_WINDOW = 1 << 20  # bytes looked at together
 _NONE = np.empty(0, np.int64)
 
 
@@ -49,25 +53,60 @@ def record_ends(data: U8, quotes: I64) -> I64:
     return ends
 
 
-def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
-    """Where a byte is, but for those between an opening and its closing; window by window, in the processor's cache."""
-    parts = []
+def _windows(data: U8, match: Callable[[U8], Bools], opening: I64, closing: I64) -> Iterator[tuple[int, I64]]:
+    """(start of a window, where in it a byte matches), but for those between an opening and its closing.
+
+    Windows are small enough to stay in the processor's cache.
+    """
     first_span = np.searchsorted(closing, np.arange(0, len(data), _WINDOW))
     last_span = np.searchsorted(opening, np.arange(_WINDOW, len(data) + _WINDOW, _WINDOW))
     for window, start in enumerate(range(0, len(data), _WINDOW)):
-        found = data[start : start + _WINDOW] == byte
+        found = match(data[start : start + _WINDOW])
         spans = slice(int(first_span[window]), int(last_span[window]))
         if spans.start < spans.stop:
             begin = np.maximum(opening[spans] - start, 0)
             count = np.minimum(closing[spans] - start, len(found)) - begin
             found[np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))] = False
-        parts.append(np.flatnonzero(found))
-    positions = np.empty(sum(len(part) for part in parts), np.int64)
+        yield start, np.flatnonzero(found)
+
+
+def _positions(data: U8, byte: int, opening: I64, closing: I64) -> I64:
+    """Where a byte is, but for those between an opening and its closing."""
+    parts = list(_windows(data, lambda window: window == byte, opening, closing))
+    positions = np.empty(sum(len(part) for _, part in parts), np.int64)
     place = 0
-    for window, part in enumerate(parts):
-        np.add(part, window * _WINDOW, out=positions[place : place + len(part)])
+    for start, part in parts:
+        np.add(part, start, out=positions[place : place + len(part)])
         place += len(part)
     return positions
+
+
+def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int, wanted: Sequence[int]) -> Stops | None:
+    """Where fields stop: per wanted place in the record, int64 [rows]; the last place stops at the line end.
+
+    None if some record has not exactly `width` fields: separators and line ends must take turns in one pattern.
+    """
+    stops: Stops = {place: np.empty(rows, np.int64) for place in wanted}
+    opening, closing = quotes[0::2], quotes[1::2]
+    count, expected = 0, rows * width
+    for start, at in _windows(data, lambda w: (w == separator) | (w == NEWLINE), opening, closing):
+        if count + len(at) > expected:
+            return None
+        ends_line = data[start + at] == NEWLINE
+        regular = ends_line[(width - 1 - count) % width :: width]
+        if not regular.all() or np.count_nonzero(ends_line) != len(regular):
+            return None
+        for place, column in stops.items():
+            first = (place - count) % width
+            chosen = at[first::width]
+            row = (count + first) // width
+            np.add(chosen, start, out=column[row : row + len(chosen)])
+        count += len(at)
+    if len(data) and data[-1] != NEWLINE:  # the last line ends with the data
+        if width - 1 in stops and rows:
+            stops[width - 1][-1] = len(data)
+        count += 1
+    return stops if count == expected else None
 
 
 def last_record_end(data: bytes, quotes: I64) -> int:
@@ -114,18 +153,6 @@ def without_blank(data: bytes, ends: I64) -> bytes:
     if not found.any():
         return data
     return bytes(joined(slices(data, ends).filter(pa.array(~found))))
-
-
-def separator_table(at: I64, ends: I64, width: int) -> I64 | None:
-    """The separators of every record, [records, width - 1], or None if some record has not `width` fields."""
-    if len(at) != len(ends) * (width - 1):
-        return None
-    table = at.reshape(len(ends), width - 1)
-    if width > 1 and len(ends):
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        if (table[:, 0] < starts).any() or (table[:, -1] >= ends).any():
-            return None
-    return table
 
 
 def fields_per_record(at: I64, ends: I64) -> I64:
