@@ -90,7 +90,7 @@ class DelimitedChunk:
     """Whole records of a CSV or TSV file. `first_row` counts data rows from 0."""
 
     shard: Shard
-    data: bytes
+    data: records.Data
     first_row: int
     quotes: records.I64
     ends: records.I64
@@ -138,7 +138,7 @@ class DelimitedChunk:
         fields = records.fields_per_record(at, self.ends)
         row = int(np.flatnonzero(fields != width)[0])
         start = int(self.ends[row - 1]) if row else 0
-        line = self.data[start : int(self.ends[row])].decode("utf-8", "replace").strip()
+        line = bytes(self.data[start : int(self.ends[row])]).decode("utf-8", "replace").strip()
         raise InputError(
             f"{self.shard.path}: row {self.first_row + row + 1} has {int(fields[row])} fields, the header {width}: "
             f"{line[:120]!r}; complete or remove that row"
@@ -171,13 +171,13 @@ class DelimitedChunk:
 
     def _parse(self, columns: list[int]) -> pl.DataFrame:
         assert self.shard.dialect is not None
-        if not self.data:
+        if not len(self.data):
             return pl.DataFrame({f"column_{place + 1}": pl.Series([], dtype=pl.String) for place in columns})
         if not self._proved:
             self._stops([])  # polars fills up short rows in silence; this raises on them
         try:
             frame = pl.read_csv(
-                self.data,
+                bytes(self.data),
                 has_header=False,
                 separator=self.shard.dialect.separator,
                 infer_schema=False,
@@ -202,7 +202,7 @@ class DelimitedChunk:
         at = records.first_stray_quote(data, self.quotes, ord(self.shard.dialect.separator))
         if at is not None:
             row = int(np.searchsorted(self.ends, at, side="right"))
-            near = self.data[max(0, at - 40) : at + 40].decode("utf-8", "replace")
+            near = bytes(self.data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
             raise InputError(
                 f"{self.shard.path}: row {self.first_row + row + 1}: a quote stands inside a field, near {near!r}; "
                 f"quote fields that hold quotes, double the quotes inside"
@@ -214,12 +214,12 @@ class DelimitedChunk:
             whole.cast(pa.large_string())
             return
         try:
-            self.data.decode("utf-8")
+            bytes(self.data).decode("utf-8")
         except UnicodeDecodeError as error:
             row = int(np.searchsorted(self.ends, error.start, side="right"))
             raise InputError(
-                f"{self.shard.path}: row {self.first_row + row + 1}: byte {self.data[error.start]:#04x} is not UTF-8; "
-                f"convert the file to UTF-8"
+                f"{self.shard.path}: row {self.first_row + row + 1}: "
+                f"byte {error.object[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
             ) from error
 
 
@@ -245,7 +245,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
     return _chunk(shard, data, records.quote_positions(records.as_bytes(data)), 0).table(columns)
 
 
-def _chunk(shard: Shard, data: bytes, quotes: records.I64, first_row: int) -> DelimitedChunk:
+def _chunk(shard: Shard, data: records.Data, quotes: records.I64, first_row: int) -> DelimitedChunk:
     """Blank lines are no rows, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
     whole = data
@@ -271,7 +271,7 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
     return text.encode()
 
 
-def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[bytes, records.I64]]:
+def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, records.I64]]:
     """Byte blocks that end on a record, with the places of their quotes.
 
     A block is longer than `chunk_bytes` only where one record is.
@@ -281,15 +281,13 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[b
         with open_bytes(shard.path, shard.kind.compression) as stream:
             if skip:
                 stream.read(skip)
-            while block := stream.read(chunk_bytes):
-                data = rest + block if rest else block
+            while len(block := stream.read_buffer(chunk_bytes)):
+                data = pa.py_buffer(b"".join((rest, block))) if rest else block
                 quotes = records.quote_positions(records.as_bytes(data))
-                cut = records.last_record_end(data, quotes)
-                if cut == len(data):
-                    yield data, quotes
-                elif cut:
-                    yield data[:cut], quotes[: int(np.searchsorted(quotes, cut))]
-                rest = data[cut:]
+                cut = records.last_record_end(records.as_bytes(data), quotes)
+                if cut:
+                    yield data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
+                rest = data.slice(cut).to_pybytes()
     except OSError as error:
         raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:
@@ -310,7 +308,7 @@ def _head(path: Path, compression: Compression) -> bytes:
             except OSError as error:
                 raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
         quotes = records.quote_positions(records.as_bytes(head))
-        if len(head) < size or records.last_record_end(head, quotes):
+        if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
             return head
         if size > _HEAD_BYTES:
             raise InputError(

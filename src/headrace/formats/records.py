@@ -7,6 +7,7 @@ is exact, and it needs no state machine: positions of quotes and newlines, one b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Stops = dict[int, I64]
+Data: TypeAlias = bytes | pa.Buffer
 
 NEWLINE, QUOTE, RETURN = 10, 34, 13
 _WINDOW = 1 << 20  # bytes looked at together
 _NONE = np.empty(0, np.int64)
 
 
-def as_bytes(data: bytes | pa.Buffer) -> U8:
+def as_bytes(data: Data) -> U8:
     """The bytes of a buffer as a uint8 array, without a copy."""
     return np.frombuffer(data, np.uint8)
 
@@ -109,16 +111,20 @@ def field_stops(data: U8, quotes: I64, *, rows: int, separator: int, width: int,
     return stops if count == expected else None
 
 
-def last_record_end(data: bytes, quotes: I64) -> int:
+def last_record_end(data: U8, quotes: I64) -> int:
     """The position just behind the last record that surely ends in `data`; 0 if none does."""
-    at = len(data)
-    while (at := data.rfind(b"\n", 0, at)) >= 0:
-        if not len(quotes) or np.searchsorted(quotes, at) & 1 == 0:
-            return at + 1
+    stop, step = len(data), 1 << 12
+    while stop > 0:
+        start = max(0, stop - step)
+        newlines = np.flatnonzero(data[start:stop] == NEWLINE) + start
+        outside = newlines[np.searchsorted(quotes, newlines) & 1 == 0]
+        if len(outside):
+            return int(outside[-1]) + 1
+        stop, step = start, step * 4
     return 0
 
 
-def slices(data: bytes | pa.Buffer, ends: I64) -> pa.LargeBinaryArray:
+def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
     """One binary value per record, line end included, sharing the memory of `data`."""
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
     return pa.LargeBinaryArray.from_buffers(
@@ -147,7 +153,7 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
     return found
 
 
-def without_blank(data: bytes, ends: I64) -> bytes:
+def without_blank(data: Data, ends: I64) -> Data:
     """The same records without those that hold nothing but a line end."""
     found = blank(as_bytes(data), ends)
     if not found.any():
@@ -160,7 +166,7 @@ def fields_per_record(at: I64, ends: I64) -> I64:
     return np.diff(np.concatenate([np.zeros(1, np.int64), np.searchsorted(at, ends)])) + 1
 
 
-def cut(data: bytes | pa.Buffer, starts: I64, stops: I64) -> pa.LargeBinaryArray:
+def cut(data: Data, starts: I64, stops: I64) -> pa.LargeBinaryArray:
     """The bytes from each start to its stop; spans ascend and do not overlap."""
     bounds = np.empty(2 * len(starts) + 1, np.int64)
     bounds[0:-1:2], bounds[1::2], bounds[-1] = starts, stops, len(data)

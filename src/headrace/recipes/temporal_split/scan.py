@@ -218,17 +218,12 @@ class _Scan:
             _joined(self.flags, np.uint8),
             _joined(self.codes, np.int64),
         )
-        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
-        unified = texts.dictionary_encode()
-        places = unified.indices.to_numpy().astype(np.int64)
-        entity = np.where(codes == NOBODY, NOBODY, places[np.maximum(codes, 0)] if len(places) else NOBODY).astype(
-            np.int32
-        )
+        entity, texts = self._unified(codes)
         cutoff = self.cutoff.instant_us if self.form in INSTANTS else self.cutoff.wall_us
         is_before = (micros != MISSING) & (micros < cutoff)
-        before = np.zeros(len(unified.dictionary), np.bool_)
+        before = np.zeros(len(texts), np.bool_)
         before[entity[is_before & (entity != NOBODY)]] = True
-        hashes = hash_entities(unified.dictionary, self.settings.seed)
+        hashes = hash_entities(texts, self.settings.seed)
         result = {
             "rows_read": len(micros),
             "form": self.form,
@@ -240,6 +235,15 @@ class _Scan:
         if self.sizes:
             rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
+
+    def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
+        """Places in one list of distinct texts, from places in the lists of all chunks end to end."""
+        if len(self.texts) == 1:
+            return codes.astype(np.int32), self.texts[0]
+        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
+        encoded = texts.dictionary_encode()
+        places = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
+        return places[codes].astype(np.int32), encoded.dictionary
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:

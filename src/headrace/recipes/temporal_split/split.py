@@ -82,14 +82,17 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result = np.full(len(side), _CLASS["test"], np.uint8)
     result[before & (side == TRAIN)] = _CLASS["train"]
     result[before & (side == VAL)] = _CLASS["val"]
-    result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
+    flagged = scanned.flags.any()
+    if flagged:
+        result[(scanned.flags & MISSING_LABEL) != 0] = _CLASS["missing_label"]
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if plan.settings.val_in_test == "drop":
         result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
     if plan.settings.null_group != "own":
         result[scanned.entity == NOBODY] = _CLASS["null_group"]
     result[scanned.micros == MISSING] = _CLASS["null_date"]
-    result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_date"]
+    if flagged:
+        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_date"]
     return result
 
 
