@@ -36,6 +36,7 @@ class SplitIndex:
     shard_of_block: place in `shards`; block: ordinal of the block inside its shard.
     rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
     schema: the logical columns a reader delivers, the same for all shards.
+    digests: SHA-256 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
     """
 
     split: str
@@ -47,6 +48,7 @@ class SplitIndex:
     rows: I64
     offset: I64
     length: I64
+    digests: tuple[str, ...] = ()
 
     @cached_property
     def total_rows(self) -> int:
@@ -134,7 +136,7 @@ class Index:
         names = table["shard"].combine_chunks()
         shards, places = np.unique(np.asarray(names.to_numpy(zero_copy_only=False), dtype=object), return_inverse=True)
         first = {name: place for place, name in reversed(list(enumerate(names.to_pylist())))}
-        formats = table["format"].to_pylist()
+        formats, digests = table["format"].to_pylist(), table["digest"].to_pylist()
 
         def array(column: str) -> I64:
             return np.asarray(table[column].to_numpy(), np.int64)
@@ -149,6 +151,7 @@ class Index:
             rows=array("rows"),
             offset=array("offset"),
             length=array("length"),
+            digests=tuple(digests[first[name]] for name in shards.tolist()),
         )
 
 
