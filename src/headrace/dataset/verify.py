@@ -38,11 +38,10 @@ class Verdict:
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
-    return [
-        _config(run),
-        _index(run),
-        *([] if _index(run).problem else [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]),
-    ]
+    checks = [_config(run), _index(run)]
+    if checks[-1].problem is None:  # without an index there is nothing to compare the shards with
+        checks += [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]
+    return checks
 
 
 def _config(run: FinishedRun) -> Check:
