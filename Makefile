@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults check format lint types imports bench clean
+.PHONY: help demo remarks test faults check format lint types imports bench clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -36,6 +36,9 @@ $(VENV)/bench: $(VENV)/base
 demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 	$(BIN)/python examples/flights/demo.py
 
+remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=the directory of birds.csv.gz
+	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
+
 test: $(VENV)/test ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
@@ -58,9 +61,11 @@ types: $(VENV)/lint ## mypy --strict on src/
 imports: $(VENV)/lint ## imports only go down
 	$(BIN)/lint-imports
 
-bench: $(VENV)/bench ## split against pandas and against a bare rewrite; reuse
+bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; a slow rank
 	$(BIN)/python benchmarks/split.py
 	$(BIN)/python benchmarks/entities.py
+	$(BIN)/python benchmarks/dynamic.py
+	$(BIN)/python benchmarks/streaming.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

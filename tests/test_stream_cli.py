@@ -1,5 +1,10 @@
-"""The commands that look at a stream, as their users meet them: real processes, exit codes, JSON that agrees with streams."""
+"""The commands that look at a stream, as their users meet them: exit codes, messages, JSON that agrees with streams.
 
+The command line runs in this process where a process is not the point: starting Python and torch is what costs.
+"""
+
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -7,11 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from rank_processes import run_ranks
+from validation_cases import validate_on_rank
 
 import headrace as library
+from headrace import validate_sharding
+from headrace.cli import main
+from headrace.cli.stream_command import _rows as real_rows
+from headrace.errors import SettingsError
 from headrace.stream.topology import Topology
 from tables import HEADER, small_rows, small_source, split, write_rows
-from test_cli import headrace
 
 SPLIT = ("--split", "train", "--ranks", "2", "--batch-size", "8", "--seed", "3")
 
@@ -28,6 +38,29 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def headrace(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command line, in this process, as its entry point runs it."""
+    return ended(lambda: main(), "headrace", *arguments)
+
+
+def ended(entry, *command: object) -> subprocess.CompletedProcess[str]:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before, sys.argv = sys.argv, [str(each) for each in command]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = entry() or 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def json_of(*arguments):
@@ -118,14 +151,35 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
     assert "all: 2 of 10 rows" in headrace("peek", tmp_path / "*.parquet", "--rows", "2").stdout
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 2)])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
 def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     record = json_of("stream", out, "--split", "train", "--ranks", ranks, "--workers", workers, "--batch-size", "16")
 
     assert library.open(out).split_rows["train"] == record["rows"]
     assert list(range(ranks)) == [each["rank"] for each in record["ranks"]]
     assert 1 == len({each["batches"] for each in record["ranks"]})
-    assert record["rows_per_s"] > 0
+    for speed in (record, *record["ranks"]):
+        assert speed["rows_per_s"] > 0
+        assert speed["first_batch_s"] <= speed["seconds"]
+    assert all(each["bytes_per_s"] > 0 for each in record["ranks"])
+    assert record["mb_per_s"] >= 0
+
+
+@pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
+def test_stream_counts_rows_of_every_batch_format(batch_format, out):
+    record = json_of("stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format)
+
+    assert library.open(out).split_rows["train"] == record["rows"]
+
+
+@pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
+def test_stream_does_not_count_filling_rows_of_any_batch_format(batch_format, out):
+    loader = library.open(out).stream(
+        "train", batch_size=16, batch_format=batch_format, topology=Topology(rank=0, world_size=1), remainder="pad"
+    )
+
+    assert library.open(out).split_rows["train"] == sum(real_rows(batch) for batch in loader)
+    assert library.open(out).split_rows["train"] < 16 * len(loader)
 
 
 def test_stream_stops_at_its_limit(out):
@@ -139,7 +193,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("plan", out, *SPLIT), "steps per rank"),
         (("where", out, "--row", f"{shard}:0", *SPLIT), "of rank"),
         (("seen", tmp_path / "state.json", out), "val, epoch 0: 0 of"),
-        (("stream", out, "--split", "train"), "rows/s"),
+        (("stream", out, "--split", "train"), "first batch after"),
     ]:
         done = headrace(*arguments)
         assert done.returncode == 0, done.stderr
@@ -155,6 +209,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("where", "OUT", "--row", "part", *SPLIT), 2, "write SHARD:ROW"),
         (("where", "OUT", "--row", "part:1", *SPLIT), 1, "is no shard"),
         (("seen", "none.json", "OUT"), 2, "cannot be read"),
+        (("stream", "OUT", "--split", "train", "--batch-format", "jax"), 2, "batch_format is 'jax'"),
         (("peek", "nowhere"), 1, "no such file or directory"),
         (("stream", "nowhere", "--ranks", "2"), 1, "no such file or directory"),
     ],
@@ -167,44 +222,101 @@ def test_what_cannot_be_done_ends_in_one_message(arguments, code, message, out):
     assert "Traceback" not in done.stderr
 
 
-def validate(*arguments, ranks):
-    command = [sys.executable, "-m"]
-    if ranks > 1:
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [*command, "headrace.validate_sharding", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=200,
-    )
-
-
 def verdict_of(done):
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (2, 1)])
-def test_validation_passes_on_every_rank(ranks, workers, out):
-    done = validate("--data", out, "--split", "train", "--batch-size", "8", "--workers", workers, ranks=ranks)
+def test_validation_under_torchrun_with_workers(out):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    asked = ["--data", str(out), "--split", "train", "--batch-size", "8", "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, *launcher, "-m", "headrace.validate_sharding", *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        timeout=200,
+    )
+    verdict = verdict_of(done)
 
     assert done.returncode == 0, done.stderr
-    verdict = verdict_of(done)
     assert verdict["ok"]
     assert verdict["expected_rows"] == verdict["distinct"] == verdict["rows"]
+    assert 2 == len(verdict["batches_per_rank"])
+
+
+def validate(folder: Path, ranks: int, *arguments: object) -> list[subprocess.CompletedProcess[str]]:
+    """What each of several ranks says of the same command, started as a launcher starts them."""
+    run_ranks(validate_on_rank, ranks, ranks, str(folder), [str(each) for each in arguments])
+    records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    return [subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_validation_passes_on_every_rank(ranks, out, tmp_path):
+    done = validate(tmp_path, ranks, "--data", out, "--split", "train", "--batch-size", "8")
+    verdict = verdict_of(done[0])
+
+    assert [(0, "")] * ranks == [(each.returncode, each.stderr) for each in done]
+    assert [""] * (ranks - 1) == [each.stdout for each in done[1:]]
+    assert verdict["ok"]
     assert ranks == len(verdict["batches_per_rank"])
 
 
-def test_validation_fails_on_every_rank_without_hanging_when_one_meets_damage(tmp_path, home):
+def test_validation_fails_on_every_rank_without_hanging_when_one_meets_damage(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".parquet", count=4)
-    library.open(raw)
+    library.open(raw, cache_dir=tmp_path / "home" / ".cache" / "headrace")
     broken = raw / "part-00002.parquet"
     stat = broken.stat()
     broken.write_bytes(bytes(stat.st_size))
     os.utime(broken, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    done = validate("--data", raw, "--batch-size", "8", "--no-shuffle", ranks=2)
+    done = validate(tmp_path, 4, "--data", raw, "--batch-size", "8", "--no-shuffle")
 
-    assert done.returncode == 1, done.stderr
-    assert "part-00002.parquet" in verdict_of(done)["problems"][0]
+    assert not verdict_of(done[0])["ok"]
+    for rank, each in enumerate(done):
+        assert each.returncode == 1
+        assert f"rank {rank} of 4: validation failed: rank " in each.stderr
+        assert "part-00002.parquet" in each.stderr
+
+
+def test_validation_alone_and_its_wrong_commands(out, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    alone = ended(lambda: validate_sharding.main(["--data", str(out), "--split", "train"]), "validate")
+    wrong = ended(lambda: validate_sharding.main(["--data", str(out), "--batch-size", "0"]), "validate")
+    nothing = ended(lambda: validate_sharding.main(["--data", str(out / "none")]), "validate")
+
+    assert (0, True) == (alone.returncode, verdict_of(alone)["ok"])
+    assert 2 == wrong.returncode
+    assert "--batch-size is 0; expected 1 or more" in wrong.stderr
+    assert 1 == nothing.returncode
+    assert "rank 0 of 1: validation failed: rank 0:" in nothing.stderr
+
+
+def test_a_backend_that_cannot_be_is_refused_before_anyone_waits_for_it():
+    assert "gloo" == validate_sharding.choose_backend("auto", local_ranks=2, devices=1)
+    assert "nccl" == validate_sharding.choose_backend("auto", local_ranks=2, devices=2)
+    assert "gloo" == validate_sharding.choose_backend("gloo", local_ranks=2, devices=2)
+    with pytest.raises(SettingsError, match="0 CUDA devices for 4 local ranks.*use --backend gloo"):
+        validate_sharding.choose_backend("nccl", local_ranks=4, devices=0)
+
+
+def test_plans_of_whole_shards_and_of_parts_of_epochs(out):
+    shards = json_of("plan", out, *SPLIT, "--distribution", "by_size")
+    part = json_of("plan", out, *SPLIT, "--samples-per-epoch", "40")
+
+    assert shards["ok"]
+    assert ("by_size", 1.0) == (shards["distribution"], shards["read_amplification"])
+    assert part["ok"]
+    assert (40, 20, 3) == (part["epoch_rows"], part["rows_per_rank"]["max"], part["steps_per_rank"])
+
+
+def test_a_saved_state_is_streamed_on(out, tmp_path):
+    loader = library.open(out).stream("train", batch_size=8, seed=3, shuffle=True, batch_format="numpy", lanes=4)
+    batches = iter(loader)
+    next(batches)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    options = ("--state", tmp_path / "state.json")
+    record = json_of("stream", out, "--split", "train", "--batch-size", "8", "--seed", "3", *options)
+
+    assert record["rows"] == loader.index.total_rows - 8

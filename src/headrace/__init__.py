@@ -28,23 +28,35 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
+    from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
     from headrace.stream.audit import Audit, AuditReport, audit
+    from headrace.stream.blend import Blend, blend
     from headrace.stream.dataset import Dataset
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
     from headrace.stream.options import StreamOptions
     from headrace.stream.torch import StreamingDataset
+    from headrace.tabular.dataset import PipelineIterableDataset
+    from headrace.tabular.distribution import verify_no_shard_overlap
+    from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Audit": "headrace.stream.audit",
+    "ColumnProcessor": "headrace.tabular.processors",
+    "FunctionProcessor": "headrace.tabular.processors",
+    "PipelineIterableDataset": "headrace.tabular.dataset",
+    "Processor": "headrace.tabular.processors",
+    "verify_no_shard_overlap": "headrace.tabular.distribution",
     "AuditReport": "headrace.stream.audit",
     "audit": "headrace.stream.audit",
+    "Blend": "headrace.stream.blend",
+    "blend": "headrace.stream.blend",
     "Dataset": "headrace.stream.dataset",
     "CorruptShard": "headrace.errors",
     "HeadraceError": "headrace.errors",
@@ -52,6 +64,7 @@ _WHERE = {
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
     "Prepared": "headrace.run.prepare",
+    "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
@@ -64,19 +77,26 @@ _WHERE = {
     "collect": "headrace.run.collect",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
+    "rewrite": "headrace.recipes.rewrite.config",
     "verify": "headrace.recipes.verify",
 }
 
 __all__ = [
     "Audit",
     "AuditReport",
+    "Blend",
+    "ColumnProcessor",
     "CorruptShard",
     "Dataset",
+    "FunctionProcessor",
     "HeadraceError",
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PipelineIterableDataset",
     "Prepared",
+    "Processor",
+    "Rewrite",
     "RunBusy",
     "SettingsError",
     "StoreError",
@@ -87,10 +107,13 @@ __all__ = [
     "TemporalSplit",
     "Verdict",
     "audit",
+    "blend",
     "collect",
     "open",
     "prepare",
+    "rewrite",
     "verify",
+    "verify_no_shard_overlap",
 ]
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from headrace.errors import SettingsError
+
+
+def _as_tuple(value: object) -> object:
+    if isinstance(value, str | Path):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_tuple)]
 
 
 class Settings(BaseModel):

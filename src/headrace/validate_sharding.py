@@ -3,8 +3,10 @@
     torchrun --nproc-per-node 4 -m headrace.validate_sharding --data out --split train
 
 Every row is numbered as it is read, so the proof needs no key column. Ranks count what they received, exchange it, and
-all come to the same verdict: exit 0 if every row came once and all ranks took equal steps, else 1. The process group is
-nccl where every local rank has a CUDA device, else gloo; without torchrun the one process is validated alone.
+all come to the same verdict: exit 0 if every row came once and all ranks took equal steps, 1 if not or if a rank
+failed, 2 if the command was wrong. Rank 0 prints the counts as one JSON object; each rank says on stderr what is not in
+order. The process group is nccl where every local rank has a CUDA device, else gloo, or as --backend says; without
+torchrun the one process is validated alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,8 +24,8 @@ import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import HeadraceError, MissingExtra
-from headrace.stream.audit import Audit, audit
+from headrace.errors import HeadraceError, MissingExtra, SettingsError
+from headrace.stream.audit import Audit, AuditReport, audit
 from headrace.stream.dataset import open_dataset
 from headrace.stream.options import VALID, StreamOptions
 
@@ -56,43 +58,105 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-shuffle", action="store_true", help="files in order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epoch", type=int, default=0)
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "nccl", "gloo"),
+        default="auto",
+        help="of the process group; auto: nccl where every local rank has a CUDA device, else gloo",
+    )
     asked = parser.parse_args(arguments)
+    for name, least in (("batch_size", 1), ("workers", 0), ("epoch", 0)):
+        if getattr(asked, name) < least:
+            flag = "--" + name.replace("_", "-")
+            parser.error(f"{flag} is {getattr(asked, name)}; expected {least} or more")
     try:
         import torch
     except ImportError:
-        print(f"error: {MissingExtra('torch', 'torch')}", file=sys.stderr)  # noqa: T201 - a command prints
-        return MissingExtra.exit_code
+        return _refuse(MissingExtra("torch", "torch"))
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if "WORLD_SIZE" not in os.environ:
-        return _validate(asked, rank, world_size)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= local
-    if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    torch.distributed.init_process_group("nccl" if cuda else "gloo")
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     try:
-        return _validate(asked, rank, world_size)
+        backend = choose_backend(asked.backend, local_ranks=local, devices=devices)
+    except SettingsError as error:
+        return _refuse(error)
+    if "WORLD_SIZE" not in os.environ:
+        return validate(lambda: _loader(asked), rank=rank, world_size=world_size)
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.distributed.init_process_group(backend)
+    try:
+        code = validate(lambda: _loader(asked), rank=rank, world_size=world_size)
+        torch.distributed.barrier()  # a rank that leaves first can break what the others are still saying
     finally:
         torch.distributed.destroy_process_group()
+    return code
 
 
-def _validate(asked: argparse.Namespace, rank: int, world_size: int) -> int:
+def choose_backend(asked: str, *, local_ranks: int, devices: int) -> str:
+    """The backend of the process group. Raises `SettingsError` if nccl lacks a CUDA device for each local rank."""
+    if asked == "auto":
+        return "nccl" if devices >= local_ranks else "gloo"
+    if asked == "nccl" and devices < local_ranks:
+        raise SettingsError(
+            f"--backend nccl: this node has {devices} CUDA devices for {local_ranks} local ranks, and nccl needs one"
+            " for each; use --backend gloo, which proves the same, or start fewer ranks on a node"
+        )
+    return asked
+
+
+def validate(load: Callable[[], tuple[Audit, int]], *, rank: int, world_size: int) -> int:
+    """Take all batches of this rank and judge with all others; the exit code, the same on every rank.
+
+    load: gives this rank's audited loader and the rows there should be; called once. Whatever it or the loader raises
+    is told to all ranks, so that none waits for one that failed. Every rank of the process group must call it.
+    """
     watched: Audit | None = None
     total, problem = 0, None
     try:
-        watched, total = _loader(asked)
+        watched, total = load()
         for _ in watched:
             pass
     except HeadraceError as error:
         problem = f"rank {rank}: {error}"
+    except Exception as error:  # noqa: BLE001 - said by every rank, whatever it is; the others would wait for this one
+        problem = f"rank {rank}: {type(error).__name__}: {error}"
     problems = [each for each in _gather(problem, world_size) if each is not None]
+    place = f"rank {rank} of {world_size}"
     if problems or watched is None:
         _say(rank, {"ok": False, "problems": problems})
-        return 1
+        return _judge(place, problems)
     report = watched.report()
-    verdict = report.ok and report.missing == 0
-    _say(rank, {"ok": verdict, "expected_rows": total, "equal_steps": report.equal_steps, **asdict(report)})
-    return 0 if verdict else 1
+    problems = _problems(report, total)
+    counts = {"expected_rows": total, "equal_steps": report.equal_steps, **asdict(report)}
+    _say(rank, {"ok": not problems, **counts, "problems": problems})
+    return _judge(place, problems)
+
+
+def _problems(report: AuditReport, total: int) -> list[str]:
+    """What is not in order, in words."""
+    found = []
+    if report.duplicates:
+        examples = f", for example rows {list(report.examples)}" if report.examples else ""
+        found.append(f"{report.duplicates} of {report.rows} rows came more than once{examples}")
+    if report.missing:
+        found.append(f"{report.missing} of {total} rows did not come")
+    if report.unexpected:
+        found.append(f"{report.unexpected} rows came that the split does not have")
+    if not report.equal_steps:
+        found.append(f"ranks took different numbers of steps: {list(report.batches_per_rank)}")
+    return found
+
+
+def _judge(place: str, problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(f"{place}: validation failed: {problem}", file=sys.stderr)  # noqa: T201 - a command prints
+    return 1 if problems else 0
+
+
+def _refuse(error: HeadraceError) -> int:
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+    return error.exit_code
 
 
 def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
@@ -128,7 +192,7 @@ def _gather(value: Any, world_size: int) -> list[Any]:
 
 def _say(rank: int, record: dict[str, Any]) -> None:
     if rank == 0:
-        print(json.dumps(record))  # noqa: T201 - a command prints
+        print(json.dumps(record), flush=True)  # noqa: T201 - a command prints
 
 
 if __name__ == "__main__":

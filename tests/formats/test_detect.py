@@ -106,7 +106,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "data.txt"
     path.write_bytes(TEXT)
 
-    with pytest.raises(InputError, match=r"cannot tell the format.*\.csv, \.tsv, \.jsonl, \.json or \.parquet"):
+    with pytest.raises(
+        InputError, match=r"cannot tell the format.*\.csv, \.tsv, \.jsonl, \.json, \.parquet or \.arrow"
+    ):
         detect(path)
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of the Lightning tests run; imported by name, so that spawn finds it."""
+"""What the ranks of the Lightning tests run; imported by name, so that a child finds it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from torch.utils.data import DataLoader
 
-from headrace.stream.lightning import HeadraceDataModule
+import headrace
+from headrace.stream.lightning import EpochCallback, HeadraceDataModule
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 
@@ -57,20 +59,47 @@ def fit(path, *, epochs, folder=None, every=None, ckpt_path=None, max_steps=-1, 
     return model
 
 
-def on_rank(rank: int, world_size: int, port: int, path: str, folder: str, jobs: list[dict]) -> None:
-    """One rank under Trainer(strategy="ddp"): every job is a fit, its record goes to a file."""
+def fit_foreign_loader(path, *, epochs, use_distributed_sampler, num_workers=0):
+    """A Recorder fitted on a plain DataLoader over a stream; Lightning may or may not put samplers into loaders."""
+    stream = headrace.open(path).torch_dataset(
+        "train", batch_size=16, num_workers=num_workers, shuffle=True, columns=["row", "x", "y"]
+    )
+    model = Recorder()
+    loader = DataLoader(stream, batch_size=None, num_workers=num_workers)
+    options = {**QUIET, **_on_ranks(), "use_distributed_sampler": use_distributed_sampler}
+    engine = Trainer(max_epochs=epochs, callbacks=[EpochCallback(stream)], enable_checkpointing=False, **options)
+    engine.fit(model, loader)
+    return model
+
+
+def _on_ranks():
+    return {
+        "strategy": "ddp",
+        "devices": int(os.environ["LOCAL_WORLD_SIZE"]),
+        "plugins": [TorchElasticEnvironment()],
+    }
+
+
+def on_rank(rank: int, path: str, folder: str, groups: list[tuple[str, int, int, dict[str, dict]]]) -> None:
+    """One process: every group it belongs to, one after another, as torchrun starts it; all jobs there are fits."""
     warnings.simplefilter("ignore")
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ.update({name: str(value) for name, value in names.items()})
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "headrace"})
     torch.set_num_threads(1)
-    out = []
-    for job in jobs:
-        trainer = {"strategy": "ddp", "devices": world_size, "plugins": [TorchElasticEnvironment()]}
-        model = fit(path, folder=folder, trainer=trainer, **job)
-        out.append({"seen": model.seen, "validated": model.validated})
+    record = {}
+    for name, world_size, port, jobs in groups:
+        if rank >= world_size:
+            continue
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        os.environ.update({each: str(value) for each, value in names.items()})
+        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "headrace"})
+        record[name] = {}
+        for title, job in jobs.items():
+            if "use_distributed_sampler" in job:
+                model = fit_foreign_loader(path, **job)
+            else:
+                model = fit(path, folder=folder, **{**job, "trainer": {**_on_ranks(), **job.get("trainer", {})}})
+            record[name][title] = {"seen": model.seen, "validated": model.validated}
+            torch.distributed.barrier()
+        del model
         torch.distributed.barrier()
-    Path(folder, f"world-{world_size}-rank-{rank}.json").write_text(json.dumps(out))
-    del model
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+        torch.distributed.destroy_process_group()
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 from torch_cases import audit_on_rank
 
@@ -113,12 +114,12 @@ def test_what_is_no_key_is_refused(batch, key, message):
         report_of([batch], key=key)
 
 
-@pytest.mark.parametrize("fault", ["none", "twice", "steps"])
-def test_all_ranks_reach_the_same_verdict(fault, tmp_path: Path):
-    torch.multiprocessing.spawn(audit_on_rank, (2, str(tmp_path), fault), nprocs=2)
-    verdicts = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+def test_all_ranks_reach_the_same_verdict(tmp_path: Path):
+    run_ranks(audit_on_rank, 3, 3, str(tmp_path), ["none", "twice", "steps"])
+    verdicts = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(3)]
 
-    assert verdicts[0] == verdicts[1]
-    assert (fault == "none") == verdicts[0]["ok"]
-    assert (fault == "twice") == bool(verdicts[0]["duplicates"])
-    assert (fault != "steps") == (len(set(verdicts[0]["batches"])) == 1)
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+    for fault, verdict in verdicts[0].items():
+        assert (fault == "none") == verdict["ok"]
+        assert (fault == "twice") == bool(verdict["duplicates"])
+        assert (fault != "steps") == (len(set(verdict["batches"])) == 1)

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import InputError
 from headrace.stream.batch import make_batch
-from headrace.stream.columns import cut, gather, join
+from headrace.stream.columns import cut, from_table, gather, join
 
 DAY, NOON = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 VALUES = {
@@ -34,7 +34,8 @@ PYTHON = TABLE.to_pydict()
 def gathered(table, index, *, arrow=False, pieces=2):
     middle = table.num_rows // pieces
     parts = [table.slice(0, middle), table.slice(middle)]
-    return gather(parts, np.array(index), arrow=arrow, where=lambda piece: f"piece {piece}")
+    decoded = [from_table(part, arrow=arrow, where=f"piece {number}") for number, part in enumerate(parts)]
+    return gather(decoded, np.array(index))
 
 
 def plain(value):
@@ -52,7 +53,7 @@ def test_every_type_comes_back_in_the_order_asked_for(name, batch_format):
     index = [2, 0, 1, 0]
     columns = gathered(TABLE.select([name]), index, arrow=batch_format == "arrow")
 
-    batch = make_batch(join([cut(columns, 0, 3), cut(columns, 3, 4)]), None, batch_format)
+    batch = make_batch(join([cut(columns, 0, 3), cut(columns, 3, 4)]), batch_format)
 
     expected = [PYTHON[name][row] for row in index]
     if name == "day" and batch_format == "torch":
@@ -79,7 +80,7 @@ def test_a_batch_may_be_written_to(batch_format):
     names = ["int", "float", "flag", "pair", "list"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        batch = make_batch(gathered(TABLE.select(names), [0, 2]), np.array([True, False]), batch_format)
+        batch = make_batch({**gathered(TABLE.select(names), [0, 2]), "valid": np.array([True, False])}, batch_format)
     for name in ("int", "float", "flag", "pair", "valid"):
         batch[name][0] = 0
     batch["list"][0][0] = 9
@@ -108,19 +109,20 @@ def test_nulls_that_numpy_cannot_hold_name_place_and_remedy(values):
 def test_a_missing_moment_is_nat_in_numpy_and_an_error_in_torch():
     columns = gathered(pa.table({"t": pa.array([1, None], pa.timestamp("s"))}), [1, 0])
 
-    assert np.isnat(make_batch(columns, None, "numpy")["t"]).tolist() == [True, False]
+    assert np.isnat(make_batch(columns, "numpy")["t"]).tolist() == [True, False]
     with pytest.raises(InputError, match="column t: 1 nulls"):
-        make_batch(columns, None, "torch")
+        make_batch(columns, "torch")
 
 
 def test_a_null_inside_an_integer_list_is_an_error_naming_the_column():
-    columns = gathered(pa.table({"ids": pa.array([[1, None], [2]])}), [0, 1])
+    table = pa.table({"ids": pa.array([[1, None], [2]])})
 
-    with pytest.raises(InputError, match="column ids: 1 nulls inside lists"):
-        make_batch(columns, None, "numpy")
+    with pytest.raises(InputError, match="piece 0: column ids: 1 nulls inside lists"):
+        gathered(table, [0, 1])
+    assert gathered(table, [0], arrow=True)["ids"].to_pylist() == [[1, None]]
 
 
 def test_arrow_batches_carry_the_mask_as_a_column():
-    batch = make_batch(gathered(TABLE, [0, 1], arrow=True), np.array([True, False]), "arrow")
+    batch = make_batch({**gathered(TABLE, [0, 1], arrow=True), "valid": np.array([True, False])}, "arrow")
 
     assert batch["valid"].to_pylist() == [True, False]

@@ -1,5 +1,6 @@
 """Under a real Lightning trainer: epochs by themselves, positions in checkpoints, the rest of an epoch on other ranks."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -7,8 +8,8 @@ import sys
 from itertools import chain
 
 import pytest
-import torch
 from prepared import prepare_dataset, rows_of
+from rank_processes import run_ranks
 
 pytest.importorskip("lightning", reason="needs lightning")
 
@@ -101,31 +102,76 @@ def test_a_stop_between_two_workers_leaves_each_row_once(path, tmp_path):
     assert train == sorted(flat(resumed.seen[1]))
 
 
-def spawn(world_size, path, folder, jobs):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(on_rank, (world_size, port, str(path), str(folder), jobs), nprocs=world_size)
-    ranks = [json.loads((folder / f"world-{world_size}-rank-{rank}.json").read_text()) for rank in range(world_size)]
-    return [list(parts) for parts in zip(*ranks, strict=True)]  # [job][rank]
+def fit_groups(path, folder, groups):
+    """What each rank recorded: [group][job] is a list over ranks. The same processes form one group after another."""
+    with contextlib.ExitStack() as free:
+        sockets = [free.enter_context(socket.socket()) for _ in groups]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    asked = [(name, size, port, jobs) for (name, size, jobs), port in zip(groups, ports, strict=True)]
+    processes = max(size for _, size, _ in groups)
+    run_ranks(on_rank, processes, str(path), str(folder), asked)
+    records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(processes)]
+    return {
+        name: {title: [record[name][title] for record in records[:size]] for title in jobs}
+        for name, size, jobs in groups
+    }
 
 
-def test_two_ddp_ranks_take_equal_steps_and_three_resume_them(path, tmp_path):
-    again = {"epochs": 2, "ckpt_path": str(tmp_path / "step=5.ckpt")}
-    whole, same = spawn(2, path, tmp_path, [{"epochs": 2, "every": 5}, again])
-    (other,) = spawn(3, path, tmp_path, [{**again, "batch_size": 9, "num_workers": 1}])
-    train, val = rows_of(path, "train"), rows_of(path, "val")
-    before = [batch for rank in whole for batch in rank["seen"]["0"][:5]]
+def rows_on(ranks, epoch, *, steps=slice(None)):
+    return [row for rank in ranks for row in flat(rank["seen"][epoch][steps])]
 
+
+def check_epochs(ranks, train):
+    """Every row once per epoch, in equal steps, in an order of its own."""
     for epoch in ("0", "1"):
-        assert len({len(rank["seen"][epoch]) for rank in whole}) == 1
-        assert train == sorted(row for rank in whole for row in flat(rank["seen"][epoch]))
+        assert len({len(rank["seen"][epoch]) for rank in ranks}) == 1
+        assert train == sorted(rows_on(ranks, epoch))
+    assert rows_on(ranks, "0") != rows_on(ranks, "1")
+
+
+def check_rest(before, after, train, *, stop):
+    """The rest of the first epoch, then a whole one."""
+    assert train == sorted(rows_on(before, "0", steps=slice(stop)) + rows_on(after, "0"))
+    assert train == sorted(rows_on(after, "1"))
+    for epoch in ("0", "1"):
+        assert len({len(rank["seen"][epoch]) for rank in after}) == 1
+
+
+def test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them(path, tmp_path):
+    again = {"epochs": 2, "ckpt_path": str(tmp_path / "step=5.ckpt")}
+    four = {"epochs": 2, "batch_size": 7, "num_workers": 1, "every": 3}
+    sampler = {"epochs": 2, "use_distributed_sampler": True}
+    groups = [
+        (
+            "two",
+            2,
+            {
+                "whole": {"epochs": 2, "every": 5},
+                "same": again,
+                "sampler": sampler,
+                "no sampler": {**sampler, "use_distributed_sampler": False, "num_workers": 2},
+            },
+        ),
+        ("three", 3, {"of two": {**again, "batch_size": 9, "num_workers": 1}}),
+        ("four", 4, {"of two": {**again, "batch_size": 5}, "whole": four}),
+        ("back", 2, {"of four": {"epochs": 2, "ckpt_path": str(tmp_path / "step=3.ckpt"), "batch_size": 11}}),
+    ]
+    runs = fit_groups(path, tmp_path, groups)
+    train, val = rows_of(path, "train"), rows_of(path, "val")
+    whole, same = runs["two"]["whole"], runs["two"]["same"]
+
+    for ranks in (whole, runs["four"]["whole"], runs["two"]["sampler"], runs["two"]["no sampler"]):
+        check_epochs(ranks, train)
     for old, new in zip(whole, same, strict=True):
         assert {"0": old["seen"]["0"][5:], "1": old["seen"]["1"]} == new["seen"]
-    assert train == sorted(flat(before) + [row for rank in other for row in flat(rank["seen"]["0"])])
-    assert train == sorted(row for rank in other for row in flat(rank["seen"]["1"]))
-    assert len({len(rank["seen"]["1"]) for rank in other}) == 1
-    assert val == sorted(row for rank in other for row in rank["validated"][-1])
+    check_rest(whole, runs["three"]["of two"], train, stop=5)
+    check_rest(whole, runs["four"]["of two"], train, stop=5)
+    check_rest(runs["four"]["whole"], runs["back"]["of four"], train, stop=3)
+    for ranks in (runs["three"]["of two"], runs["four"]["whole"]):
+        assert val == sorted(row for rank in ranks for row in rank["validated"][-1])
+    assert [rank["seen"] for rank in whole] == [rank["seen"] for rank in runs["two"]["sampler"]]
 
 
 @pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")  # true there, and exact

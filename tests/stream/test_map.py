@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+import rank_processes  # noqa: F401 - its server starts workers that are no forks at once
 import torch
 from stream_cases import Numbers, index_of, write_split
 from torch.utils.data import DataLoader, DistributedSampler
@@ -51,7 +52,7 @@ def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
 
 
 @pytest.mark.parametrize("collate", [None, columns_of])
-@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver"])
 def test_under_a_distributed_sampler_every_row_is_delivered_once(method, collate):
     received = []
     for rank in range(2):

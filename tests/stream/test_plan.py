@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.stream.plan import choose_lanes, choose_window_rows, estimate_block_bytes, make_plan
-from headrace.stream.reader import plan_pools
+from headrace.stream.pools import plan_pools
 from headrace.stream.share import advance
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
@@ -82,8 +82,8 @@ def test_windows_of_all_lanes_of_a_consumer_hold_the_rows_asked_for():
     few_bytes = {"row_bytes": 100, "memory_bytes": 1 << 30}
 
     assert choose_window_rows(2, 32, shuffle_rows=1600, **few_bytes) == 100
-    assert choose_window_rows(1, 16, shuffle_rows=None, **few_bytes) == (1 << 18) // 16
-    assert choose_window_rows(1, 1, shuffle_rows=None, row_bytes=1 << 20, memory_bytes=1 << 30) == 256
+    assert choose_window_rows(1, 16, shuffle_rows=None, row_bytes=10, memory_bytes=1 << 30) == (1 << 18) // 16
+    assert choose_window_rows(1, 1, shuffle_rows=None, row_bytes=1 << 20, memory_bytes=1 << 30) == 16
     assert choose_window_rows(1, 64, shuffle_rows=3, **few_bytes) == 1
 
 

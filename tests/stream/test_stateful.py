@@ -4,6 +4,7 @@ import json
 from itertools import chain
 
 import pytest
+from rank_processes import run_ranks
 from stream_cases import ranks
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
@@ -11,7 +12,10 @@ from headrace.errors import StreamError
 from headrace.stream.stateful import stream_state
 from headrace.stream.topology import Topology
 
-StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata").StatefulDataLoader
+pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+from stateful_cases import deliver_on_rank
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
@@ -55,9 +59,9 @@ def test_resume_on_the_same_workers_equals_uninterrupted(num_workers, stop):
     assert second.epoch == 2
 
 
-def test_a_second_stop_after_a_resume_and_spawned_workers():
-    received, saved = take(stateful(dataset_of(2, topology=ALONE), method="spawn"), 5)
-    loader = stateful(dataset_of(2, topology=ALONE), method="spawn")
+def test_a_second_stop_after_a_resume_and_workers_that_are_no_forks():
+    received, saved = take(stateful(dataset_of(2, topology=ALONE), method="forkserver"), 5)
+    loader = stateful(dataset_of(2, topology=ALONE), method="forkserver")
     loader.load_state_dict(saved)
     more, saved = take(loader, 4)
     loader = stateful(dataset_of(2, topology=ALONE))
@@ -134,3 +138,24 @@ def test_states_that_the_parent_cannot_know_are_errors():
         dataset.state_after(1)
     with pytest.raises(StreamError, match="no state of a headrace stream"):
         stream_state({"other": {"key": 1}})
+
+
+def run_worlds(folder, world_sizes, num_workers):
+    run_ranks(deliver_on_rank, max(world_sizes), str(folder), num_workers)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ranks(tmp_path, num_workers):
+    records = run_worlds(tmp_path, (2, 3), num_workers)
+    two, three = [record["2"] for record in records[:2]], [record["3"] for record in records]
+
+    def rows(*parts):
+        return sorted(chain.from_iterable(chain.from_iterable(parts)))
+
+    assert list(range(TOTAL)) == rows(*(rank["whole"] for rank in two))
+    assert len({len(rank["whole"]) for rank in two}) == 1
+    for rank in two:
+        assert rank["whole"] == rank["before"] + rank["rest"]
+    assert list(range(TOTAL)) == rows(*(rank["before"] for rank in two), *(rank["of two"] for rank in three))
+    assert len({len(rank["of two"]) for rank in three}) == 1

@@ -1,4 +1,4 @@
-"""What the ranks of the distributed training tests run: plain torch over gloo; imported by name, so that spawn finds it."""
+"""What the ranks of the distributed training tests run: plain torch over gloo; imported by name, so that a child finds it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from pure_order import batches_of_rank
+from rank_processes import process_group
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
-from torch_cases import dataset_of, real_rows
+from torch_cases import dataset_of, loader_of, real_rows
 
 ROWS = (40, 3, 71, 1, 90, 17, 28)  # seven uneven shards
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+SCATTER = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 class Net(torch.nn.Module):
@@ -28,28 +32,33 @@ class Net(torch.nn.Module):
         return self.second(torch.relu(self.first(bits)))[:, 0]
 
 
-def wrapped(kind):
-    """A model for data-parallel training; "fsdp" shards its parameters over the ranks."""
+def wrapped(kind, weights):
+    """A model for data-parallel training; "fsdp" shards its parameters over the ranks. weights: rank 0's, to begin with."""
     torch.manual_seed(0)
     model = Net()
     if kind == "ddp":
+        if weights is not None:
+            model.load_state_dict(weights)
         return DistributedDataParallel(model)
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in (model.first, model.second):
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if weights is not None:
+        set_model_state_dict(model, weights, options=SCATTER)
+    return model
 
 
-def train(model, dataset, *, epochs, stop=None):
-    """Real rows of every step by epoch; stop: (epoch, batches) after which to stop, and the state there."""
+def weights_of(model):
+    """All weights as they are now, on rank 0; nothing elsewhere."""
+    return {name: value.clone() for name, value in get_model_state_dict(model, options=WHOLE).items()}
+
+
+def train(model, dataset, *, epochs, stop=None, method="fork"):
+    """Real rows of every step by epoch; stop: (epoch, batches) after which a checkpoint is taken, and what it holds."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(
-        dataset,
-        batch_size=None,
-        num_workers=dataset.num_workers,
-        multiprocessing_context="fork" if dataset.num_workers else None,
-    )
-    seen, states = {}, None
+    loader = loader_of(dataset, method=method, persistent=bool(dataset.num_workers))
+    seen, checkpoint = {}, None
     for epoch in epochs:
         dataset.set_epoch(epoch)
         seen[epoch] = []
@@ -63,32 +72,46 @@ def train(model, dataset, *, epochs, stop=None):
             optimizer.step()
             seen[epoch].append(real_rows(batch))
             if (epoch, step) == stop:
-                states = dataset.state_after(step)
-    return seen, states
+                checkpoint = {"stream": dataset.state_after(step), "model": weights_of(model)}
+    return seen, checkpoint
 
 
-def train_on_rank(rank: int, world_size: int, folder: str, jobs: list[dict]) -> None:
-    """One rank: every job is a training from a state or from nothing; what it received goes to a file."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    store = f"file://{folder}/group-{world_size}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    out = []
-    for job in jobs:
-        dataset = dataset_of(job["workers"], rows=ROWS, batch_size=job["batch_size"])
-        if "state" in job:
-            dataset.load_state_dict(json.loads(Path(folder, job["state"]).read_text()))
-        model = wrapped(job["model"])
-        stop = tuple(job["stop"]) if "stop" in job else None
-        seen, state = train(model, dataset, epochs=job["epochs"], stop=stop)
+def run_job(job, rank, folder):
+    """One training from a checkpoint or from nothing, on this rank of the present group; what it received."""
+    world_size = dist.get_world_size()
+    settings = {"batch_size": job["batch_size"], "remainder": job.get("remainder")}
+    dataset = dataset_of(job["workers"], rows=ROWS, **settings)
+    saved = torch.load(Path(folder, job["resume"])) if "resume" in job else {"model": None}
+    if "stream" in saved:
+        dataset.load_state_dict(json.loads(json.dumps(saved["stream"])))
+    dataset.set_epoch(job["epochs"][0])
+    planned = batches_of_rank(dataset.plan(), dataset.index, rank)
+    model = wrapped(job["model"], saved["model"])
+    stop = tuple(job["stop"]) if "stop" in job else None
+    seen, checkpoint = train(model, dataset, epochs=job["epochs"], stop=stop)
+    if checkpoint is not None:
         states = [None] * world_size
-        dist.all_gather_object(states, state)
-        assert states == [state] * world_size, "the state is the same on every rank"
-        if state is not None and rank == 0:
-            Path(folder, job["save"]).write_text(json.dumps(state))
-        out.append({"seen": seen, "len": len(dataset)})
-        dist.barrier()
-        del model
-    Path(folder, f"world-{world_size}-rank-{rank}.json").write_text(json.dumps(out))
-    dist.barrier()  # gloo's threads sometimes abort a process that leaves the group while others still talk to it
-    dist.destroy_process_group()
+        dist.all_gather_object(states, checkpoint["stream"])
+        assert states == [checkpoint["stream"]] * world_size, "the state is the same on every rank"
+        if rank == 0:
+            torch.save(checkpoint, Path(folder, job["save"]))
+    weights = weights_of(model)
+    dist.barrier()  # and the checkpoint is there for whoever resumes it
+    del model  # gloo aborts at exit while a DDP model lives
+    return {
+        "seen": seen,
+        "planned": planned,
+        "len": len(dataset),
+        "weights": [value.flatten().tolist() for value in weights.values()],
+    }
+
+
+def train_on_rank(rank: int, folder: str, groups: list[tuple[str, int, dict[str, dict]]]) -> None:
+    """One process: every group it belongs to, one after another, and all jobs there. Its record goes to a file."""
+    warnings.simplefilter("ignore")
+    record = {}
+    for name, world_size, jobs in groups:
+        if rank < world_size:
+            with process_group(rank, world_size, folder, name):
+                record[name] = {title: run_job(job, rank, folder) for title, job in jobs.items()}
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))

@@ -26,8 +26,8 @@ def run(
     """
     record = _read_config(config)
     name = record.pop("recipe", None)
-    if name != "temporal_split":
-        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split")
+    if name not in ("temporal_split", "rewrite"):
+        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split, rewrite")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -35,9 +35,11 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
+    from headrace.recipes.rewrite.config import Rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
 
-    execute(TemporalSplit(**record), Path(target), count, "json" if as_json else "text")
+    recipe = (Rewrite if name == "rewrite" else TemporalSplit)(**record)
+    execute(recipe, Path(target), count, "json" if as_json else "text")
 
 
 def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
@@ -57,7 +59,7 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     print_manifest(console, prepared.manifest)
     if prepared.how == "reused":
         console.print(
-            "[green]reused[/green]: this split was made before from the same files and settings; nothing was computed"
+            "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
         )
     console.print(
         f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",

@@ -20,7 +20,13 @@ from rich.text import Text
 
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
 
-_TITLES = {"scan": "find entities and dates", "split": "write splits", "join": "join files"}
+_TITLES = {
+    "scan": "find entities and dates",
+    "split": "write splits",
+    "join": "join files",
+    "nulls": "find nulls",
+    "rewrite": "rewrite shards",
+}
 
 
 class _RateColumn(TextColumn):

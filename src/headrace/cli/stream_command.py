@@ -9,11 +9,26 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.stream_commands import BatchSize, Json, Ranks, Seed, Shuffle, Source, Split, Workers
+from headrace.cli.opening import open_source
+from headrace.cli.stream_commands import (
+    BatchSize,
+    Distribution,
+    Json,
+    Ranks,
+    Samples,
+    Seed,
+    Shuffle,
+    Source,
+    Split,
+    Workers,
+    read_state,
+)
+from headrace.cli.text_columns import CacheDir, NullValues, Types
 
 if TYPE_CHECKING:
     from threading import Barrier
@@ -44,7 +59,15 @@ class _Work:
     batch_size: int
     shuffle: bool
     seed: int
+    samples_per_epoch: int | None
+    distribution: str
+    on_topology_change: str
+    state: dict[str, Any] | None
     limit_s: float | None
+    batch_format: str | None
+    types: list[str] | None
+    null_values: list[str] | None
+    cache_dir: Path | None
 
 
 def stream(
@@ -55,10 +78,21 @@ def stream(
     batch_size: BatchSize = 1024,
     shuffle: Shuffle = True,
     seed: Seed = 0,
+    samples_per_epoch: Samples = None,
+    distribution: Distribution = "balanced",
+    on_topology_change: Annotated[str, typer.Option(help="keep or relane, with --state of other ranks.")] = "keep",
+    state: Annotated[Path | None, typer.Option(help="JSON file of a state to continue from.")] = None,
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None,
+    batch_format: Annotated[
+        str | None,
+        typer.Option(help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy."),
+    ] = None,
+    types: Types = None,
+    null_values: NullValues = None,
+    cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
-    """Stream one epoch and say how fast it was: rows/s, MB/s, time to the first batch.
+    """Stream one epoch, or the rest of one, and say how fast it was: rows/s, MB/s, time to the first batch.
 
     Each of several ranks is a process of its own; workers are DataLoader workers and need torch. Rates are measured
     from the first batch on; MB are decoded bytes as the index estimates them.
@@ -73,8 +107,18 @@ def stream(
         batch_size=batch_size,
         shuffle=shuffle,
         seed=seed,
+        samples_per_epoch=samples_per_epoch,
+        distribution=distribution,
+        on_topology_change=on_topology_change,
+        state=None if state is None else read_state(state),
         limit_s=limit_s,
+        batch_format=batch_format,
+        types=types,
+        null_values=null_values,
+        cache_dir=cache_dir,
     )
+    if ranks > 1:  # the index is made once, before the ranks need it
+        open_source(path, types, null_values, cache_dir)
     speeds = [_measure(work, 0)] if ranks == 1 else _measure_ranks(work)
     record: dict[str, Any] = {
         "rows": sum(each.rows for each in speeds),
@@ -99,7 +143,9 @@ def stream(
     console = Console(soft_wrap=not os.isatty(1))
     console.print(table)
     console.print(
-        f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s", highlight=False
+        f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
+        f" first batch after {record['first_batch_s']:.3f} s",
+        highlight=False,
     )
 
 
@@ -153,31 +199,42 @@ def _measure(work: _Work, rank: int) -> Speed:
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     """What a training loop would iterate over, and the decoded bytes of a row."""
-    from headrace.stream.dataset import open_dataset
     from headrace.stream.options import StreamArguments
     from headrace.stream.plan import estimate_block_bytes
     from headrace.stream.topology import Topology
 
-    dataset = open_dataset(work.path)
+    dataset = open_source(work.path, work.types, work.null_values, work.cache_dir)
     index = dataset.split_index(work.split)
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
     topology = Topology(rank=rank, world_size=work.ranks)
-    torch_there = importlib.util.find_spec("torch") is not None
+    usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
     options: StreamArguments = {
         "shuffle": work.shuffle,
         "seed": work.seed,
-        "batch_format": "torch" if torch_there else "numpy",
+        "batch_format": work.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
+        "samples_per_epoch": work.samples_per_epoch,
+        "distribution": work.distribution,  # type: ignore[typeddict-item]  # checked there
+        "on_topology_change": work.on_topology_change,  # type: ignore[typeddict-item]  # checked there
     }
     if not work.workers:
-        return dataset.stream(work.split, batch_size=work.batch_size, topology=topology, **options), row_bytes
+        loader = dataset.stream(work.split, batch_size=work.batch_size, topology=topology, **options)
+        if work.state is not None:
+            loader.load_state_dict(work.state)
+        return loader, row_bytes
     streamed = dataset.torch_dataset(
         work.split, batch_size=work.batch_size, num_workers=work.workers, topology=topology, **options
     )
+    if work.state is not None:
+        streamed.load_state_dict(work.state)
     return streamed.data_loader(), row_bytes
 
 
 def _rows(batch: Any) -> int:
     """Real rows of a batch."""
-    if "valid" in batch:
-        return int(batch["valid"].sum())
-    return len(next(iter(batch.values())))
+    if isinstance(batch, list):
+        return sum(row.get("valid", True) for row in batch)
+    names = getattr(batch, "column_names", None) or list(batch)
+    if "valid" not in names:
+        return len(batch[names[0]])
+    mask = batch["valid"]
+    return int(sum(mask.to_pylist()) if hasattr(mask, "to_pylist") else mask.sum())

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.opening import open_source
+from headrace.cli.text_columns import CacheDir, NullValues, Types
 from headrace.errors import HeadraceError, InputError, SettingsError
 
 if TYPE_CHECKING:
-    from headrace.stream.dataset import Dataset
     from headrace.stream.plan import Plan
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
@@ -28,6 +29,8 @@ Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed o
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
 Epoch = Annotated[int, typer.Option(min=0, help="Which epoch.")]
 Lanes = Annotated[int | None, typer.Option(min=1, help="Lanes; default: as a stream of this topology chooses.")]
+Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
+Distribution = Annotated[str, typer.Option(help="balanced, or whole shards: round_robin, by_size.")]
 ShuffleRows = Annotated[int | None, typer.Option(min=1, help="Rows a reader shuffles among; default: as a stream.")]
 
 
@@ -43,6 +46,11 @@ def plan(
     epoch: Epoch = 0,
     lanes: Lanes = None,
     shuffle_rows: ShuffleRows = None,
+    types: Types = None,
+    null_values: NullValues = None,
+    cache_dir: CacheDir = None,
+    samples_per_epoch: Samples = None,
+    distribution: Distribution = "balanced",
     as_json: Json = False,
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
@@ -55,7 +63,7 @@ def plan(
     from headrace.stream.plan import estimate_peak_bytes
     from headrace.stream.whereabouts import shuffle_quality
 
-    index = _open(path).split_index(split)
+    index = open_source(path, types, null_values, cache_dir).split_index(split)
     found = _plan(
         index,
         ranks=ranks,
@@ -67,13 +75,15 @@ def plan(
         epoch=epoch,
         lanes=lanes,
         shuffle_rows=shuffle_rows,
+        samples_per_epoch=samples_per_epoch,
+        distribution=distribution,
     )
     coverage = found.coverage()
     rows, read = found.rows_per_consumer, found.bytes_per_consumer
     per_rank = rows.reshape(-1, ranks).sum(axis=0), read.reshape(-1, ranks).sum(axis=0)
     amplified = found.read_amplification
     steps = {found.share(rank=rank, worker=worker).steps for rank in range(ranks) for worker in range(max(1, workers))}
-    delivered = coverage.delivered_rows + coverage.dropped_rows == index.total_rows
+    delivered = coverage.delivered_rows + coverage.dropped_rows == found.order.rows
     record: dict[str, Any] = {
         "split": index.split,
         "rows": index.total_rows,
@@ -83,6 +93,8 @@ def plan(
         "workers": workers,
         "batch_size": batch_size,
         "remainder": found.remainder,
+        "distribution": distribution,
+        "epoch_rows": found.order.rows,
         "lanes": found.order.lanes,
         "window_rows": found.order.window_rows,
         "steps_per_rank": found.steps_per_rank,
@@ -115,6 +127,9 @@ def peek(
     path: Source,
     split: Split = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 10,
+    types: Types = None,
+    null_values: NullValues = None,
+    cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
@@ -125,7 +140,7 @@ def peek(
 
     from headrace.formats.schema import describe
 
-    dataset = _open(path)
+    dataset = open_source(path, types, null_values, cache_dir)
     index = dataset.split_index(split)
     read = dataset.block_reader(split)
     tables, left = [index.schema.empty_table()], rows
@@ -164,6 +179,11 @@ def where(
     epoch: Epoch = 0,
     lanes: Lanes = None,
     shuffle_rows: ShuffleRows = None,
+    types: Types = None,
+    null_values: NullValues = None,
+    cache_dir: CacheDir = None,
+    samples_per_epoch: Samples = None,
+    distribution: Distribution = "balanced",
     as_json: Json = False,
 ) -> None:
     """Say which step, rank and place in the batch sees a row. Steps, ranks, workers and places count from 0.
@@ -175,7 +195,8 @@ def where(
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
         raise SettingsError(f"--row is {row!r}; write SHARD:ROW, e.g. part-00003.parquet:17, rows counted from 0")
-    index = _open(path).split_index(split)
+    index = open_source(path, types, null_values, cache_dir).split_index(split)
+    total = index.total_rows if samples_per_epoch is None else samples_per_epoch
     block, inside = row_number(index, shard, int(number))
     found = find_row(
         _plan(
@@ -189,6 +210,8 @@ def where(
             epoch=epoch,
             lanes=lanes,
             shuffle_rows=shuffle_rows,
+            samples_per_epoch=samples_per_epoch,
+            distribution=distribution,
         ),
         block=block,
         row=inside,
@@ -199,17 +222,23 @@ def where(
     if as_json:
         typer.echo(json.dumps(record))
     elif found is None:
-        typer.echo(f'{row} is not delivered in epoch {epoch}: remainder="drop" leaves it out')
+        why = (
+            'remainder="drop" leaves it out' if samples_per_epoch is None else "it is another epoch's turn, or dropped"
+        )
+        typer.echo(f"{row} is not delivered in epoch {epoch}: {why}")
     else:
         typer.echo(
             f"{row} in epoch {epoch}: step {found.step} of rank {found.rank} (worker {found.worker}),"
-            f" row {found.place} of the batch; position {found.position:,} of {index.total_rows:,}"
+            f" row {found.place} of the batch; position {found.position:,} of {total:,}"
         )
 
 
 def seen(
     state: Annotated[Path, typer.Argument(help="JSON file of what state_dict() gave.")],
     path: Source,
+    types: Types = None,
+    null_values: NullValues = None,
+    cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
     """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard.
@@ -219,23 +248,17 @@ def seen(
     from headrace.stream.state import StreamState
     from headrace.stream.whereabouts import seen_per_shard
 
-    try:
-        values = json.loads(state.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{state}: cannot be read ({error.strerror}); check the path") from error
-    except ValueError as error:
-        raise InputError(f"{state}: is no JSON ({error}); give the file that state_dict() was saved to") from error
-    saved = StreamState.from_dict(values)
-    index = _open(path).split_index(saved.split)
+    saved = StreamState.from_dict(read_state(state))
+    index = open_source(path, types, null_values, cache_dir).split_index(saved.split)
     saved.check_index(index)
     counts = seen_per_shard(index, saved).tolist()
     totals = [int(index.rows[index.shard_of_block == shard].sum()) for shard in range(len(index.shards))]
     record = {
         "split": saved.split,
         "epoch": saved.epoch,
-        "rows": saved.rows,
+        "rows": saved.epoch_rows,
         "seen_rows": sum(counts),
-        "share": round(sum(counts) / saved.rows, 6) if saved.rows else 1.0,
+        "share": round(sum(counts) / saved.epoch_rows, 6) if saved.epoch_rows else 1.0,
         "shards": {
             name: {"seen_rows": count, "rows": total}
             for name, count, total in zip(index.shards, counts, totals, strict=True)
@@ -247,7 +270,8 @@ def seen(
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{saved.split}, epoch {saved.epoch}: {sum(counts):,} of {saved.rows:,} rows, {100 * record['share']:.1f} %"
+    rows = f"{sum(counts):,} of {saved.epoch_rows:,} rows, {100 * record['share']:.1f} %"
+    title = f"{saved.split}, epoch {saved.epoch}: {rows}"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("shard", overflow="fold")
     for name in ("seen", "rows"):
@@ -257,19 +281,24 @@ def seen(
     Console(soft_wrap=not os.isatty(1)).print(table)
 
 
-def _open(path: str) -> Dataset:
-    from headrace.stream.dataset import open_dataset
+def read_state(path: Path) -> Any:
+    """The JSON in a file that a state was saved to."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except ValueError as error:
+        raise InputError(f"{path}: is no JSON ({error}); give the file that state_dict() was saved to") from error
 
-    return open_dataset(path)
 
-
-def _plan(index: Any, *, ranks: int, **settings: Any) -> Plan:
+def _plan(index: Any, *, ranks: int, workers: int, epoch: int, **settings: Any) -> Plan:
     from headrace.stream.options import StreamOptions
-    from headrace.stream.plan import make_plan
+    from headrace.stream.passes import first_state, plan_pass
+    from headrace.stream.topology import Topology
 
-    names = ("batch_size", "seed", "shuffle", "lanes", "shuffle_rows", "remainder")
-    StreamOptions(**{name: settings[name] for name in names})  # checks what words and numbers may be
-    return make_plan(index, world_size=ranks, **settings)
+    options = StreamOptions(**settings)  # checks what words and numbers may be
+    start = first_state(index, options, world_size=ranks, workers=workers, epoch=epoch)
+    return plan_pass(index, options, start, topology=Topology(rank=0, world_size=ranks), workers=workers)
 
 
 def _extremes(values: Any) -> dict[str, int]:

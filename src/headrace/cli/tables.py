@@ -29,7 +29,10 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     table.add_column("split")
     for name in ("rows", "share", "shards", "MB"):
         table.add_column(name, justify="right")
-    for split, totals in sorted(manifest.splits.items(), key=lambda item: _SPLITS.index(item[0])):
+    for split in [*_SPLITS, *sorted(set(manifest.splits) - set(_SPLITS))]:
+        totals = manifest.splits.get(split)
+        if totals is None:
+            continue
         table.add_row(
             split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
         )

@@ -36,6 +36,7 @@ class SplitIndex:
     shard_of_block: place in `shards`; block: ordinal of the block inside its shard.
     rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
     schema: the logical columns a reader delivers, the same for all shards.
+    condition: digest of the filter that left these rows; "" for all rows.
     digests: SHA-256 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
     """
 
@@ -49,6 +50,7 @@ class SplitIndex:
     offset: I64
     length: I64
     digests: tuple[str, ...] = ()
+    condition: str = ""
 
     @cached_property
     def total_rows(self) -> int:
@@ -64,7 +66,7 @@ class SplitIndex:
     def identity(self) -> str:
         """A digest of what decides the order of rows: shard names, blocks and their row counts."""
         parts = [self.split, list(self.shards), self.shard_of_block.tolist(), self.block.tolist(), self.rows.tolist()]
-        return sha256_hex(canonical_json(parts))
+        return sha256_hex(canonical_json([*parts, self.condition] if self.condition else parts))
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class IndexRow:
     key_max: int | None
 
 
-_INDEX_SCHEMA = pa.schema(
+INDEX_SCHEMA = pa.schema(
     [
         pa.field("split", pa.string(), nullable=False),
         pa.field("shard", pa.string(), nullable=False),
@@ -109,14 +111,18 @@ _SCHEMA_KEY, _NULLS_KEY = b"headrace.schema", b"headrace.null_values"
 
 def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequence[str]) -> bytes:
     """index.parquet as bytes: one row per block, the logical schema in the metadata."""
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in INDEX_SCHEMA]
+    return table_bytes(pa.Table.from_arrays(columns, schema=INDEX_SCHEMA), schema, null_values)
+
+
+def table_bytes(table: pa.Table, schema: pa.Schema, null_values: Sequence[str]) -> bytes:
+    """The same of a table of blocks in `INDEX_SCHEMA`."""
     metadata = {
         _SCHEMA_KEY: base64.b64encode(schema.serialize().to_pybytes()),
         _NULLS_KEY: canonical_json(list(null_values)),
     }
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in _INDEX_SCHEMA]
     sink = io.BytesIO()
-    table = pa.Table.from_arrays(columns, schema=_INDEX_SCHEMA.with_metadata(metadata))
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
 
@@ -133,10 +139,12 @@ class Index:
         table = self.table.filter(pc.equal(self.table["split"], split)).sort_by(
             [("shard", "ascending"), ("block", "ascending")]
         )
-        names = table["shard"].combine_chunks()
-        shards, places = np.unique(np.asarray(names.to_numpy(zero_copy_only=False), dtype=object), return_inverse=True)
-        first = {name: place for place, name in reversed(list(enumerate(names.to_pylist())))}
-        formats, digests = table["format"].to_pylist(), table["digest"].to_pylist()
+        names = table["shard"].combine_chunks().dictionary_encode()  # sorted already: coded in order of appearance
+        places = np.asarray(names.indices.to_numpy(), np.int64)
+        first = pa.array(np.flatnonzero(np.diff(places, prepend=-1)))
+
+        def of_shards(column: str) -> tuple[str, ...]:
+            return tuple(table[column].take(first).to_pylist())
 
         def array(column: str) -> I64:
             return np.asarray(table[column].to_numpy(), np.int64)
@@ -144,14 +152,14 @@ class Index:
         return SplitIndex(
             split=split,
             schema=self.schema,
-            shards=tuple(shards.tolist()),
-            formats=tuple(formats[first[name]] for name in shards.tolist()),
-            shard_of_block=places.astype(np.int64),
+            shards=tuple(names.dictionary.to_pylist()),
+            formats=of_shards("format"),
+            shard_of_block=places,
             block=array("block"),
             rows=array("rows"),
             offset=array("offset"),
             length=array("length"),
-            digests=tuple(digests[first[name]] for name in shards.tolist()),
+            digests=of_shards("digest"),
         )
 
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 import pyarrow as pa
 
 from headrace.dataset.index import Index, SplitIndex
 from headrace.digest import sha256_file
-from headrace.errors import CorruptShard, InputError
+from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
+from headrace.formats.opened import Stamp, stamp_of
 
+Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
-_CHECKING = Lock()
+_CHECKING = tuple(Lock() for _ in range(64))
+
+
+def _check_anew() -> None:
+    """In a forked child: a thread that was checking did not come along, and nobody would open its lock."""
+    global _CHECKING
+    _CHECKING = tuple(Lock() for _ in _CHECKING)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_check_anew)
 
 ALIASES = {"oot": "test", "valid": "val"}
 
@@ -27,7 +42,7 @@ class IndexedDataset(ABC):
     def __init__(self, root: Path) -> None:
         self.root = root
         self._split_indexes: dict[str, SplitIndex] = {}
-        self._readers: dict[str, ReadBlock] = {}
+        self._readers: dict[tuple[str, Verify], ReadBlock] = {}
 
     @property
     @abstractmethod
@@ -38,6 +53,11 @@ class IndexedDataset(ABC):
     @abstractmethod
     def split_rows(self) -> Mapping[str, int]:
         """Rows of each split."""
+
+    @property
+    def contents(self) -> str:
+        """A word that changes whenever the rows may. Raises `SettingsError` for a dataset that has none."""
+        raise SettingsError(f'{self.root}: has no digest of its contents to keep blocks under; leave cache="none"')
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,12 +84,16 @@ class IndexedDataset(ABC):
             self._split_indexes[name] = self.index.split(name)
         return self._split_indexes[name]
 
-    def block_reader(self, split: str | None = None) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the rows of that block."""
+    def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
+        """A function (block number in `split_index`, columns or None) → the rows of that block.
+
+        verify: "first_touch", each shard is checked against its digest when this process first reads it; or "never".
+        """
         index = self.split_index(split)
-        if index.split not in self._readers:
-            self._readers[index.split] = block_reader(self.root, index, self.index.null_values)
-        return self._readers[index.split]
+        if (index.split, verify) not in self._readers:
+            checked = index if verify == "first_touch" else replace(index, digests=())
+            self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
+        return self._readers[index.split, verify]
 
 
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
@@ -84,13 +108,14 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
 class _BlockReader:
     def __init__(self, root: Path, index: SplitIndex, null_values: tuple[str, ...]) -> None:
         self._root, self._index, self._null_values = root, index, null_values
-        self._whole: set[int] = set()  # shards that have their digest
+        self._whole: dict[int, Stamp] = {}  # shards that have their digest, as they were when it was taken
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
-        if shard not in self._whole and index.digests and index.digests[shard]:
+        known = bool(index.digests) and bool(index.digests[shard])
+        if known:
             self._check(shard, path)
         return read_block(
             path,
@@ -101,20 +126,21 @@ class _BlockReader:
             columns=columns,
             schema=index.schema,
             null_values=self._null_values,
+            pages="trust" if known else "check",
         )
 
     def _check(self, shard: int, path: Path) -> None:
-        with _CHECKING:  # threads that begin blocks of one shard together read it once
-            if shard in self._whole:
+        try:
+            stamp = stamp_of(path)
+            if self._whole.get(shard) == stamp:
                 return
-            try:
-                digest = sha256_file(path)
-            except OSError as error:
-                raise CorruptShard(
-                    f"{path}: is missing ({error.strerror}); restore it or prepare the run again"
-                ) from error
-            if digest != self._index.digests[shard]:
-                raise CorruptShard(
-                    f"{path}: its bytes are not those that were published; restore it or prepare the run again"
-                )
-            self._whole.add(shard)
+            with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
+                if self._whole.get(shard) == stamp:
+                    return
+                if sha256_file(path) != self._index.digests[shard]:
+                    raise CorruptShard(
+                        f"{path}: its bytes are not those that were published; restore it or prepare the run again"
+                    )
+                self._whole[shard] = stamp
+        except OSError as error:
+            raise CorruptShard(f"{path}: is missing ({error.strerror}); restore it or prepare the run again") from error

@@ -28,6 +28,11 @@ class FinishedRun(IndexedDataset):
         return read_index(self.root / INDEX, self.manifest.index_digest)
 
     @property
+    def contents(self) -> str:
+        """The digest of the index, which has the digests of all shards."""
+        return self.manifest.index_digest
+
+    @property
     def split_rows(self) -> Mapping[str, int]:
         """Rows of each split."""
         return {name: totals.rows for name, totals in self.manifest.splits.items()}

@@ -120,8 +120,10 @@ def _strangers(run: FinishedRun) -> Check:
         directory = run.root / run.manifest.facts["directories"][split]
         strange += [
             each
-            for each in directory.iterdir()
-            if each.relative_to(run.root).as_posix() not in known and not each.name.startswith(TEMP_PREFIX)
+            for each in directory.rglob("*")
+            if each.is_file()
+            and each.relative_to(run.root).as_posix() not in known
+            and not each.name.startswith(TEMP_PREFIX)
         ]
     # A file without rows has no blocks: the single layout writes one for an empty test split.
     strange = sorted(each for each in strange if not each.name.startswith("test_processed_data"))

@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import CorruptShard, HeadraceError
-from headrace.formats import delimited, jsonl, parquet
+from headrace.formats import arrow, delimited, jsonl, parquet
 from headrace.formats.compress import decompress_block
 from headrace.formats.detect import Kind, kind_of_name
+from headrace.formats.forked import require_polars
+from headrace.formats.opened import Pages
 from headrace.formats.schema import is_text
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
@@ -35,20 +37,26 @@ def read_block(
     columns: Sequence[str] | None,
     schema: pa.Schema,
     null_values: Sequence[str] = (),
+    pages: Pages = "check",
 ) -> pa.Table:
     """The rows of one block as columns of the schema's types (all columns, or the given ones in their order).
 
-    block: row group number (Parquet). offset, length: byte range (text); a CSV or TSV block at offset 0 begins with the
-    header of its file, which is no row. Thread-safe; the work releases the interpreter lock. Raises `CorruptShard`
-    naming file and block if the bytes cannot be read as they were written.
+    block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
+    or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
+    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written.
+    pages: see `parquet.read_block`.
     """
     kind = kind_of_word(word)
-    if kind.format == "parquet":
+    if kind.format in ("parquet", "arrow"):
         try:
-            return parquet.read_block(path, kind, block, columns, schema)
+            if kind.format == "arrow":
+                return arrow.read_block(path, kind, block, offset, length, columns, schema)
+            return parquet.read_block(path, kind, block, columns, schema, pages)
         except FileNotFoundError as error:
             raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     wanted = pa.schema([schema.field(name) for name in (schema.names if columns is None else columns)])
+    if kind.format in ("jsonl", "json"):
+        require_polars(path)
     try:
         with path.open("rb") as file:
             file.seek(offset)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import Compression, Kind, open_bytes
+from headrace.formats.forked import parse_delimited, polars_is_lost
 from headrace.formats.shard import Dialect, Shard
 
 CHUNK_BYTES = 32 << 20
@@ -117,8 +118,8 @@ class DelimitedChunk:
             missing = [name for name in missing if name not in self._parsed]
         if missing:
             read = sorted({names.index(name) for name in missing})
-            for place, column in zip(read, self._parse(read).to_arrow().columns, strict=True):
-                self._parsed[names[place]] = pa.chunked_array([column.cast(pa.large_string())])
+            for place, column in zip(read, self._parse(read).columns, strict=True):
+                self._parsed[names[place]] = column.cast(pa.large_string())
         return pa.table({name: self._parsed[name] for name in wanted})
 
     def _stops(self, places: Sequence[int]) -> records.Stops:
@@ -169,31 +170,32 @@ class DelimitedChunk:
         stops -= (stops > starts) & (data[np.maximum(stops - 1, 0)] == records.RETURN)
         return stops
 
-    def _parse(self, columns: list[int]) -> pl.DataFrame:
+    def _parse(self, columns: list[int]) -> pa.Table:
         assert self.shard.dialect is not None
+        separator = self.shard.dialect.separator
         if not len(self.data):
-            return pl.DataFrame({f"column_{place + 1}": pl.Series([], dtype=pl.String) for place in columns})
+            return pa.schema([(f"column_{place + 1}", pa.large_string()) for place in columns]).empty_table()
         if not self._proved:
             self._stops([])  # polars fills up short rows in silence; this raises on them
+        data = bytes(self.data)
         try:
-            frame = pl.read_csv(
-                bytes(self.data),
-                has_header=False,
-                separator=self.shard.dialect.separator,
-                infer_schema=False,
-                columns=columns,
-            )
-        except pl.exceptions.PolarsError as error:
+            if polars_is_lost():
+                table = parse_delimited(data, separator=separator, width=len(self.shard.schema), columns=columns)
+            else:
+                table = pl.read_csv(
+                    data, has_header=False, separator=separator, infer_schema=False, columns=columns
+                ).to_arrow()
+        except (pl.exceptions.PolarsError, pa.ArrowInvalid) as error:
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
             ) from error
-        if frame.height != self.rows:
+        if table.num_rows != self.rows:
             raise InputError(
                 f"{self.shard.path}: rows {self.first_row + 1} to {self.first_row + self.rows}: quotes do not pair up; "
                 f"quote fields that hold quotes, double the quotes inside"
             )
-        return frame
+        return table
 
     def _check_quotes(self) -> None:
         """Every quote is one that all readers understand alike."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 
-Format = Literal["csv", "tsv", "jsonl", "json", "parquet"]
+Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "arrow"]
 Compression = Literal["none", "gz", "zst"]
 
 _MAGIC: tuple[tuple[bytes, str], ...] = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"))
@@ -24,16 +24,26 @@ _BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "a zip archive"),
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
-    (b"ARROW1", "an Arrow file"),
+    (b"ARROW1", "arrow"),
+    (b"\xff\xff\xff\xff", "arrow"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
 _NAME = re.compile(
-    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet)(?:\.(?P<compression>gz|zst))?$"
+    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet|arrow|feather)(?:\.(?P<compression>gz|zst))?$"
 )
+_SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
+
+
+# What the names of data files end with, in small letters.
+DATA_NAMES = tuple(
+    f".{word}{tail}"
+    for word in ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "arrow", "feather")
+    for tail in ("", ".gz", ".zst")
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,13 @@ def kind_of_name(name: str) -> Kind | None:
     if match is None or name.startswith((".", "_")):
         return None
     format_ = match["format"]
-    return Kind("jsonl" if format_ == "ndjson" else format_, match["compression"] or "none")  # type: ignore[arg-type]  # the pattern admits only these words
+    return Kind(_SAME.get(format_, format_), match["compression"] or "none")  # type: ignore[arg-type]  # the pattern admits only these words
+
+
+def stem_of_name(name: str) -> str:
+    """A data file's name without the part that says what it is."""
+    match = _NAME.match(name.lower())
+    return name if match is None else name[: match.end("stem")]
 
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
@@ -71,7 +87,7 @@ def detect(path: Path) -> Kind:
     kind = kind_of_name(path.name)
     if kind is None:
         raise InputError(
-            f"{path}: cannot tell the format from the name; use .csv, .tsv, .jsonl, .json or .parquet, "
+            f"{path}: cannot tell the format from the name; use .csv, .tsv, .jsonl, .json, .parquet or .arrow, "
             f"each optionally followed by .gz or .zst"
         )
     with path.open("rb") as file:
@@ -107,6 +123,6 @@ def _check_content(path: Path, kind: Kind, start: bytes) -> None:
         content = "json" if _JSON_OBJECT.match(text) else "text"
         if text[:1] == b"[" and kind.format in ("json", "jsonl"):
             content = "json"
-    expected = {"parquet": "parquet", "csv": "text", "tsv": "text", "jsonl": "json", "json": "json"}[kind.format]
+    expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
     if content != expected:
         raise InputError(f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is")

@@ -88,6 +88,21 @@ def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
 
 
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table's columns, which have the schema's names, in its types; the same arrays where the types are the same.
+
+    Raises `pa.ArrowInvalid` or `ValueError` if a value does not fit or a null stands where none may.
+    """
+    if table.schema.equals(schema):
+        return table
+    if all(
+        own.type == field.type and (field.nullable or not own.nullable)
+        for own, field in zip(table.schema, schema, strict=True)
+    ):
+        return pa.Table.from_arrays(table.columns, schema=schema)  # `cast` would cost a tenth of decoding
+    return table.cast(schema)
+
+
 def describe(schema: pa.Schema) -> list[dict[str, object]]:
     """A schema as JSON: name, type word, whether it may hold nulls."""
     words = {kind: word for word, kind in TYPES.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,8 +9,9 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
-from headrace.formats import delimited, jsonl, parquet
-from headrace.formats.detect import detect, kind_of_name
+from headrace.formats import arrow, delimited, jsonl, parquet
+from headrace.formats.detect import detect
+from headrace.formats.listing import list_files
 from headrace.formats.schema import supertype
 from headrace.formats.shard import Chunk, Shard
 
@@ -25,28 +24,8 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
     begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
     """
-    found: set[Path] = set()
-    for entry in source:
-        path = Path(os.path.expanduser(entry))
-        if path.is_dir():
-            files = [each for each in path.iterdir() if each.is_file() and kind_of_name(each.name)]
-            if not files:
-                raise InputError(
-                    f"{path}: holds no .csv, .tsv, .jsonl, .json or .parquet file; give the directory of the shards"
-                )
-        elif path.is_file():
-            files = [path]
-        else:
-            files = [Path(each) for each in glob.glob(str(path), recursive=True) if os.path.isfile(each)]
-            if not files:
-                raise InputError(f"{path}: no such file, directory or match; check the path")
-        found.update(Path(os.path.abspath(each)) for each in files)
-    root = Path(os.path.commonpath([each.parent for each in found]))
-    named = sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda pair: pair[1])
-    once: dict[str, tuple[Path, str]] = {}
-    for path, name in named:  # a link and its target are one file, under the first of their names
-        once.setdefault(os.path.realpath(path), (path, name))
-    return list(once.values())
+    listing = list_files(source)
+    return [(listing.path(place), name) for place, name in enumerate(listing.names)]
 
 
 def read_signature(path: Path) -> list[str]:
@@ -74,6 +53,8 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
             return delimited.survey(path, name, kind, signature)
         if kind.format == "parquet":
             return parquet.survey(path, name, kind)
+        if kind.format == "arrow":
+            return arrow.survey(path, name, kind)
         return jsonl.survey(path, name, kind)
     except FileNotFoundError as error:
         raise InputError(f"{path}: is gone; it was there a moment ago") from error
@@ -87,6 +68,8 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[
         yield from delimited.chunks(shard)
     elif shard.kind.format == "parquet":
         yield from parquet.chunks(shard, columns)
+    elif shard.kind.format == "arrow":
+        yield from arrow.chunks(shard, columns)
     else:
         yield from jsonl.chunks(shard)
     unchanged(shard)

@@ -16,6 +16,8 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
     if not null_values or not is_text(column.type):
         return column
     absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
+    if not pc.any(absent).as_py():
+        return column
     return pc.if_else(absent, pa.scalar(None, column.type), column)
 
 

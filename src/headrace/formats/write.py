@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.formats import delimited, jsonl, records
 from headrace.formats.compress import compress_block
 from headrace.formats.detect import Compression, Kind
-from headrace.formats.parquet import ParquetSink, row_group_codec
+from headrace.formats.parquet import Encoding, ParquetSink, row_group_codec
 from headrace.formats.shard import Dialect
 from headrace.storage.local import storing
 
@@ -121,23 +121,36 @@ class _TextSink:
 
 
 class ShardWriter:
-    """One output shard under a temporary name. Use as a context manager; on an error the file is removed."""
+    """One output shard under a temporary name. Use as a context manager; on an error the file is removed.
+
+    encoding: of Parquet, see `ParquetSink`. block_rows: rows of a block; None: the module's rule.
+    """
 
     def __init__(
-        self, path: Path, *, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str = "lz4"
+        self,
+        path: Path,
+        *,
+        kind: Kind,
+        schema: pa.Schema,
+        dialect: Dialect | None,
+        parquet_compression: str = "lz4",
+        encoding: Encoding = "compact",
+        block_rows: int | None = None,
     ) -> None:
         self.path = path
         self._file = _HashingFile(path)
-        self._sink = self._open_sink(kind, schema, dialect, parquet_compression)
+        self._sink = self._open_sink(kind, schema, dialect, parquet_compression, encoding)
         self._pieces: list[tuple[Piece, Keys | None]] = []
         self._pending = 0
-        self._block_rows = 0
+        self._block_rows = block_rows or 0
         self._blocks: list[Block] = []
         self._rows = 0
 
-    def _open_sink(self, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str) -> _Sink:
+    def _open_sink(
+        self, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str, encoding: Encoding
+    ) -> _Sink:
         if kind.format == "parquet":
-            return ParquetSink(self._file, schema, row_group_codec(parquet_compression))
+            return ParquetSink(self._file, schema, row_group_codec(parquet_compression), encoding)
         if kind.format in ("csv", "tsv"):
             assert dialect is not None
             header = delimited.header_bytes(schema.names, dialect)

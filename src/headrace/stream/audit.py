@@ -118,7 +118,8 @@ class Audit:
 def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
     """Wrap a loader so that what it delivers is counted: iterate over the result, then ask its `report()`.
 
-    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, or tuples.
+    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of
+    rows as dicts, or tuples.
     key: the column that tells rows apart, or its place in tuples; batch["valid"], where a batch has it, says which rows
     are real. expected: how many keys there should be, or the keys themselves.
     Raises `InputError` at a batch without the key, or with a key that is null or no single value.
@@ -139,6 +140,12 @@ def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | No
         if key not in batch:
             raise InputError(f"audit: a batch has no column {key!r}; it has {list(batch)}: pass another key=")
         return batch[key], _mask(batch[VALID]) if VALID in batch else None
+    if isinstance(batch, list) and isinstance(key, str) and all(isinstance(row, Mapping) for row in batch):
+        lacking = next((row for row in batch if key not in row), None)
+        if lacking is not None:
+            raise InputError(f"audit: a row has no column {key!r}; it has {list(lacking)}: pass another key=")
+        masked = bool(batch) and all(VALID in row for row in batch)
+        return [row[key] for row in batch], _mask([row[VALID] for row in batch]) if masked else None
     if isinstance(batch, tuple | list) and isinstance(key, int):
         if not -len(batch) <= key < len(batch):
             raise InputError(f"audit: a batch has {len(batch)} parts, key is {key}; pass the place of the key column")

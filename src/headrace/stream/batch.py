@@ -1,4 +1,4 @@
-"""Batches in the form training wants: a dict of torch tensors, a dict of numpy arrays, or an Arrow table.
+"""Batches in the form training wants: a dict of torch tensors or of numpy arrays, an Arrow table, or a list of rows.
 
     column                        torch                          numpy                    arrow
     integer, float, bool          tensor of that type            array of that type       as it is
@@ -6,43 +6,68 @@
     date, timestamp, duration     int64 in the column's unit     datetime64, timedelta64  as it is
     fixed-size list of numbers    tensor [rows, size]            array [rows, size]       as it is
     list of numbers               list of tensors, None if null  list of arrays, None     as it is
+      with lists="padded"         tensor [rows, longest]         array [rows, longest]    (not offered)
     text                          list of str, None if null      object array             as it is
     everything else               list of Python objects         object array             as it is
 
 A date32 counts days in torch. Tensors share memory with the arrays, which are
-made for this pass alone, so a batch may be written to.
+made for this pass alone, so a batch may be written to. Of rows see `python_rows`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import InputError, MissingExtra
 from headrace.stream.columns import Column, Columns
-from headrace.stream.options import VALID, BatchFormat
+from headrace.stream.options import IN_ARROW, BatchFormat
+from headrace.stream.padded import LENGTHS, Padding, padded_batches
+from headrace.stream.python_rows import python_rows
+from headrace.stream.ragged import Ragged
 
-Batch: TypeAlias = dict[str, Any] | pa.Table
+Batch: TypeAlias = dict[str, Any] | list[dict[str, Any]] | pa.Table
 
 
-def make_batch(columns: Columns, valid: npt.NDArray[np.bool_] | None, batch_format: BatchFormat) -> Batch:
-    """A batch of these columns, and the mask of real rows where there is one.
+def make_batches(
+    columns: Columns, batch_size: int, batch_format: BatchFormat, padding: Padding | None = None
+) -> Iterator[Batch]:
+    """The rows as batches of `batch_size`, the last with what is left; a bool column `VALID` is the mask of real rows.
 
-    Raises `InputError` for a null date or moment in torch, `MissingExtra` if torch is asked for and not installed.
+    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. Batches share memory
+    with the columns. Raises `InputError` for a null date or moment in torch and for what Python has no value for in
+    rows, `MissingExtra` if torch is asked for and not installed.
     """
-    if batch_format == "arrow":
-        arrays = dict(columns) if valid is None else {**columns, VALID: pa.array(valid)}
-        table: Batch = pa.table(arrays)
-        return table
-    convert = _torch_column if batch_format == "torch" else _numpy_column
-    batch = {name: convert(name, column) for name, column in columns.items()}
-    if valid is not None:
-        batch[VALID] = convert(VALID, valid)
-    return batch
+    if batch_format in IN_ARROW:
+        table = pa.table(
+            {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+        )
+        slices = (table.slice(start, batch_size) for start in range(0, table.num_rows, batch_size))
+        yield from slices if batch_format == "arrow" else map(python_rows, slices)
+        return
+    cut = _torch_parts if batch_format == "torch" else _numpy_parts
+    cuts: dict[str, Iterable[Any]] = {}
+    for name, column in columns.items():
+        if padding is not None and isinstance(column, Ragged):
+            fill = padding.values.get(name, 0)
+            matrices = padded_batches(column, batch_size, fill=fill, multiple=padding.multiple)
+            cuts[name] = map(import_torch().from_numpy, matrices) if batch_format == "torch" else matrices
+            cuts[name + LENGTHS] = cut(name, column.lengths.copy(), batch_size)
+        else:
+            cuts[name] = cut(name, column, batch_size)
+    names = list(cuts)
+    for parts in zip(*cuts.values(), strict=True):
+        yield dict(zip(names, parts, strict=True))
+
+
+def make_batch(columns: Columns, batch_format: BatchFormat) -> Batch:
+    """All rows as one batch; see `make_batches`."""
+    rows = len(next(iter(columns.values())))
+    return next(make_batches(columns, max(1, rows), batch_format))
 
 
 def import_torch() -> Any:
@@ -54,7 +79,8 @@ def import_torch() -> Any:
     return torch
 
 
-def _torch_column(name: str, column: Column) -> Any:
+def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
+    """A column cut into batches, in the form of torch."""
     torch = import_torch()
     if isinstance(column, np.ndarray):
         if column.dtype.kind in "mM":
@@ -65,43 +91,34 @@ def _torch_column(name: str, column: Column) -> Any:
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        return torch.from_numpy(column)
-    if _is_number_list(column.type):
-        flat, lengths = _flat_numbers(name, column)
-        parts: list[Any] = list(torch.split(torch.from_numpy(flat), lengths.tolist()))
-        return _with_nulls(parts, column)
-    return column.to_pylist()
+        parts: Iterable[Any] = torch.from_numpy(column).split(batch_size)  # one call for all batches
+        return parts
+    if isinstance(column, Ragged):
+        return ([_tensor(torch, row) for row in part] for part in _slices(column, batch_size))
+    return (_objects(part).tolist() for part in _slices(column, batch_size))
 
 
-def _numpy_column(name: str, column: Column) -> Any:
+def _tensor(torch: Any, row: npt.NDArray[Any] | None) -> Any:
+    return None if row is None else torch.from_numpy(row)
+
+
+def _numpy_parts(_name: str, column: Column, batch_size: int) -> Iterable[Any]:
+    """A column cut into batches, in the form of numpy."""
     if isinstance(column, np.ndarray):
-        return column
-    if _is_number_list(column.type):
-        flat, lengths = _flat_numbers(name, column)
-        return _with_nulls(np.split(flat, np.cumsum(lengths)[:-1]), column)
+        return _slices(column, batch_size)
+    if isinstance(column, Ragged):
+        return (list(part) for part in _slices(column, batch_size))
+    return (_objects(part) for part in _slices(column, batch_size))
+
+
+def _slices(column: Any, batch_size: int) -> Iterator[Any]:
+    return (column[start : start + batch_size] for start in range(0, max(1, len(column)), batch_size))
+
+
+def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
+    """The values as Python objects, None for nulls."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # many times faster than to_pylist
+        texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
+        return texts
     return np.fromiter(column.to_pylist(), object, len(column))
-
-
-def _is_number_list(kind: pa.DataType) -> bool:
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return False
-    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
-
-
-def _flat_numbers(name: str, column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The values of all lists end to end, as a copy, and how many each list has; a null list has none."""
-    values = column.flatten()
-    if values.null_count and not pa.types.is_floating(values.type):
-        raise InputError(
-            f"column {name}: {values.null_count} nulls inside lists of {values.type}, which only floats can hold;"
-            ' fill them when preparing, leave the column out with columns=, or use batch_format="arrow"'
-        )
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return np.array(values.to_numpy(zero_copy_only=False)), lengths
-
-
-def _with_nulls(parts: list[Any], column: pa.Array) -> list[Any]:
-    if column.null_count:
-        for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-            parts[row] = None
-    return parts

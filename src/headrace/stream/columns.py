@@ -1,46 +1,53 @@
-"""Rows of a pool, column by column: gathered once from decoded blocks by one index, then cut without copying.
+"""Columns of rows: decoded once from a block, gathered once from the blocks of a pool, then cut without copying.
 
-A column is a numpy array where numpy has a type for it, and an Arrow array otherwise (text, lists, and whatever else):
+A column is a numpy array where numpy has a type for it, `Ragged` for lists of numbers, and an Arrow array otherwise:
 
     integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an `InputError`
     date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own unit; a null is NaT
     fixed-size list of numbers     numpy, two axes [rows, list size]; no nulls
-    everything else                Arrow, as it is
+    list of numbers                Ragged; a null list is kept; a null inside a list of integers is an `InputError`
+    everything else                Arrow, as it is; dictionaries decoded, string views as large strings
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.errors import InputError
+from headrace.stream.buffers import Buffers
+from headrace.stream.ragged import Ragged
 
 I64 = npt.NDArray[np.int64]
-Column: TypeAlias = npt.NDArray[Any] | pa.Array
+Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
 _INT32_OFFSETS_REACH = (1 << 31) - 1
 
 
-def gather(pieces: Sequence[pa.Table], index: I64, *, arrow: bool, where: Callable[[int], str]) -> Columns:
-    """The rows `index` [n] of the pieces laid end to end, in that order; a fresh copy that may be written to.
+def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
+    """The columns of a decoded block, without a copy where the types allow; not to be written to.
 
-    arrow: keep every column in Arrow. where: names the piece of a number, for messages.
-    Raises `InputError` for a null that the column's numpy type cannot hold.
+    arrow: keep every column in Arrow. where: names the block in messages.
+    Raises `InputError` for a null that the column's type cannot hold.
     """
-    columns: Columns = {}
-    for name in pieces[0].schema.names:
-        chunks = [piece.column(name) for piece in pieces]
-        if not arrow and in_numpy(chunks[0].type):
-            arrays = [_to_numpy(chunk, f"{where(piece)}: column {name}") for piece, chunk in enumerate(chunks)]
-            columns[name] = np.take(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), index, axis=0)
-        else:
-            columns[name] = _take(chunks, index)
-    return columns
+    return {
+        name: _from_arrow(table.column(name), f"{where}: column {name}", arrow=arrow) for name in table.schema.names
+    }
+
+
+def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
+    """The rows `index` [n] of the pieces laid end to end, in that order; None: all of them as they lie.
+
+    A copy that may be written to; Arrow arrays may not, as always. buffers: where its memory comes from.
+    """
+    memory = Buffers() if buffers is None else buffers
+    return {name: _gather([piece[name] for piece in pieces], index, memory) for name in pieces[0]}
 
 
 def join(parts: Sequence[Columns]) -> Columns:
@@ -55,41 +62,112 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
     return {name: column[start:stop] for name, column in columns.items()}
 
 
-def in_numpy(kind: pa.DataType) -> bool:
-    """Whether columns of this type are numpy arrays."""
-    if pa.types.is_fixed_size_list(kind):
-        return _is_number(kind.value_type)
-    return _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind)
+def size_of(columns: Columns) -> int:
+    """Bytes the columns hold."""
+    return sum(int(column.nbytes) for column in columns.values())
 
 
-def _take(chunks: list[pa.ChunkedArray], index: I64) -> pa.Array:
-    kind = chunks[0].type
-    narrow = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    if narrow and sum(chunk.nbytes for chunk in chunks) > _INT32_OFFSETS_REACH // 2:
-        wide = pa.large_string() if pa.types.is_string(kind) else pa.large_binary()
-        chunks = [chunk.cast(wide) for chunk in chunks]
+def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
+    kind = chunks.type
+    if not arrow:
+        if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+            return _matrix(_whole(chunks), where)
+        if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
+            if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
+                raise _null(where, chunks.null_count, kind)
+            converted: npt.NDArray[Any] = chunks.to_numpy()
+            return converted
+        if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+            return _ragged(_whole(chunks), where)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _decoded(_whole(chunks))
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # Arrow has no take for views
-        wide = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
-        chunks = [chunk.cast(wide) for chunk in chunks]
-    arrays = [array for chunk in chunks for array in chunk.chunks]
-    if pa.types.is_dictionary(kind):
-        arrays = [array.dictionary_decode() for array in arrays]
-    return pa.concat_arrays(arrays).take(pa.array(index))
+        chunks = chunks.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    whole = _whole(chunks)
+    try:
+        whole[:0].take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError as error:  # views inside lists and structs
+        raise InputError(
+            f"{where}: its type {kind} cannot be read by row ({error}); write it as another type, for example string in"
+            " place of string_view, or leave the column out with columns="
+        ) from error
+    return whole
 
 
-def _to_numpy(chunk: pa.ChunkedArray, where: str) -> npt.NDArray[Any]:
-    kind = chunk.type
-    if pa.types.is_fixed_size_list(kind):
-        lists = pa.concat_arrays(chunk.chunks)
-        values = lists.flatten()
-        if lists.null_count or values.null_count:
-            raise _null(where, lists.null_count or values.null_count, kind)
-        flat: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-        return flat.reshape(-1, kind.list_size)
-    if chunk.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
-        raise _null(where, chunk.null_count, kind)
-    converted: npt.NDArray[Any] = chunk.to_numpy()
-    return converted
+def _decoded(array: pa.Array) -> pa.Array:
+    """A dictionary or run-end encoded array as an array of its values' type."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else pc.run_end_decode(array)
+
+
+def _whole(chunks: pa.ChunkedArray) -> pa.Array:
+    if chunks.num_chunks == 1:
+        return chunks.chunk(0)
+    return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def _matrix(lists: pa.Array, where: str) -> npt.NDArray[Any]:
+    values = lists.flatten()
+    if lists.null_count or values.null_count:
+        raise _null(where, lists.null_count or values.null_count, lists.type)
+    flat: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return flat.reshape(len(lists), lists.type.list_size)
+
+
+def _ragged(lists: pa.Array, where: str) -> Ragged:
+    values = lists.values
+    if values.null_count and not pa.types.is_floating(values.type):
+        inside = lists.flatten().null_count  # those of null lists and outside a slice do not count
+        if inside:
+            raise InputError(
+                f"{where}: {inside} nulls inside lists of {values.type}, which only floats can hold; fill them when"
+                ' preparing, leave the column out with columns=, or use batch_format="arrow"'
+            )
+        values = pc.fill_null(values, 0)
+    offsets = lists.offsets.to_numpy().astype(np.int64, copy=False)
+    missing = None
+    lengths = np.diff(offsets)
+    if lists.null_count:
+        missing = lists.is_null().to_numpy(zero_copy_only=False)
+        lengths = np.where(missing, 0, lengths)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    flat = values.to_numpy(zero_copy_only=False)[first:last]
+    return Ragged(values=flat, starts=offsets[:-1] - first, lengths=lengths, missing=missing)
+
+
+def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
+    first = columns[0]
+    if isinstance(first, np.ndarray):
+        laid = first
+        if index is None or len(columns) > 1:
+            laid = buffers.empty((sum(map(len, columns)), *first.shape[1:]), first.dtype)
+            np.concatenate(columns, out=laid)
+        if index is None:
+            return laid
+        gathered = buffers.empty((len(index), *first.shape[1:]), first.dtype)
+        np.take(laid, index, axis=0, out=gathered, mode="clip")  # "raise" would make a copy more
+        return gathered
+    if isinstance(first, Ragged):
+        return Ragged.gather(columns, index, buffers)
+    arrays = _concatenate_arrays(columns)
+    return arrays if index is None else arrays.take(pa.array(index))
+
+
+def _concatenate(parts: list[Any]) -> Column:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    return _concatenate_arrays(parts)
+
+
+def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
+    kinds = {array.type for array in arrays}
+    text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
+    bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
+    if (text or bytes_) and (len(kinds) > 1 or sum(array.nbytes for array in arrays) > _INT32_OFFSETS_REACH // 2):
+        wide = pa.large_string() if text else pa.large_binary()  # more than 32-bit offsets reach
+        arrays = [array.cast(wide) for array in arrays]
+    return pa.concat_arrays(arrays)
 
 
 def _null(where: str, count: int, kind: pa.DataType) -> InputError:
@@ -97,17 +175,6 @@ def _null(where: str, count: int, kind: pa.DataType) -> InputError:
         f"{where} of type {kind} holds {count} nulls, which this type cannot hold outside Arrow; fill them or make the"
         ' column a float when preparing, leave it out with columns=, or use batch_format="arrow"'
     )
-
-
-def _concatenate(parts: list[Column]) -> Column:
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    arrays: list[Any] = list(parts)
-    kinds = {array.type for array in arrays}
-    if len(kinds) > 1:  # one pool was wide enough to need 64-bit offsets
-        wide = pa.large_string() if kinds == {pa.string(), pa.large_string()} else pa.large_binary()
-        arrays = [array.cast(wide) for array in arrays]
-    return pa.concat_arrays(arrays)
 
 
 def _is_number(kind: pa.DataType) -> bool:

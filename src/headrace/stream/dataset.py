@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from headrace.dataset.index import Index
-from headrace.dataset.indexed import IndexedDataset
+from headrace.dataset.condition import Filter
+from headrace.dataset.filtered import FilterReport
+from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import open_plain
+from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.stream.cache import CachedBlocks
+from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamArguments, StreamOptions
 from headrace.stream.topology import Topology
@@ -28,12 +32,15 @@ class Dataset(IndexedDataset):
     manifest: of a prepared dataset; None for plain shards.
     """
 
-    def __init__(self, source: IndexedDataset) -> None:
+    def __init__(self, source: IndexedDataset, *, cache_dir: Path | None = None) -> None:
         super().__init__(source.root)
         self._source = source
+        self._cache_dir = default_cache() if cache_dir is None else cache_dir
         self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun) else None
 
     def __repr__(self) -> str:
+        if isinstance(self._source, FilteredRows):
+            return f"Dataset({str(self.root)!r}: {self._source})"
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
         return f"Dataset({str(self.root)!r}: {rows} rows)"
 
@@ -43,9 +50,47 @@ class Dataset(IndexedDataset):
         return self._source.index
 
     @property
+    def contents(self) -> str:
+        """A word that changes whenever the rows may."""
+        return self._source.contents
+
+    @property
     def split_rows(self) -> Mapping[str, int]:
         """Rows of each split."""
         return self._source.split_rows
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        return self._source.splits
+
+    def split_index(self, split: str | None = None) -> SplitIndex:
+        """The blocks of a split; see `IndexedDataset.split_index`."""
+        return self._source.split_index(split)
+
+    def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
+        """A function (block number in `split_index`, columns or None) → the rows of that block."""
+        return self._source.block_reader(split, verify=verify)
+
+    def filter(self, condition: Filter | None) -> Dataset:
+        """The same splits with the rows that match only; None: all.
+
+        condition: a pyarrow.compute expression, or terms such as [("x", ">", 3), ("kind", "in", ["a", "b"])], all of
+        which hold, or a list of such lists, one of which holds. A comparison with null does not match. Blocks that
+        statistics rule out are never read; in the others matching rows are counted when a split is first used.
+        Raises `SettingsError` for unknown columns and values of another type.
+        """
+        if condition is None:
+            return self
+        if isinstance(self._source, FilteredRows):
+            raise SettingsError(f"filter: {self} is filtered already; pass both conditions together to one filter")
+        filtered = Dataset(FilteredRows(self._source, condition, cache_dir=self._cache_dir), cache_dir=self._cache_dir)
+        filtered.manifest = self.manifest
+        return filtered
+
+    def filter_report(self, split: str | None = None) -> FilterReport | None:
+        """What the filter leaves of a split and how many blocks it spares; None without a filter."""
+        return self._source.report(split) if isinstance(self._source, FilteredRows) else None
 
     def stream(
         self,
@@ -53,18 +98,25 @@ class Dataset(IndexedDataset):
         *,
         batch_size: int,
         topology: Topology | None = None,
+        store: Any = None,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
         """Batches of this rank's share of a split: every row exactly once over all ranks, equal steps on each.
 
         split: may be left out where there is only one. One process and threads; rank and world size are found out
-        (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. Options: see
-        `StreamOptions`. Raises `SettingsError`, `InputError`, `StreamError`.
+        (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
+        `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
+        group's. Raises `SettingsError`, `InputError`, `StreamError`.
         """
-        index = self.split_index(split)
-        return StreamLoader(
-            index, self.block_reader(split), StreamOptions(batch_size=batch_size, **options), topology=topology
-        )
+        asked = StreamOptions(batch_size=batch_size, **options)
+        rows = self.filter(filter)
+        index, read_block = rows.split_index(split), rows.reader(split, asked)
+        if asked.distribution == "dynamic":
+            from headrace.stream.dynamic import DynamicLoader
+
+            return DynamicLoader(index, read_block, asked, topology=topology, store=store)
+        return StreamLoader(index, read_block, asked, topology=topology)
 
     def torch_dataset(
         self,
@@ -73,26 +125,46 @@ class Dataset(IndexedDataset):
         batch_size: int,
         num_workers: int = 0,
         topology: Topology | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
         **options: Unpack[StreamArguments],
     ) -> StreamingDataset:
         """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
-        num_workers: that of the DataLoader. Raises `MissingExtra` without torch.
+        num_workers: that of the DataLoader. filter: see `filter`. Raises `MissingExtra` without torch.
         """
         try:
             from headrace.stream.torch import StreamingDataset
         except ImportError as error:
             raise MissingExtra("torch", "torch") from error
+        asked = StreamOptions(batch_size=batch_size, **options)
+        rows = self.filter(filter)
         return StreamingDataset(
-            self.split_index(split),
-            self.block_reader(split),
-            StreamOptions(batch_size=batch_size, **options),
+            rows.split_index(split),
+            rows.reader(split, asked),
+            asked,
             num_workers=num_workers,
             topology=topology,
         )
 
+    def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
+        """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
+        read = self.block_reader(split, verify=options.verify)
+        if options.cache == "none":
+            return read
+        return CachedBlocks(
+            read,
+            contents=f"{self.contents} {self.split_index(split).split}",
+            directory=(default_cache() if options.cache_dir is None else Path(options.cache_dir)) / "decoded",
+            limit_bytes=options.cache_bytes,
+        )
+
     def map_dataset(
-        self, split: str | None = None, *, columns: Sequence[str] | None = None, cache_bytes: int = 1 << 30
+        self,
+        split: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        cache_bytes: int = 1 << 30,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
     ) -> MapDataset:
         """Random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
 
@@ -100,7 +172,8 @@ class Dataset(IndexedDataset):
         """
         from headrace.stream.map import MapDataset
 
-        return MapDataset(self.split_index(split), self.block_reader(split), columns=columns, cache_bytes=cache_bytes)
+        rows = self.filter(filter)
+        return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
 def open_dataset(
@@ -110,14 +183,18 @@ def open_dataset(
     types: Mapping[str, str] | None = None,
     null_values: Sequence[str] = (),
     cache_dir: str | Path | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Dataset:
-    """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, CSV, TSV, JSON lines.
+    """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
+    TSV, JSON lines.
 
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
     Plain shards are one split, "all"; the index made of them is kept in `cache_dir` (None: ~/.cache/headrace).
+    on_progress: hears (files looked at, files) while that index is made.
     types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
+    kept = None if cache_dir is None else Path(cache_dir)
     if isinstance(path, str | Path):
         root = Path(path).expanduser()
         empty = root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
@@ -127,11 +204,12 @@ def open_dataset(
                     f"{root}: types= and null_values= are for plain text shards; this is a prepared dataset, declare"
                     " them when preparing"
                 )
-            return Dataset(FinishedRun(*find_run(root, run)))
+            return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
         if not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )
     elif run is not None:
         raise SettingsError(f"run={run!r} names a run of one dataset directory; leave it out with a list of files")
-    return Dataset(open_plain(path, types=types, null_values=null_values, cache_dir=cache_dir))
+    plain = open_plain(path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress)
+    return Dataset(plain, cache_dir=kept)

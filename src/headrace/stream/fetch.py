@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-import pyarrow as pa
+from headrace.stream.columns import Columns, size_of
+from headrace.stream.threads import end_threads, start_threads
 
 
 class Fetcher:
@@ -25,7 +26,7 @@ class Fetcher:
 
     def __init__(
         self,
-        decode: Callable[[int], pa.Table],
+        decode: Callable[[int], Columns],
         estimate: Callable[[int], int],
         *,
         threads: int,
@@ -38,8 +39,9 @@ class Fetcher:
         self._ahead_blocks = ahead_blocks
         self._wanted: Counter[int] = Counter()  # by how many pools
         self._waiting: deque[int] = deque()  # announced, not begun
-        self._begun: dict[int, Future[pa.Table]] = {}
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="headrace-read")
+        self._begun: dict[int, Future[Columns]] = {}
+        self._sizes: dict[int, int] = {}  # of what is decoded
+        self._threads = start_threads(threads, name="headrace-read")
 
     def __enter__(self) -> Self:
         return self
@@ -47,8 +49,9 @@ class Fetcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        end_threads(self._threads)
         self._begun.clear()
+        self._sizes.clear()
 
     @property
     def has_room(self) -> bool:
@@ -63,7 +66,7 @@ class Fetcher:
                 self._waiting.append(block)
         self._begin_ahead()
 
-    def get(self, blocks: list[int]) -> list[pa.Table]:
+    def get(self, blocks: list[int]) -> list[Columns]:
         """The decoded blocks, all announced before; raises what decoding raised."""
         for block in blocks:
             if block not in self._begun:
@@ -77,6 +80,7 @@ class Fetcher:
             self._wanted[block] -= 1
             if not self._wanted[block]:
                 del self._wanted[block], self._begun[block]
+                self._sizes.pop(block, None)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
@@ -91,7 +95,9 @@ class Fetcher:
         self._begun[block] = self._threads.submit(self._decode, block)
 
     def _size(self, block: int) -> int:
-        future = self._begun[block]
-        if future.done() and not future.cancelled() and future.exception() is None:
-            return int(future.result().nbytes)
-        return self._estimate(block)
+        if block not in self._sizes:
+            future = self._begun[block]
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                return self._estimate(block)
+            self._sizes[block] = size_of(future.result())
+        return self._sizes[block]

@@ -22,12 +22,12 @@ from headrace.stream.batch import Batch
 from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
 from headrace.stream.state import StreamState
+from headrace.stream.table_parcel import whole_batch
 from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.torch import StreamingDataset, WatchedLoader
 
 try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-    from torch.utils.data import DataLoader
 except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
@@ -46,7 +46,7 @@ class PassLoader:
         self._loaded_epoch = stream.epoch
         self._received = 0
         workers = stream.num_workers
-        self._loader: DataLoader[Batch] = DataLoader(stream, batch_size=None, num_workers=workers)
+        self._loader = WatchedLoader(stream, batch_size=None, num_workers=workers, collate_fn=whole_batch)
 
     def __len__(self) -> int:
         """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
@@ -198,7 +198,7 @@ class HeadraceDataModule(LightningDataModule):
             trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
         start = StreamState.from_dict(dataset.state_after(0))
         whole = self._stream("train", self.batch_size, self._train_options)
-        if start.position and len(whole) != batches:
+        if (start.position or start.base) and len(whole) != batches:
             self._users_reload = trainer.reload_dataloaders_every_n_epochs
             trainer.reload_dataloaders_every_n_epochs = 1
 

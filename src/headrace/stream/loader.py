@@ -15,25 +15,30 @@ from contextlib import closing
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
-from headrace.errors import StreamError
+from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.cache import CacheCounts, CachedBlocks
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import (
     check_epoch,
     check_options,
-    checked_state,
     dropped_rows,
     first_state,
+    make_quarantine,
+    next_state,
     plan_pass,
     read_pass,
+    resumed_state,
     state_after,
     steps_of,
 )
 from headrace.stream.plan import Plan
+from headrace.stream.progress import Noted, Progress
 from headrace.stream.reader import ReadBlock
 from headrace.stream.share import Remainder
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
+from headrace.stream.watch import Watch
 
 
 class StreamLoader:
@@ -41,11 +46,17 @@ class StreamLoader:
 
     index: the blocks of the split; read_block: decodes one of them, called in threads.
     topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
+    quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.
     """
 
     def __init__(
         self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, topology: Topology | None = None
     ) -> None:
+        if options.distribution == "dynamic" and type(self) is StreamLoader:
+            raise SettingsError(
+                'distribution="dynamic" is for one dataset: headrace.open(...).stream(..., distribution="dynamic");'
+                ' use "balanced" here'
+            )
         self.index = index
         self.options = options
         self.topology = capture() if topology is None else topology
@@ -53,7 +64,8 @@ class StreamLoader:
         self._read_block = read_block
         self._pass = 0
         self._ended = False
-        self._begin(first_state(index, options, consumers=self.topology.world_size))
+        self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
+        self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
     @property
     def epoch(self) -> int:
@@ -64,6 +76,11 @@ class StreamLoader:
     def dropped_rows(self) -> int:
         """Rows that remainder="drop" leaves out of the present pass, over all ranks."""
         return dropped_rows(self._start, self.options, topology=self.topology, workers=0)
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """Blocks mapped from the cache and blocks decoded, in this process so far; see `StreamOptions.cache`."""
+        return self._read_block.counts if isinstance(self._read_block, CachedBlocks) else CacheCounts()
 
     def plan(self) -> Plan:
         """The present pass: steps, rows and bytes of every rank."""
@@ -78,15 +95,26 @@ class StreamLoader:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
         if self._ended:
-            self._begin(self._start.fresh(self._start.epoch + 1))
+            self._begin(self._epoch_state(self._start.epoch + 1))
         self._pass += 1
         self._received = 0
         this_pass, steps = self._pass, len(self)
+        progress = Progress()
+        read_block = Noted(self._read_block, progress.reading)
+        self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
         batches = read_pass(
-            self.index, self._read_block, self.options, self._start, topology=self.topology, worker=0, workers=0
+            self.index,
+            read_block,
+            self.options,
+            self._start,
+            topology=self.topology,
+            worker=0,
+            workers=0,
+            quarantine=self.quarantined,
         )
-        with closing(batches):
-            for batch in batches:
+        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
+        with closing(watch.over(batches)) as watched:
+            for batch in watched:
                 if this_pass != self._pass:
                     raise StreamError(
                         f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
@@ -102,7 +130,7 @@ class StreamLoader:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
         check_epoch(epoch)
         if epoch != self._start.epoch or self._ended:
-            self._begin(self._start.fresh(epoch))
+            self._begin(self._epoch_state(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
@@ -114,7 +142,11 @@ class StreamLoader:
 
         Raises `StreamError` if the state is not of this split, seed and shuffle.
         """
-        self._begin(checked_state(values, self.index, self.options))
+        self._begin(resumed_state(values, self.index, self.options, world_size=self.topology.world_size, workers=0))
+
+    def _epoch_state(self, epoch: int) -> StreamState:
+        world_size = self.topology.world_size
+        return next_state(self._start, epoch, self.index, self.options, world_size=world_size, workers=0)
 
     def _begin(self, state: StreamState) -> None:
         self._start = state

@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, MissingExtra, SettingsError
 from headrace.stream.batch import Batch, make_batch
-from headrace.stream.columns import Column, Columns, gather, join
+from headrace.stream.columns import Columns, from_table, gather, join, size_of
 from headrace.stream.options import StreamOptions
 from headrace.stream.reader import ReadBlock
 
@@ -104,18 +104,18 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         """The same as columns: a dict of tensors [rows], lists of text or of tensors."""
         wanted = self._checked(rows)
         if not len(wanted):
-            return self._finished(gather([self._empty()], wanted, arrow=False, where=self._where))
+            return self._finished(gather([from_table(self._empty(), arrow=False, where="")], wanted))
         block_of_row = np.searchsorted(self._stops, wanted, side="right")
         order = np.argsort(block_of_row, kind="stable")
         blocks, begins = np.unique(block_of_row[order], return_index=True)
         parts = [
-            _take(self._block(int(block)), mine - int(self.index.first_row[block]))
+            gather([self._block(int(block))], mine - int(self.index.first_row[block]))
             for block, mine in zip(blocks, np.split(wanted[order], begins[1:]), strict=True)
         ]
         together = join(parts)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return self._finished(_take(together, back) if len(parts) > 1 or len(order) > 1 else together)
+        return self._finished(gather([together], back) if len(parts) > 1 or len(order) > 1 else together)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_blocks", "_held")}
@@ -148,8 +148,8 @@ class MapDataset(TorchDataset[dict[str, Any]]):
                 " the shard changed after it was indexed: restore it or index the dataset again"
             )
         table = table.select(list(self.columns))
-        columns = gather([table], np.arange(table.num_rows), arrow=False, where=lambda _: self._where(block))
-        size = sum(int(column.nbytes) for column in columns.values())
+        columns = from_table(table, arrow=False, where=self._where(block))
+        size = size_of(columns)
         with self._lock:
             if block not in self._blocks and size <= self.cache_bytes:
                 self._blocks[block] = (columns, size)
@@ -162,19 +162,9 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         return pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
 
     def _finished(self, columns: Columns) -> dict[str, Any]:
-        batch: Batch = make_batch(columns, None, "torch")
+        batch: Batch = make_batch(columns, "torch")
         assert isinstance(batch, dict)
         return batch
 
     def _where(self, block: int) -> str:
         return f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
-
-
-def _take(columns: Columns, rows: I64) -> Columns:
-    return {name: _take_column(column, rows) for name, column in columns.items()}
-
-
-def _take_column(column: Column, rows: I64) -> Column:
-    if isinstance(column, np.ndarray):
-        return np.take(column, rows, axis=0)
-    return column.take(pa.array(rows))

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
+from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
+from headrace.stream.padded import LENGTHS, Padding
 from headrace.stream.share import Remainder
 
-BatchFormat = Literal["torch", "numpy", "arrow"]
+BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
+Cache = Literal["none", "decoded"]
+Memory = Literal["pageable", "pinned"]
+Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
+OnBadBlock = Literal["raise", "quarantine"]
+
+Lists = Literal["ragged", "padded"]
+OnTopologyChange = Literal["keep", "relane"]
 
 VALID = "valid"
+IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, nulls and all
 
 
 class StreamArguments(TypedDict, total=False):
@@ -24,10 +36,27 @@ class StreamArguments(TypedDict, total=False):
     remainder: Remainder | None
     columns: Sequence[str] | None
     batch_format: BatchFormat
+    lists: Lists
+    pad_values: Mapping[str, float]
+    pad_to_multiple_of: int
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int
     memory_bytes: int
+    cache: Cache
+    cache_dir: str | Path | None
+    cache_bytes: int
+    distribution: Distribution
+    on_bad_block: OnBadBlock
+    quarantine_limit: float
+    stall_seconds: float | None
+    verify: Verify
+    samples_per_epoch: int | None
+    on_topology_change: OnTopologyChange
+    transform: Callable[[Any], Any] | None
+    memory: Memory
+    locality: Mapping[str, int | Sequence[int]] | None
+    ranks_per_node: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +65,37 @@ class StreamOptions:
 
     batch_size: rows in a batch of one rank (of one worker, where there are workers).
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
-    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as a quarter of
-        memory_bytes holds.
+    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as 1/64
+        of memory_bytes holds.
     lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
         different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
     remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one
         global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one consumer, else "pad".
     columns: which to read, in this order; None: all.
-    batch_format: "torch" tensors, "numpy" arrays or an "arrow" table.
-    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode.
+    batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
+    lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
+        name + "_lengths". pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a multiple.
+    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode,
+        by default as many as this process has processors, 2 to 8.
     memory_bytes: what the open blocks of a consumer may take when lanes are chosen.
+    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
+        ~/.cache/headrace), of cache_bytes at most for all that is kept there.
+    on_bad_block: what a block does that cannot be read: "raise", or "quarantine" its rows, false in batch["valid"].
+    quarantine_limit: the part of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
+    stall_seconds: a wait for data that is logged as a warning; None: none is.
+    verify: when a shard of a prepared run is checked against its digest: at the "first_touch" in each process, or
+        "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
+    samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
+        None: every row once; of a blend with weights, as many rows as its splits have together.
+    on_topology_change: what a state in the middle of an epoch does where its lanes cannot be divided among the readers:
+        "keep" its order, some blocks being decoded by several readers; or "relane" the rows left into new lanes.
+    transform: makes of each batch what the loop receives, in the process that made the batch; see `transform`.
+    memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
+    distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
+        first, then workers), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
+        "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
+    locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
+        numbered node by node.
     """
 
     batch_size: int
@@ -56,15 +106,32 @@ class StreamOptions:
     remainder: Remainder | None = None
     columns: Sequence[str] | None = None
     batch_format: BatchFormat = "torch"
-    prefetch_bytes: int = 1 << 28
+    lists: Lists = "ragged"
+    pad_values: Mapping[str, float] = field(default_factory=dict)
+    pad_to_multiple_of: int = 1
+    prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
-    read_threads: int = 4
+    read_threads: int = field(default_factory=lambda: usual_threads())
     memory_bytes: int = 1 << 30
+    cache: Cache = "none"
+    cache_dir: str | Path | None = None
+    cache_bytes: int = 1 << 35
+    distribution: Distribution = "balanced"
+    on_bad_block: OnBadBlock = "raise"
+    quarantine_limit: float = 0.01
+    stall_seconds: float | None = 5.0
+    verify: Verify = "first_touch"
+    samples_per_epoch: int | None = None
+    on_topology_change: OnTopologyChange = "keep"
+    transform: Callable[[Any], Any] | None = None
+    memory: Memory = "pageable"
+    locality: Mapping[str, int | Sequence[int]] | None = None
+    ranks_per_node: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "read_threads", "memory_bytes"):
+        for name in ("batch_size", "read_threads", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
             _at_least(1, name, getattr(self, name))
-        for name in ("shuffle_rows", "lanes"):
+        for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))
         for name in ("prefetch_bytes", "prefetch_blocks"):
@@ -74,8 +141,42 @@ class StreamOptions:
         if not isinstance(self.shuffle, bool):
             raise SettingsError(f"shuffle is {self.shuffle!r}; expected True or False")
         if self.remainder is not None:
-            _one_of(get_args(Remainder), "remainder", self.remainder)
-        _one_of(get_args(BatchFormat), "batch_format", self.batch_format)
+            check_one_of(get_args(Remainder), "remainder", self.remainder)
+        check_one_of(get_args(OnTopologyChange), "on_topology_change", self.on_topology_change)
+        check_one_of(get_args(BatchFormat), "batch_format", self.batch_format)
+        check_one_of(get_args(Lists), "lists", self.lists)
+        if self.lists == "padded" and self.batch_format in IN_ARROW:
+            raise SettingsError(
+                f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
+            )
+        if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
+            raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
+        if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
+            raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
+        check_one_of(get_args(Cache), "cache", self.cache)
+        check_one_of(get_args(Distribution), "distribution", self.distribution)
+        check_one_of(get_args(OnBadBlock), "on_bad_block", self.on_bad_block)
+        check_one_of(get_args(Verify), "verify", self.verify)
+        if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
+            raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
+        if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
+            raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
+        check_one_of(get_args(Memory), "memory", self.memory)
+        if self.transform is not None and not callable(self.transform):
+            raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
+        if self.memory == "pinned" and self.batch_format != "torch" and self.transform is None:
+            raise SettingsError(
+                f'memory="pinned" pins tensors, and batch_format="{self.batch_format}" has none; use'
+                ' batch_format="torch", or a transform that makes tensors'
+            )
+        for name in ("locality", "ranks_per_node"):
+            if (getattr(self, name) is not None) != (self.distribution == "local"):
+                raise SettingsError(
+                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
+                    " locality= and ranks_per_node=, the others neither"
+                )
+        if self.locality is not None:
+            object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
             object.__setattr__(self, "columns", _column_names(self.columns))
 
@@ -85,12 +186,46 @@ class StreamOptions:
         unknown = [name for name in columns if name not in available]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
-        if remainder == "pad" and VALID in columns:
+        if self.lists == "padded":
+            taken = [name + LENGTHS for name in columns if name + LENGTHS in columns]
+            strange = [name for name in self.pad_values if name not in columns]
+            if taken or strange:
+                raise SettingsError(
+                    f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
+                    " leave them out with columns="
+                )
+        if self.masked(remainder) and VALID in columns:
+            option = 'remainder="pad"' if remainder == "pad" else 'on_bad_block="quarantine"'
             raise SettingsError(
-                f'a column is named "{VALID}", and remainder="pad" puts its mask of real rows there;'
-                f' leave it out with columns=, rename it when preparing, or use remainder="drop"'
+                f'a column is named "{VALID}", and {option} puts its mask of real rows there;'
+                f" leave it out with columns=, rename it when preparing, or use another {option.partition('=')[0]}"
             )
         return columns
+
+    @property
+    def padding(self) -> Padding | None:
+        """What fills lists up; None where they stay ragged."""
+        return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
+
+    def masked(self, remainder: Remainder) -> bool:
+        """Whether every batch has the mask of real rows."""
+        return remainder == "pad" or self.on_bad_block == "quarantine"
+
+
+def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
+    found: dict[str, int | tuple[int, ...]] = {}
+    for shard, nodes in dict(locality).items():
+        numbers = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        if not isinstance(shard, str) or any(type(node) is not int or node < 0 for node in numbers):
+            raise SettingsError(f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several")
+        found[shard] = numbers
+    return found
+
+
+def usual_threads() -> int:
+    """As many threads as this process may use processors, 2 to 8: decoding is work, and reading is waiting."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return max(2, min(8, usable))
 
 
 def _column_names(columns: Any) -> tuple[str, ...]:
@@ -104,11 +239,18 @@ def _column_names(columns: Any) -> tuple[str, ...]:
     return names
 
 
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{name} is {value!r}; expected a number")
+    return float(value)
+
+
 def _at_least(least: int, name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SettingsError(f"{name} is {value!r}; expected an integer of {least} or more")
 
 
-def _one_of(choices: tuple[str, ...], name: str, value: Any) -> None:
+def check_one_of(choices: tuple[str, ...], name: str, value: Any) -> None:
+    """Raise `SettingsError` unless the value is one of the words."""
     if value not in choices:
         raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(choices)}")

@@ -6,17 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.batch import Batch, import_torch
-from headrace.stream.options import StreamOptions
+from headrace.stream.distribute import regions_of
+from headrace.stream.layout import order_of_state, samples_of_epoch
+from headrace.stream.memory import pinned_batches
+from headrace.stream.options import VALID, StreamOptions
 from headrace.stream.plan import Plan, choose_order, make_plan
+from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock, read_share
+from headrace.stream.regions import Regions
 from headrace.stream.share import Remainder, advance, count_steps, resolve_remainder
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology
+from headrace.stream.transform import transformed
 
 
 def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) -> Remainder:
@@ -42,30 +49,61 @@ def checked_state(values: Mapping[str, Any], index: SplitIndex, options: StreamO
     """A saved state that fits this stream, or `StreamError`."""
     state = StreamState.from_dict(values)
     state.check_index(index)
-    state.check_order(seed=options.seed, shuffle=options.shuffle)
+    samples = samples_of_epoch(index, options.samples_per_epoch)
+    state.check_order(seed=options.seed, shuffle=options.shuffle, samples_per_epoch=samples)
     return state
 
 
-def first_state(index: SplitIndex, options: StreamOptions, *, consumers: int) -> StreamState:
-    """The beginning of epoch 0, with lanes and windows chosen for the first topology."""
-    lanes, window_rows = choose_order(
-        index,
-        consumers,
-        shuffle=options.shuffle,
-        lanes=options.lanes,
-        shuffle_rows=options.shuffle_rows,
-        memory_bytes=options.memory_bytes,
-    )
+def resumed_state(
+    values: Mapping[str, Any], index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int
+) -> StreamState:
+    """A saved state to continue from; with on_topology_change="relane" in new lanes, where its own do not fit."""
+    state = checked_state(values, index, options)
+    consumers = world_size * max(1, workers)
+    if state.regions is None:
+        fits = state.lanes % consumers == 0
+    else:
+        fits = state.regions.fits(world_size=world_size, workers=workers)
+    if options.on_topology_change == "keep" or fits:
+        return state
+    if options.lanes is not None and options.lanes % consumers:  # new lanes are for these consumers
+        options = replace(options, lanes=None)
+    lanes, window_rows = _choose_order(index, options, consumers=consumers)
+    return state.relaned(lanes=lanes, window_rows=window_rows)
+
+
+def first_state(
+    index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int, epoch: int = 0
+) -> StreamState:
+    """The beginning of an epoch, with lanes and windows chosen for the first topology."""
+    samples = samples_of_epoch(index, options.samples_per_epoch)
+    regions = regions_of(index, options, world_size=world_size, workers=workers, epoch=epoch)
+    consumers = world_size * max(1, workers)
+    lanes, window_rows = _choose_order(index, options, consumers=consumers if regions is None else 1)
     return StreamState(
         split=index.split,
         index=index.identity,
-        rows=index.total_rows,
+        rows=index.total_rows if samples is None else samples,
         seed=options.seed,
-        epoch=0,
+        epoch=epoch,
         lanes=lanes,
         window_rows=window_rows,
         shuffle=options.shuffle,
+        samples_per_epoch=samples,
+        regions=regions,
     )
+
+
+def next_state(
+    state: StreamState, epoch: int, index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int
+) -> StreamState:
+    """The beginning of an epoch after `state`: in the same lanes, or with whole shards as they are given out now."""
+    if options.distribution == "balanced" and not state.of_whole_shards:
+        return state.fresh(epoch)
+    fresh = first_state(index, options, world_size=world_size, workers=workers, epoch=epoch)
+    if state.regions is None or not state.regions.fits(world_size=world_size, workers=workers) or not fresh.regions:
+        return fresh
+    return replace(fresh, lanes=state.lanes, window_rows=state.window_rows)
 
 
 def plan_pass(
@@ -77,13 +115,10 @@ def plan_pass(
         batch_size=options.batch_size,
         world_size=topology.world_size,
         workers=workers,
-        seed=start.seed,
-        epoch=start.epoch,
-        shuffle=start.shuffle,
-        lanes=start.lanes,
-        window_rows=start.window_rows,
+        order=order_of_state(index, start),
         remainder=options.remainder,
         remaining=start.remaining,
+        regions=_regions(start, topology=topology, workers=workers),
     )
 
 
@@ -96,30 +131,60 @@ def read_pass(
     topology: Topology,
     worker: int,
     workers: int,
+    quarantine: Quarantine | None = None,
 ) -> Generator[Batch, None, None]:
-    """The batches of one (rank, worker) of the pass that begins at `start`."""
+    """The batches of one (rank, worker) of the pass that begins at `start`; quarantine: where bad blocks go."""
     plan = plan_pass(index, options, start, topology=topology, workers=workers)
-    place = f"rank {topology.rank} of {topology.world_size}" + (f", worker {worker}" if workers else "")
-    return read_share(
+    columns = options.check_columns(index.schema.names, plan.remainder)
+    reader = reader_name(topology, worker=worker, workers=workers)
+    batches = read_share(
         index,
-        read_block,
+        read_block if quarantine is None else quarantine.around(read_block),
         plan=plan,
         share=plan.share(rank=topology.rank, worker=worker),
         options=options,
-        columns=options.check_columns(index.schema.names, plan.remainder),
-        reader=place,
+        columns=columns if quarantine is None else (*columns, VALID),
+        reader=reader,
+        quarantine=quarantine,
     )
+    return delivered(batches, options, reader=reader)
+
+
+def delivered(
+    batches: Generator[Batch, None, None], options: StreamOptions, *, reader: str
+) -> Generator[Any, None, None]:
+    """The batches as the loop receives them: transformed, and in pinned memory, if the options ask for it."""
+    if options.transform is not None:
+        batches = transformed(batches, options.transform, reader=reader)
+    return pinned_batches(batches) if options.memory == "pinned" else batches
+
+
+def reader_name(topology: Topology, *, worker: int, workers: int) -> str:
+    """How messages call one (rank, worker)."""
+    return f"rank {topology.rank} of {topology.world_size}" + (f", worker {worker}" if workers else "")
+
+
+def make_quarantine(
+    index: SplitIndex, options: StreamOptions, *, topology: Topology, worker: int, workers: int, slot: Any = None
+) -> Quarantine | None:
+    """Where one (rank, worker) puts the bad blocks of a pass; None if they raise."""
+    if options.on_bad_block != "quarantine":
+        return None
+    reader = reader_name(topology, worker=worker, workers=workers)
+    return Quarantine(index=index, limit=options.quarantine_limit, reader=reader, slot=slot)
 
 
 def steps_of(start: StreamState, options: StreamOptions, *, topology: Topology, workers: int) -> int:
     """Batches each rank receives in the pass that begins at `start`."""
     consumers = topology.world_size * max(1, workers)
-    steps = count_steps(
-        start.remaining.total,
-        consumers=consumers,
-        batch_size=options.batch_size,
-        remainder=resolve_remainder(options.remainder, consumers),
-    )
+    remainder = resolve_remainder(options.remainder, consumers)
+    regions = _regions(start, topology=topology, workers=workers)
+    if regions is not None:
+        steps = regions.steps(start.remaining, batch_size=options.batch_size, remainder=remainder)
+    else:
+        steps = count_steps(
+            start.remaining.total, consumers=consumers, batch_size=options.batch_size, remainder=remainder
+        )
     return steps * max(1, workers)
 
 
@@ -128,6 +193,10 @@ def dropped_rows(start: StreamState, options: StreamOptions, *, topology: Topolo
     consumers = topology.world_size * max(1, workers)
     if resolve_remainder(options.remainder, consumers) != "drop":
         return 0
+    regions = _regions(start, topology=topology, workers=workers)
+    if regions is not None:
+        shares = regions.shares(start.remaining, batch_size=options.batch_size, remainder="drop")
+        return start.remaining.total - sum(share.rows for share in shares)
     return start.remaining.total % (consumers * options.batch_size)
 
 
@@ -136,6 +205,11 @@ def state_after(
 ) -> StreamState:
     """The state after each rank has received `batches` batches of the pass that began at `start`."""
     consumers = topology.world_size * max(1, workers)
+    regions = _regions(start, topology=topology, workers=workers)
+    if regions is not None:
+        remainder = resolve_remainder(options.remainder, consumers)
+        left = regions.advance(start.remaining, batches, batch_size=options.batch_size, remainder=remainder)
+        return start.at(left)
     remaining = advance(
         start.remaining,
         batches,
@@ -145,3 +219,23 @@ def state_after(
         remainder=resolve_remainder(options.remainder, consumers),
     )
     return start.at(remaining)
+
+
+def _regions(start: StreamState, *, topology: Topology, workers: int) -> Regions | None:
+    """The regions of a state, if they are those of this topology; else what is left is strided over."""
+    if start.regions is None or not start.regions.fits(world_size=topology.world_size, workers=workers):
+        return None
+    return start.regions
+
+
+def _choose_order(index: SplitIndex, options: StreamOptions, *, consumers: int) -> tuple[int, int]:
+    """(L, window_rows) of a stream that begins on this many consumers."""
+    return choose_order(
+        index,
+        consumers,
+        shuffle=options.shuffle,
+        lanes=options.lanes,
+        shuffle_rows=options.shuffle_rows,
+        memory_bytes=options.memory_bytes,
+        batch_size=options.batch_size,
+    )

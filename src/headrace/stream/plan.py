@@ -17,7 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order import EpochOrder, block_identities, epoch_order
+from headrace.stream.interleave import most_drift_rounds
+from headrace.stream.layout import lay_epoch, sources_of
+from headrace.stream.order import Order, Reads
+from headrace.stream.regions import Regions, RegionShare
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
 
@@ -25,6 +28,7 @@ I64 = npt.NDArray[np.int64]
 
 _MOST_LANES_PER_CONSUMER = 16
 _MOST_SHUFFLE_ROWS = 1 << 18
+_LEAST_LANE_ROWS = 4
 _VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
 
 
@@ -34,12 +38,28 @@ def estimate_block_bytes(index: SplitIndex) -> I64:
     return np.maximum(index.rows * max(1, row_bytes), np.where(index.rows > 0, index.length, 0)).astype(np.int64)
 
 
-def choose_lanes(consumers: int, *, shuffle: bool, largest_block_bytes: int, memory_bytes: int) -> int:
-    """L for a first topology: lcm(C, k), k the largest power of two up to 16 whose open blocks fit; C unshuffled."""
+def choose_lanes(
+    consumers: int,
+    *,
+    shuffle: bool,
+    largest_block_bytes: int,
+    memory_bytes: int,
+    most_lanes: int | None = None,
+    rows: int | None = None,
+) -> int:
+    """L for a first topology: lcm(C, k), k the largest power of two up to 16 whose open blocks fit; C unshuffled.
+
+    most_lanes: a smaller k is taken for it, but never fewer than C lanes. rows: of the split; lanes of a few rows each
+    would be read nearly in order, so a small split has fewer.
+    """
     if not shuffle:
         return consumers
     spread = _MOST_LANES_PER_CONSUMER
-    while spread > 1 and spread // gcd(consumers, spread) * largest_block_bytes > memory_bytes:
+    while spread > 1 and (
+        spread // gcd(consumers, spread) * largest_block_bytes > memory_bytes
+        or (most_lanes is not None and lcm(consumers, spread) > most_lanes)
+        or (rows is not None and lcm(consumers, spread) * _LEAST_LANE_ROWS > rows)
+    ):
         spread //= 2
     return lcm(consumers, spread)
 
@@ -49,31 +69,52 @@ def choose_window_rows(
 ) -> int:
     """Rows of a lane shuffled at a time, so that a consumer's windows together hold about `shuffle_rows` rows."""
     if shuffle_rows is None:
-        shuffle_rows = min(_MOST_SHUFFLE_ROWS, max(1, memory_bytes // (4 * max(1, row_bytes))))
+        shuffle_rows = min(_MOST_SHUFFLE_ROWS, max(1, memory_bytes // (64 * max(1, row_bytes))))
     return max(1, shuffle_rows * consumers // lanes)
 
 
 def choose_order(
-    index: SplitIndex, consumers: int, *, shuffle: bool, lanes: int | None, shuffle_rows: int | None, memory_bytes: int
+    index: SplitIndex,
+    consumers: int,
+    *,
+    shuffle: bool,
+    lanes: int | None,
+    shuffle_rows: int | None,
+    memory_bytes: int,
+    batch_size: int | None = None,
 ) -> tuple[int, int]:
-    """(L, window_rows) of a stream that begins on this many consumers; given lanes are kept."""
+    """(L, window_rows) of a stream that begins on this many consumers; given lanes are kept.
+
+    The sources of a blend share the memory, and take turns in rounds of L rows that are small against a global batch.
+    """
+    sources = sources_of(index)
     block_bytes = estimate_block_bytes(index)
+    most_lanes = None
+    if sources > 1 and batch_size is not None:
+        most_lanes = consumers * batch_size // most_drift_rounds(sources)
     if lanes is None:
-        largest = int(block_bytes.max(initial=0))
-        lanes = choose_lanes(consumers, shuffle=shuffle, largest_block_bytes=largest, memory_bytes=memory_bytes)
+        lanes = choose_lanes(
+            consumers,
+            shuffle=shuffle,
+            largest_block_bytes=int(block_bytes.max(initial=0)),
+            memory_bytes=memory_bytes // sources,
+            most_lanes=most_lanes,
+            rows=index.total_rows,
+        )
     row_bytes = int(block_bytes.sum()) // max(1, index.total_rows)
-    return lanes, choose_window_rows(
+    window_rows = choose_window_rows(
         consumers, lanes, shuffle_rows=shuffle_rows, row_bytes=row_bytes, memory_bytes=memory_bytes
     )
+    return lanes, max(1, window_rows // sources)
 
 
-def estimate_peak_bytes(plan: Plan, *, prefetch_bytes: int = 1 << 28) -> int:
+def estimate_peak_bytes(plan: Plan, *, prefetch_bytes: int = 1 << 25) -> int:
     """What one consumer holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
 
     Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
     """
     order, blocks = plan.order, plan.block_bytes
-    row_bytes = int(blocks.sum()) / max(1, order.rows)
+    row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
     touched = order.lanes // gcd(order.lanes, plan.consumers)
     window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
     pool = window_bytes * order.lanes / plan.consumers
@@ -97,12 +138,14 @@ class Coverage:
 class Plan:
     """Who reads which rows when, for one epoch and one topology; build it with `make_plan`."""
 
-    order: EpochOrder
+    order: Order
     remaining: Remaining
     world_size: int
     workers: int
     batch_size: int
     remainder: Remainder
+    split_rows: int
+    regions: Regions | None = None
     block_bytes: I64 = field(repr=False)
 
     @property
@@ -113,6 +156,8 @@ class Plan:
     @property
     def steps_per_consumer(self) -> int:
         """Batches each consumer gives; the same for all."""
+        if self.regions is not None:
+            return self.regions.steps(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
         return count_steps(
             self.remaining.total, consumers=self.consumers, batch_size=self.batch_size, remainder=self.remainder
         )
@@ -124,12 +169,14 @@ class Plan:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that "drop" leaves out: less than one step of all consumers."""
+        """Rows that "drop" leaves out: less than one step of all consumers, but for whole shards."""
+        if self.regions is not None:
+            return self.remaining.total - int(self.rows_per_consumer.sum())
         return self.remaining.total % (self.consumers * self.batch_size) if self.remainder == "drop" else 0
 
     @property
     def padded_rows(self) -> int:
-        """Filling rows of "pad", over all consumers: less than one step of all consumers."""
+        """Filling rows of "pad", over all consumers: less than one step of all consumers, but for whole shards."""
         given = self.steps_per_consumer * self.consumers * self.batch_size
         return given - self.remaining.total if self.remainder == "pad" else 0
 
@@ -140,6 +187,8 @@ class Plan:
     @cached_property
     def rows_per_consumer(self) -> I64:
         """Real rows each consumer delivers: int64 [C], numbered worker * world_size + rank."""
+        if self.regions is not None:
+            return np.array([share.rows for share in self._region_shares], np.int64)
         return np.array([self._share(consumer).rows for consumer in range(self.consumers)], np.int64)
 
     @cached_property
@@ -148,16 +197,21 @@ class Plan:
 
         An upper bound: it takes every consumer that touches a lane to need all blocks of it.
         """
+        reads = self._reads
+        if self.regions is not None:
+            weights = self.block_bytes[reads.block]
+            return np.bincount(reads.run, weights=weights, minlength=self.consumers).astype(np.int64)
         groups = gcd(self.order.lanes, self.consumers)
-        per_group = np.bincount(self._reads[0] % groups, weights=self._reads[1], minlength=groups)
+        group = (self.remaining.first + reads.run) % groups  # runs are numbered from the first position left
+        per_group = np.bincount(group, weights=self.block_bytes[reads.block], minlength=groups)
         return per_group[np.arange(self.consumers) % groups].astype(np.int64)
 
     @property
     def read_amplification(self) -> float:
         """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once."""
-        holds_rows = np.zeros(len(self.block_bytes), np.bool_)
-        holds_rows[self._reads[2]] = True
-        needed = int(self.block_bytes[holds_rows].sum())
+        reads, blocks = self._reads, max(1, len(self.block_bytes))
+        laid = np.unique(reads.laying * blocks + reads.block)
+        needed = int(self.block_bytes[laid % blocks].sum()) if len(laid) else 0
         return float(self.bytes_per_consumer.sum()) / needed if needed else 1.0
 
     @property
@@ -184,7 +238,17 @@ class Plan:
             padded_rows=filled,
         )
 
+    def owner(self, place: int) -> tuple[int, int]:
+        """(consumer, item) that a place of what remains belongs to; the item may be beyond what "drop" delivers."""
+        if self.regions is None:
+            return place % self.consumers, place // self.consumers
+        begins = np.array([share.begin for share in self._region_shares], np.int64)
+        consumer = int(np.searchsorted(begins, place, side="right")) - 1
+        return consumer, place - int(begins[consumer])
+
     def _share(self, consumer: int) -> Share:
+        if self.regions is not None:
+            return self._region_shares[consumer]
         return share_of(
             self.remaining.total,
             consumer=consumer,
@@ -194,23 +258,27 @@ class Plan:
         )
 
     @cached_property
-    def _reads(self) -> tuple[I64, I64, I64]:
-        """Every (lane, bytes, block) that is read: a block that a lane border cuts appears once for each lane."""
-        order = self.order
-        starts = order.lane_starts(np.arange(order.lanes + 1, dtype=np.int64))
-        window = self.remaining.first // order.lanes // order.window_rows
-        begins = np.minimum(starts[:-1] + window * order.window_rows, starts[1:])  # windows before it are finished
-        if not self.remaining.total:
-            begins = starts[1:]
-        lanes = np.flatnonzero(begins < starts[1:])
-        first = np.searchsorted(order.line, begins[lanes], side="right") - 1
-        last = np.searchsorted(order.line, starts[1:][lanes] - 1, side="right") - 1
-        counts = last - first + 1
-        lane = np.repeat(lanes, counts)
-        along = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
-        holds_rows = order.line[along + 1] > order.line[along]
-        block = order.blocks[along[holds_rows]]
-        return lane[holds_rows], self.block_bytes[block], block
+    def _region_shares(self) -> list[RegionShare]:
+        assert self.regions is not None
+        return self.regions.shares(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+
+    @cached_property
+    def _reads(self) -> Reads:
+        """The blocks of each lane's positions, from the first left to the last; of each region, if there are."""
+        if self.regions is not None:
+            return self._region_reads(self.regions)
+        first = self.remaining.first + np.arange(self.order.lanes, dtype=np.int64)
+        stop = self.remaining.ranges[-1][1] if self.remaining.ranges else 0
+        first = first[first < stop]
+        return self.order.reads(first, first + (stop - 1 - first) // self.order.lanes * self.order.lanes)
+
+    def _region_reads(self, regions: Regions) -> Reads:
+        bounds = regions.bounds(self.remaining)
+        held = np.flatnonzero(bounds[:-1] < bounds[1:])
+        first = self.remaining.positions(bounds[:-1][held])
+        last = self.remaining.positions(bounds[1:][held] - 1)
+        run, block, laying = self.order.reads(first, last)
+        return Reads(held[run], block, laying)
 
 
 def make_plan(
@@ -228,30 +296,46 @@ def make_plan(
     remainder: Remainder | None = None,
     remaining: Remaining | None = None,
     memory_bytes: int = 1 << 30,
+    samples_per_epoch: int | None = None,
+    order: Order | None = None,
+    regions: Regions | None = None,
 ) -> Plan:
-    """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks)."""
+    """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
+
+    order: of the epoch, where it is known already; the settings of an order are not looked at then.
+    regions: of this topology, in that order.
+    """
     consumers = world_size * max(1, workers)
-    if lanes is None or window_rows is None:
-        lanes, chosen_rows = choose_order(
-            index, consumers, shuffle=shuffle, lanes=lanes, shuffle_rows=shuffle_rows, memory_bytes=memory_bytes
+    if order is None:
+        if lanes is None or window_rows is None:
+            lanes, chosen_rows = choose_order(
+                index,
+                consumers,
+                shuffle=shuffle,
+                lanes=lanes,
+                shuffle_rows=shuffle_rows,
+                memory_bytes=memory_bytes,
+                batch_size=batch_size,
+            )
+            window_rows = chosen_rows if window_rows is None else window_rows
+        order = lay_epoch(
+            index,
+            seed=seed,
+            epoch=epoch,
+            lanes=lanes,
+            window_rows=window_rows,
+            shuffle=shuffle,
+            samples_per_epoch=samples_per_epoch,
         )
-        window_rows = chosen_rows if window_rows is None else window_rows
-    order = epoch_order(
-        index.rows,
-        block_identities(index),
-        seed=seed,
-        epoch=epoch,
-        lanes=lanes,
-        window_rows=window_rows,
-        shuffle=shuffle,
-    )
     return Plan(
         order=order,
-        remaining=Remaining.everything(index.total_rows) if remaining is None else remaining,
+        remaining=Remaining.everything(order.rows) if remaining is None else remaining,
         world_size=world_size,
         workers=workers,
         batch_size=batch_size,
         remainder=resolve_remainder(remainder, consumers),
+        split_rows=index.total_rows,
+        regions=regions,
         block_bytes=estimate_block_bytes(index),
     )
 

@@ -61,6 +61,8 @@ class Remaining:
 
     def positions(self, places: I64) -> I64:
         """The positions at these places of the sequence; places int64 in [0, M) → positions, same shape."""
+        if len(self.ranges) == 1:
+            return places + self.ranges[0][0]
         part = np.searchsorted(self._before, places, side="right") - 1
         return self._starts[part] + (places - self._before[part])
 

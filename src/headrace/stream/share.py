@@ -58,6 +58,16 @@ class Share:
     items: int
     rows_left: int
 
+    @property
+    def stride(self) -> int:
+        """From one of its places to the next."""
+        return self.consumers
+
+    @property
+    def origin(self) -> int:
+        """The position from which its rounds of windows count."""
+        return 0
+
     def place_of(self, item: int) -> int:
         """The place item takes; a filling item repeats the consumer's last row, or one of another's if it has none."""
         if item < self.rows:

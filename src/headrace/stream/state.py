@@ -7,11 +7,12 @@ on any world size, number of workers and batch size. Rows that were read ahead b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
+from headrace.stream.regions import Regions
 from headrace.stream.remaining import Remaining
 
 FORMAT_VERSION = 1
@@ -23,6 +24,9 @@ class StreamState:
 
     index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, shuffle: the order.
     position: everything from here on is left; holes: [start, stop) ranges below it that are left too.
+    samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
+    regions: which consumer has which whole shards; None where all stride over all rows.
+    base: the state whose rows left were cut into these lanes; `rows` are those then. None: an epoch as it began.
     """
 
     split: str
@@ -35,6 +39,19 @@ class StreamState:
     shuffle: bool
     position: int = 0
     holes: tuple[tuple[int, int], ...] = ()
+    samples_per_epoch: int | None = None
+    base: StreamState | None = None
+    regions: Regions | None = None
+
+    @property
+    def epoch_rows(self) -> int:
+        """The rows of the whole epoch."""
+        return self.rows if self.base is None else self.base.epoch_rows
+
+    @property
+    def of_whole_shards(self) -> bool:
+        """Whether the epoch began with whole shards for each consumer."""
+        return self.regions is not None if self.base is None else self.base.of_whole_shards
 
     @property
     def remaining(self) -> Remaining:
@@ -47,12 +64,37 @@ class StreamState:
 
     def fresh(self, epoch: int) -> StreamState:
         """The beginning of an epoch, in the same lanes and windows."""
-        return replace(self, epoch=epoch, position=0, holes=())
+        if self.base is not None and self.samples_per_epoch is not None:
+            return self.base.fresh(epoch).relaned(lanes=self.lanes, window_rows=self.window_rows)
+        return replace(self, epoch=epoch, rows=self.epoch_rows, position=0, holes=(), base=None)
+
+    def relaned(self, *, lanes: int, window_rows: int) -> StreamState:
+        """The beginning of what is left here, in other lanes and windows.
+
+        An epoch that is no whole pass keeps its lanes below the new ones, even at its beginning: which rows it has, and
+        which are left to the next epoch, they decide.
+        """
+        begun = self.position or self.holes or self.base is not None
+        if not begun and self.samples_per_epoch is None:
+            return replace(self, lanes=lanes, window_rows=window_rows)
+        return replace(
+            self,
+            rows=self.remaining.total,
+            position=0,
+            holes=(),
+            lanes=lanes,
+            window_rows=window_rows,
+            base=self,
+            regions=None,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal state back."""
-        values = asdict(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["holes"] = [list(hole) for hole in self.holes]
+        values["base"] = None if self.base is None else self.base.to_dict()
+        values["regions"] = None if self.regions is None else self.regions.to_dict()
+        values = {name: value for name, value in values.items() if name in _KINDS or value is not None}
         return {"format_version": FORMAT_VERSION, **values}
 
     @classmethod
@@ -69,22 +111,31 @@ class StreamState:
                 " resume with the version that saved it, or begin the epoch anew"
             )
         missing = sorted(_KINDS.keys() - values.keys())
-        unknown = sorted(values.keys() - _KINDS.keys() - {"format_version"})
+        unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys() - {"format_version"})
         if missing or unknown:
             raise StreamError(
                 f"stream state: keys missing {missing}, keys unknown {unknown}; pass what state_dict() gave, unchanged"
             )
-        for name, kind in _KINDS.items():
+        later = {name: kind for name, kind in _LATER_KINDS.items() if name in values}
+        for name, kind in (_KINDS | later).items():
             value = values[name]
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
                 raise _bad(name, value, f"expected {kind.__name__}")
         holes = tuple(_hole(hole) for hole in values["holes"])
-        state = cls(**{name: values[name] for name in _KINDS if name != "holes"}, holes=holes)
+        plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "base", "regions")}
+        base = cls.from_dict(values["base"]) if "base" in values else None
+        regions = Regions.from_dict(values["regions"]) if "regions" in values else None
+        state = cls(**plain, holes=holes, base=base, regions=regions)
         _check_numbers(state)
         return state
 
-    def check_order(self, *, seed: int, shuffle: bool) -> None:
+    def check_order(self, *, seed: int, shuffle: bool, samples_per_epoch: int | None = None) -> None:
         """Raise `StreamError` if the stream was set up for another order than the one saved."""
+        if self.samples_per_epoch != samples_per_epoch:
+            raise StreamError(
+                f"stream state: it was saved with samples_per_epoch={self.samples_per_epoch}, this stream has"
+                f" {samples_per_epoch}; epochs would overlap: pass the saved setting, or begin the epoch anew"
+            )
         if (self.seed, self.shuffle) != (seed, shuffle):
             raise StreamError(
                 f"stream state: it was saved with seed={self.seed}, shuffle={self.shuffle}; this stream has"
@@ -99,10 +150,12 @@ class StreamState:
                 f'stream state: it is of split "{self.split}", this stream reads "{index.split}";'
                 " load each state into the stream of its own split"
             )
-        if self.index != index.identity or self.rows != index.total_rows:
+        whole = index.total_rows if self.samples_per_epoch is None else self.samples_per_epoch
+        if self.index != index.identity or self.epoch_rows != whole:
             raise StreamError(
-                f'stream state: split "{self.split}" had index {self.index[:12]}… with {self.rows} rows when saved, now'
-                f" it has {index.identity[:12]}… with {index.total_rows}; shards were added, removed or rewritten:"
+                f'stream state: split "{self.split}" had index {self.index[:12]}… with {self.epoch_rows} rows when'
+                f" saved, now it has {index.identity[:12]}… with {whole}; shards were added, removed or rewritten, or"
+                " another blend was set up:"
                 " open the dataset the state was saved from, or begin the epoch anew"
             )
 
@@ -121,6 +174,10 @@ _KINDS: dict[str, type] = {
 }
 
 
+# What is written only where it is not None: a state without them is that of a split, one epoch a pass.
+_LATER_KINDS: dict[str, type] = {"samples_per_epoch": int, "base": dict, "regions": dict}
+
+
 def _hole(hole: Any) -> tuple[int, int]:
     whole = isinstance(hole, list | tuple) and len(hole) == 2
     if not whole or not all(isinstance(end, int) and not isinstance(end, bool) for end in hole):
@@ -135,6 +192,12 @@ def _check_numbers(state: StreamState) -> None:
             raise _bad(name, value, f"expected {least} or more")
     if not 0 <= state.position <= state.rows:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
+    if state.base is not None:
+        left, same = state.base.remaining.total, ("split", "index", "seed", "epoch", "shuffle", "samples_per_epoch")
+        if state.rows != left or any(getattr(state, name) != getattr(state.base, name) for name in same):
+            raise _bad("base", f"{left} rows left of epoch {state.base.epoch}", f"expected {state.rows} of this epoch")
+    if state.regions is not None and (state.base is not None or sum(state.regions.rows) != state.rows):
+        raise _bad("regions", f"of {sum(state.regions.rows)} rows", f"expected all {state.rows} rows of an epoch")
     below = 0
     for start, stop in state.holes:
         if not below <= start < stop <= state.position:

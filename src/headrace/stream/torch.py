@@ -18,34 +18,44 @@ Inside torchdata's StatefulDataLoader each worker saves and loads its own progre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, get_args
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
-from headrace.stream.options import StreamOptions
+from headrace.stream.memory import check_memory
+from headrace.stream.options import Memory, StreamOptions, check_one_of
 from headrace.stream.passes import (
     check_epoch,
     check_options,
     checked_state,
     dropped_rows,
     first_state,
+    make_quarantine,
+    next_state,
     plan_pass,
     read_pass,
+    resumed_state,
     state_after,
     steps_of,
 )
 from headrace.stream.plan import Plan
+from headrace.stream.progress import Noted, Progress
+from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state
 from headrace.stream.topology import Topology, capture, confirm
+from headrace.stream.transform import check_travels
+from headrace.stream.watch import Watch
 
 try:
     import torch
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    from headrace.stream.table_parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -75,6 +85,12 @@ class StreamingDataset(IterableDataset[Batch]):
         super().__init__()
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
             raise SettingsError(f"num_workers is {num_workers!r}; expected an integer of 0 or more")
+        if options.distribution == "dynamic":
+            raise SettingsError(
+                'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
+                ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
+            )
+        check_memory(options, num_workers)
         self.index = index
         self.options = options
         self.num_workers = num_workers
@@ -82,7 +98,7 @@ class StreamingDataset(IterableDataset[Batch]):
         consumers = self.topology.world_size * max(1, num_workers)
         self.remainder = check_options(index, options, consumers=consumers)
         self._read_block = read_block
-        self._start = first_state(index, options, consumers=consumers)
+        self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
         self._received = 0
         self._pass = 0
@@ -90,6 +106,10 @@ class StreamingDataset(IterableDataset[Batch]):
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
         self._shared = torch.zeros(5, dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._reading = torch.zeros(max(1, num_workers), 2, dtype=torch.float64)  # see `Progress.shared`
+        self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._given_up = torch.zeros(max(1, num_workers), 2, dtype=torch.int64)  # see `Quarantine.slot`
+        self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     @property
     def epoch(self) -> int:
@@ -101,9 +121,29 @@ class StreamingDataset(IterableDataset[Batch]):
         """Rows that remainder="drop" leaves out of a pass, over all ranks."""
         return dropped_rows(self._start, self.options, topology=self.topology, workers=self.num_workers)
 
+    @property
+    def pass_state(self) -> dict[str, Any]:
+        """Where the next pass begins, as `load_state_dict` takes it; a worker sees what its parent means."""
+        return self._present_pass()[0].to_dict()
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of the next pass over all ranks: those of the split, or what a loaded state left of them."""
+        return self._present_pass()[0].remaining.total
+
+    @property
+    def quarantined_rows(self) -> int:
+        """Filling rows that stand for bad blocks in the present pass so far, over the workers of this rank.
+
+        With workers: of the batches they have made, some of which the loop has yet to receive. Files and reasons are
+        in the log.
+        """
+        return int(self._given_up[:, 0].sum())
+
     def plan(self) -> Plan:
         """The present pass: steps, rows and bytes of every rank and worker."""
-        return plan_pass(self.index, self.options, self._start, topology=self.topology, workers=self.num_workers)
+        start, _ = self._present_pass()
+        return plan_pass(self.index, self.options, start, topology=self.topology, workers=self.num_workers)
 
     def __len__(self) -> int:
         """Batches this rank receives in a pass from all its workers; the same on every rank."""
@@ -111,7 +151,12 @@ class StreamingDataset(IterableDataset[Batch]):
         return steps_of(self._start, self.options, topology=self.topology, workers=self.num_workers)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass of this worker, or of the rank if there are no workers.
+        """One pass of this worker, or of the rank if there are no workers; workers give what travels best."""
+        with closing(self.batches()) as batches:
+            yield from batches if get_worker_info() is None else map(parcel_of, batches)
+
+    def batches(self) -> Generator[Batch, None, None]:
+        """The same pass, as batches in a worker too.
 
         Raises `StreamError` if the DataLoader has another number of workers, if a state was loaded that a living worker
         did not get, or if the captured rank is not the rank of this process.
@@ -123,15 +168,20 @@ class StreamingDataset(IterableDataset[Batch]):
         self._pass += 1
         self._received = 0
         this_pass = self._pass
+        progress = Progress()
+        slot = self._reading[worker] if self.num_workers else None
         batches = read_pass(
             self.index,
-            self._read_block,
+            Noted(self._read_block, progress.reading, slot),
             self.options,
             self._advanced(start, given * max(1, self.num_workers)),
             topology=self.topology,
             worker=worker,
             workers=self.num_workers,
+            quarantine=self._quarantine(worker),
         )
+        if not self.num_workers:
+            batches = self._watch(progress).over(batches)
         with closing(batches):
             for batch in batches:
                 if this_pass != self._pass:
@@ -142,14 +192,29 @@ class StreamingDataset(IterableDataset[Batch]):
                 self._received += 1
                 yield batch
 
-    def data_loader(self, *, method: str = "spawn") -> DataLoader[Batch]:
-        """A DataLoader over this dataset with its number of workers. method: how workers start."""
-        return DataLoader(
+    def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
+        """A DataLoader over this dataset with its number of workers. method: how workers start.
+
+        memory: "pinned" makes the DataLoader pin what it receives.
+        """
+        check_one_of(get_args(Memory), "memory", memory)
+        return WatchedLoader(
             self,
             batch_size=None,
             num_workers=self.num_workers,
             multiprocessing_context=method if self.num_workers else None,
+            pin_memory=memory == "pinned",
+            collate_fn=whole_batch,
         )
+
+    def watched(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of a DataLoader over this dataset, one pass: what stops one rank is then known on all.
+
+        For loaders that are not made by `data_loader`. Without worker processes the dataset does it by itself.
+        """
+        if not self.num_workers:
+            return iter(batches)
+        return self._watch(Progress(shared=self._reading)).over(iter(batches))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
@@ -158,7 +223,7 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         check_epoch(epoch)
         if epoch != self.epoch:
-            self._begin(self._start.fresh(epoch), rest=0)
+            self._begin(self._epoch_state(epoch), rest=0)
         self._shared[_SAID] = 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,18 +263,22 @@ class StreamingDataset(IterableDataset[Batch]):
         if is_worker_state(values):
             self._load_progress(WorkerProgress.from_dict(values))
             return
-        state = checked_state(values, self.index, self.options)
+        ranks = {"world_size": self.topology.world_size, "workers": self.num_workers}
+        state = resumed_state(values, self.index, self.options, **ranks)
         self._loads += 1
         self._begin(state, rest=1)
 
     def __getstate__(self) -> dict[str, Any]:
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
+        check_travels(self.options.transform)
         return self.__dict__.copy()
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         if not self._shared.is_shared():  # type: ignore[no-untyped-call]  # torch leaves it untyped; plain pickle copies
             self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _begin(self, state: StreamState, *, rest: int) -> None:
         self._start = state
@@ -217,6 +286,10 @@ class StreamingDataset(IterableDataset[Batch]):
         self._pass += 1
         for place, value in ((_EPOCH, state.epoch), (_REST, rest), (_LOADS, self._loads), (_OWN, 0)):
             self._shared[place] = value
+
+    def _epoch_state(self, epoch: int) -> StreamState:
+        ranks = {"world_size": self.topology.world_size, "workers": self.num_workers}
+        return next_state(self._start, epoch, self.index, self.options, **ranks)
 
     def _advanced(self, start: StreamState, batches: int) -> StreamState:
         return state_after(start, batches, self.options, topology=self.topology, workers=self.num_workers)
@@ -247,6 +320,17 @@ class StreamingDataset(IterableDataset[Batch]):
         self._progress = progress
         self._shared[_EPOCH], self._shared[_OWN] = progress.start.epoch, 1
 
+    def _watch(self, progress: Progress) -> Watch:
+        stall_seconds = self.options.stall_seconds
+        return Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=stall_seconds)
+
+    def _quarantine(self, worker: int) -> Quarantine | None:
+        slot = self._given_up[worker]
+        slot.zero_()
+        return make_quarantine(
+            self.index, self.options, topology=self.topology, worker=worker, workers=self.num_workers, slot=slot
+        )
+
     @property
     def _topology_of_workers(self) -> tuple[int, int, int, str]:
         return self.topology.world_size, self.num_workers, self.options.batch_size, self.remainder
@@ -261,7 +345,7 @@ class StreamingDataset(IterableDataset[Batch]):
             )
         if own and self._progress is not None and self._progress.start.epoch == epoch:
             return self._progress.start, self._progress.batches
-        return (self._start if rest else self._start.fresh(epoch)), 0
+        return (self._start if rest else self._epoch_state(epoch)), 0
 
     def _worker(self) -> int:
         info = get_worker_info()
@@ -272,3 +356,12 @@ class StreamingDataset(IterableDataset[Batch]):
                 " every row must have one reader: pass the same number to both"
             )
         return 0 if info is None else info.id
+
+
+class WatchedLoader(DataLoader[Batch]):
+    """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks."""
+
+    def __iter__(self) -> Any:  # torch names its private iterator here
+        batches = super().__iter__()
+        watched = getattr(self.dataset, "watched", None)
+        return batches if watched is None else watched(batches)

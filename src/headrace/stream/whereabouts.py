@@ -13,8 +13,10 @@ import numpy.typing as npt
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
-from headrace.stream.order import EpochOrder, block_identities, epoch_order
+from headrace.stream.layout import order_of_state
+from headrace.stream.order import EpochOrder, Order
 from headrace.stream.plan import Plan
+from headrace.stream.regions import RegionOrder
 from headrace.stream.remaining import Remaining
 from headrace.stream.state import StreamState
 
@@ -54,14 +56,21 @@ def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
 
 
 def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
-    """Who delivers a row in the plan's pass, and when; None if "drop" leaves it out or it was received before."""
+    """Who delivers a row in the plan's pass, and when, the first time if it comes several times.
+
+    None if "drop" leaves it out, it was received before, or the epoch is too short for it.
+    """
     order, remaining = plan.order, plan.remaining
-    place = order.places_of(np.array([block], np.int64), np.array([row], np.int64))
-    position = int(order.positions_of(place)[0])
-    before = remaining.count_below(position)
-    if before == remaining.count_below(position + 1):
-        return None
-    consumer, item = before % plan.consumers, before // plan.consumers
+    for position in order.positions_of_row(block, row).tolist():
+        before = remaining.count_below(position)
+        if before < remaining.count_below(position + 1):
+            return _sighting(plan, position, before)
+    return None
+
+
+def _sighting(plan: Plan, position: int, before: int) -> Sighting | None:
+    """Who delivers a position that is left, `before` others before it; None if "drop" leaves it out."""
+    consumer, item = plan.owner(before)
     worker, rank = divmod(consumer, plan.world_size)
     if item >= plan.share(rank=rank, worker=worker).rows:
         return None
@@ -71,27 +80,21 @@ def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
     )
 
 
-def order_of_state(index: SplitIndex, state: StreamState) -> EpochOrder:
-    """The order of the epoch that a state is in."""
-    return epoch_order(
-        index.rows,
-        block_identities(index),
-        seed=state.seed,
-        epoch=state.epoch,
-        lanes=state.lanes,
-        window_rows=state.window_rows,
-        shuffle=state.shuffle,
-    )
-
-
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
-    """Rows of each shard that a state has received: int64, parallel to `index.shards`."""
+    """Rows of each shard that a state has received, repeats counted: int64, parallel to `index.shards`."""
+    counts = _seen_per_block(index, state)
+    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)
+
+
+def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
     left = state.remaining
     received = _complement(left)
-    fewer = received if received.total <= left.total else left
     order = order_of_state(index, state)
+    # An order of one whole pass holds every row once, so that what is left may be counted instead.
+    fewer = left if isinstance(order, EpochOrder | RegionOrder) and left.total < received.total else received
     counts = np.zeros(len(index.rows), np.int64)
-    part_rows = max(1, _PART_ROWS // (order.lanes * order.window_rows)) * order.lanes * order.window_rows
+    round_rows = order.lanes * order.window_rows
+    part_rows = max(1, _PART_ROWS // round_rows) * round_rows
     for start, stop in fewer.ranges:
         while start < stop:  # parts end on a round of windows, so that no window is made twice
             end = min(stop, start // part_rows * part_rows + part_rows)
@@ -100,10 +103,10 @@ def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
             start = end
     if fewer is left:
         counts = index.rows - counts
-    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)
+    return counts if state.base is None else counts + _seen_per_block(index, state.base)
 
 
-def shuffle_quality(index: SplitIndex, order: EpochOrder) -> float:
+def shuffle_quality(index: SplitIndex, order: Order) -> float:
     """How far neighbours of the global order are apart in the natural one: 1.0 as in a full shuffle, 0.0 not at all.
 
     Measured on four stretches of at most 2,048 positions spread over the epoch: the mean distance between the natural

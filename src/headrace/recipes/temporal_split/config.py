@@ -6,30 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headrace.formats.schema import type_named
 from headrace.formats.source import read_signature
 from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
-from headrace.settings import Settings
+from headrace.settings import Names, Paths, Settings
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
-
-
-def _as_tuple(value: object) -> object:
-    if isinstance(value, str | Path):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_tuple)]
 
 
 class TemporalSplit(Settings):

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.formats import delimited
 from headrace.formats.compress import compress_block
 from headrace.formats.detect import Kind
-from headrace.formats.parquet import open_file
+from headrace.formats.opened import open_file
 from headrace.formats.shard import Shard
 from headrace.formats.write import ShardWriter, Written
 from headrace.recipes.temporal_split.scan import read_scan

@@ -118,7 +118,8 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
 def _output_kind(settings: TemporalSplit, shards: Sequence[Shard]) -> tuple[Kind, str]:
     """Format and compression of the output files, and the codec inside Parquet ones."""
-    formats = {"jsonl" if shard.kind.format == "json" else shard.kind.format for shard in shards}
+    same = {"json": "jsonl", "arrow": "parquet"}
+    formats = {same.get(shard.kind.format, shard.kind.format) for shard in shards}
     if settings.format == "same" and len(formats) > 1:
         raise SettingsError(f"the source holds {' and '.join(sorted(formats))}; choose one output format with format=")
     format_ = next(iter(formats)) if settings.format == "same" else settings.format
@@ -127,7 +128,7 @@ def _output_kind(settings: TemporalSplit, shards: Sequence[Shard]) -> tuple[Kind
         raise SettingsError(f"compression is {settings.compression!r}, {format_} takes {', '.join(allowed)}")
     if format_ == "parquet":
         return Kind("parquet", "none"), settings.compression or "lz4"
-    compressions = {shard.kind.compression for shard in shards if shard.kind.format != "parquet"}
+    compressions = {shard.kind.compression for shard in shards if shard.kind.format not in ("parquet", "arrow")}
     own: Compression = next(iter(compressions)) if len(compressions) == 1 else "none"
     return Kind(format_, settings.compression or own), "none"  # type: ignore[arg-type]  # checked against TEXT_COMPRESSIONS above
 

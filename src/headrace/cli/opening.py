@@ -1,0 +1,49 @@
+"""Open what a command was pointed at; the index of many plain shards shows its progress on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from headrace.cli.text_columns import null_values_of, types_of
+
+if TYPE_CHECKING:
+    from headrace.stream.dataset import Dataset
+
+
+def open_source(
+    path: str, types: Sequence[str] | None, null_values: Sequence[str] | None, cache_dir: Path | None
+) -> Dataset:
+    """`headrace.open` with the words of --types, --null-values and --cache-dir."""
+    from headrace.stream.dataset import open_dataset
+
+    kinds, absent = types_of(types), null_values_of(null_values)
+    with _progress() as hear:
+        return open_dataset(path, types=kinds, null_values=absent, cache_dir=cache_dir, on_progress=hear)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A listener that draws a bar from the first call on; silence where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    console = Console(stderr=True)
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+    lock = Lock()
+    tasks: list[TaskID] = []
+
+    def hear(done: int, total: int) -> None:
+        with lock:
+            if not tasks:
+                bars.start()
+                tasks.append(bars.add_task("index the shards", total=total))
+            bars.update(tasks[0], completed=max(done, int(bars.tasks[0].completed)))
+
+    try:
+        yield hear
+    finally:
+        bars.stop()

@@ -1,0 +1,234 @@
+"""What a filter says: which rows match, which columns that takes, and what statistics of a block already tell.
+
+Two forms: a pyarrow.compute expression, and pyarrow's lists of terms, `[("x", ">", 3), ("kind", "in", ["a", "b"])]`,
+all of them, or a list of such lists, any of them. A row matches where the filter is true, and a comparison with null is
+not. Statistics serve lists of terms; what is inside an expression is not looked at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import SettingsError
+
+Term: TypeAlias = tuple[str, str, Any]
+Filter: TypeAlias = pc.Expression | Sequence[Term] | Sequence[Sequence[Term]]
+Holds = Literal["none", "some", "all"]
+
+_MANY = ("in", "not in")
+_COMPARISONS = ("==", "=", "!=", "<", ">", "<=", ">=", *_MANY)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Range:
+    """Statistics of a column in a block: every value that is not null lies in low..high."""
+
+    type: pa.DataType
+    low: Any
+    high: Any
+    nulls: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Condition:
+    """A filter that fits a schema; made by `condition_of`. Picklable.
+
+    columns: what it reads. digest: the same for the same filter, in any process.
+    """
+
+    expression: pc.Expression
+    columns: tuple[str, ...]
+    digest: str
+    terms: tuple[tuple[Term, ...], ...] = field(default=())
+
+    def __str__(self) -> str:
+        return " ".join(str(self.expression).split())
+
+    def matching(self, table: pa.Table) -> pa.Table:
+        """The rows that match, in order; the work is done on the calling thread and releases the interpreter lock."""
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+        kept = acero.Declaration("filter", acero.FilterNodeOptions(self.expression))
+        return acero.Declaration.from_sequence([source, kept]).to_table(use_threads=False)
+
+    def holds_in(self, ranges: Mapping[str, Range]) -> Holds:
+        """Whether rows of a block with these statistics match: none of them, all of them, or some as far as is known.
+
+        Columns without statistics may be left out.
+        """
+        if not self.terms:
+            return "some"
+        found = [[_holds(term, ranges.get(term[0])) for term in all_of] for all_of in self.terms]
+        if all("none" in each for each in found):
+            return "none"
+        return "all" if any(set(each) == {"all"} for each in found) else "some"
+
+
+def condition_of(asked: Filter, schema: pa.Schema) -> Condition:
+    """The condition that a user's filter means for these columns.
+
+    Raises `SettingsError` for an unknown column, an unknown comparison, or a value that a column's type cannot be
+    compared with.
+    """
+    terms: tuple[tuple[Term, ...], ...] = ()
+    if isinstance(asked, pc.Expression):
+        expression = asked
+        digest = sha256_hex(asked.__reduce__()[1][0].to_pybytes())
+    else:
+        terms = _terms(asked)
+        expression = _joined([_joined([_expression(term, schema) for term in each], "and") for each in terms], "or")
+        digest = sha256_hex(canonical_json([[[name, op, _canonical(value)] for name, op, value in e] for e in terms]))
+    empty = schema.empty_table()
+    condition = Condition(expression=expression, columns=(), digest=digest, terms=terms)
+    try:
+        condition.matching(empty)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        raise SettingsError(
+            f"filter: {condition}: does not fit the columns ({str(error).splitlines()[0]}); they are"
+            f" {', '.join(f'{each.name} {each.type}' for each in schema)}"
+        ) from error
+    columns = tuple(name for name in schema.names if not _evaluates(condition, empty.drop_columns([name])))
+    return Condition(expression=expression, columns=columns, digest=digest, terms=terms)
+
+
+def _evaluates(condition: Condition, table: pa.Table) -> bool:
+    try:
+        condition.matching(table)
+    except (pa.ArrowInvalid, pa.ArrowKeyError):
+        return False
+    return True
+
+
+def _terms(asked: Any) -> tuple[tuple[Term, ...], ...]:
+    shape = 'expected a pyarrow.compute expression, or terms such as [("x", ">", 3)]'
+    if isinstance(asked, str | bytes | Mapping) or not isinstance(asked, Sequence) or not asked:
+        raise SettingsError(f"filter is {asked!r}; {shape}")
+    any_of = [asked] if all(_is_term(each) for each in asked) else asked
+    for each in any_of:
+        if isinstance(each, str) or not isinstance(each, Sequence) or not each or not all(map(_is_term, each)):
+            raise SettingsError(f"filter: {each!r} is no term and no list of terms; {shape}")
+    return tuple(tuple(_term(*term) for term in each) for each in any_of)
+
+
+def _is_term(each: Any) -> bool:
+    return isinstance(each, tuple | list) and len(each) == 3 and isinstance(each[0], str) and isinstance(each[1], str)
+
+
+def _term(name: str, comparison: str, value: Any) -> Term:
+    if comparison not in _COMPARISONS:
+        raise SettingsError(
+            f"filter: column {name}: comparison {comparison!r} is not known; use one of {', '.join(_COMPARISONS)}"
+        )
+    many = comparison in _MANY
+    if many and (isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__")):
+        raise SettingsError(f"filter: column {name}: {comparison!r} {value!r}; pass a list of values")
+    values = list(value) if many else [value]
+    if isinstance(value, set | frozenset):
+        values.sort(key=lambda each: (type(each).__name__, each))
+    if any(each is None for each in values):
+        raise SettingsError(
+            f"filter: column {name}: {comparison!r} {value!r}; nothing compares with null: use the expression"
+            f' pc.field("{name}").is_null() or .is_valid()'
+        )
+    return name, "==" if comparison == "=" else comparison, tuple(values) if many else value
+
+
+def _expression(term: Term, schema: pa.Schema) -> pc.Expression:
+    name, comparison, value = term
+    if name not in schema.names:
+        raise SettingsError(f"filter: column {name!r} is not in the dataset; it has {schema.names}")
+    if comparison not in _MANY:
+        return pq.filters_to_expression([(name, comparison, value)])
+    kind = schema.field(name).type
+    try:
+        values = pa.array(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+        raise SettingsError(
+            f"filter: column {name} has type {kind}, the values {list(value)!r} do not ({error}); pass values of it"
+        ) from error
+    inside = pc.field(name).isin(values)
+    return inside if comparison == "in" else ~inside & pc.field(name).is_valid()
+
+
+def _joined(parts: list[pc.Expression], word: Literal["and", "or"]) -> pc.Expression:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole & part if word == "and" else whole | part
+    return whole
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_canonical(each) for each in value]
+    return [type(value).__name__, str(value)]
+
+
+def _holds(term: Term, known: Range | None) -> Holds:
+    _, comparison, value = term
+    values = value if comparison in _MANY else (value,)
+    if known is None or not all(_comparable(each, known.type) for each in values):
+        return "some"
+    low, high = known.low, known.high
+    if low != low or high != high:  # some writers count NaN in
+        return "some"
+    whole = known.nulls == 0 and not pa.types.is_floating(known.type)  # statistics say nothing of NaN
+    if comparison in ("==", "in"):
+        if not any(_near(each, known.type, low, high) for each in values):
+            return "none"
+        return "all" if whole and low == high and low in values else "some"
+    if comparison in ("!=", "not in"):  # true of NaN, so that no floats can be ruled out
+        outside = not any(low <= each <= high for each in values)
+        if outside:
+            return "all" if whole else "some"
+        return "none" if whole and low == high else "some"
+    candidates = _rounded(value, known.type)
+    if all(_beyond(comparison, each, low, high) for each in candidates):
+        return "none"
+    return "all" if whole and _within(comparison, value, low, high) else "some"
+
+
+def _beyond(comparison: str, value: Any, low: Any, high: Any) -> bool:
+    """Whether no value in low..high compares so."""
+    if comparison == ">":
+        return bool(high <= value)
+    if comparison == ">=":
+        return bool(high < value)
+    return bool(low >= value) if comparison == "<" else bool(low > value)
+
+
+def _within(comparison: str, value: Any, low: Any, high: Any) -> bool:
+    """Whether all values in low..high compare so."""
+    opposite = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}[comparison]
+    return _beyond(opposite, value, low, high)
+
+
+def _near(value: Any, kind: pa.DataType, low: Any, high: Any) -> bool:
+    return any(low <= each <= high for each in _rounded(value, kind))
+
+
+def _rounded(value: Any, kind: pa.DataType) -> tuple[Any, ...]:
+    """The value, and what it becomes if it is compared as a float32."""
+    return (value, float(np.float32(value))) if pa.types.is_float32(kind) else (value,)
+
+
+def _comparable(value: Any, kind: pa.DataType) -> bool:
+    """Whether Python compares this value with statistics of this type exactly as Arrow compares it with values."""
+    if pa.types.is_integer(kind):
+        return isinstance(value, int) and not isinstance(value, bool)
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and value == value and abs(value) <= 2**53
+    if pa.types.is_date32(kind):
+        return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return isinstance(value, str)  # code points are ordered as UTF-8 is
+    return False

@@ -1,0 +1,217 @@
+"""The rows of a split that match a condition, as a split of their own: an index with exact counts, and its reader.
+
+Blocks that statistics rule out (Parquet, lists of terms) are neither counted nor read; of those that match wholly the
+count is known. The rest is counted by reading the filter's columns alone, in threads, and kept in the cache directory.
+Everything that follows from an index – plans, equal steps, resuming – holds for the matching rows by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.dataset.condition import Condition, Holds, Range
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.digest import canonical_json, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, HeadraceError, StoreError
+from headrace.formats.blocks import kind_of_word
+from headrace.formats.opened import open_file
+from headrace.storage.local import make_directory, write_new
+
+I64 = npt.NDArray[np.int64]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterReport:
+    """What a filter leaves of a split. rows of total_rows match.
+
+    blocks: those of the split; ruled_out: by statistics, never read; whole: match wholly by statistics; counted: by
+    reading the filter's columns (now or when the counts were kept); empty: of those, how many hold no matching row.
+    """
+
+    rows: int
+    total_rows: int
+    blocks: int
+    ruled_out: int
+    whole: int
+    counted: int
+    empty: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FilteredSplit:
+    """The matching rows of a split. index: the blocks that hold any, numbered anew; read_block: reads those."""
+
+    index: SplitIndex
+    read_block: FilteredBlocks
+    report: FilterReport
+
+
+def filter_split(
+    root: Path,
+    index: SplitIndex,
+    read_block: ReadBlock,
+    condition: Condition,
+    *,
+    contents: str | None,
+    cache_dir: Path,
+) -> FilteredSplit:
+    """The matching rows of a split.
+
+    contents: a word that changes whenever the rows may, to keep counts under; None: they are not kept.
+    Raises what `read_block` raises.
+    """
+    kept = None
+    if contents is not None:
+        key = sha256_hex(canonical_json([_VERSION, contents, index.identity, condition.digest]))
+        kept = cache_dir / f"filter-{key}.json"
+    known = _read_counts(kept, index)
+    if known is None:
+        known = _count(root, index, read_block, condition)
+        if kept is not None:
+            _keep_counts(kept, *known)
+    counts, held = known
+    blocks = np.flatnonzero(counts)
+    small = replace(
+        index,
+        shard_of_block=index.shard_of_block[blocks],
+        block=index.block[blocks],
+        rows=counts[blocks],
+        offset=index.offset[blocks],
+        length=index.length[blocks],
+        condition=condition.digest,
+    )
+    report = FilterReport(
+        rows=int(counts.sum()),
+        total_rows=index.total_rows,
+        blocks=len(counts),
+        ruled_out=held.count("none"),
+        whole=held.count("all"),
+        counted=held.count("some"),
+        empty=sum(not count and each == "some" for count, each in zip(counts.tolist(), held, strict=True)),
+    )
+    return FilteredSplit(
+        index=small, read_block=FilteredBlocks(read_block, blocks, condition, index.schema), report=report
+    )
+
+
+class FilteredBlocks:
+    """A block reader that gives the matching rows of some blocks; picklable if `read_block` is, safe from any thread.
+
+    blocks: the number in `read_block` of each block.
+    """
+
+    def __init__(self, read_block: ReadBlock, blocks: I64, condition: Condition, schema: pa.Schema) -> None:
+        self._read_block, self._blocks, self._condition, self._schema = read_block, blocks, condition, schema
+
+    def over(self, read_block: ReadBlock) -> FilteredBlocks:
+        """The same rows, read by another reader of the same blocks."""
+        return FilteredBlocks(read_block, self._blocks, self._condition, self._schema)
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        wanted = list(self._schema.names if columns is None else columns)
+        more = [name for name in self._condition.columns if name not in wanted]
+        table = self._read_block(int(self._blocks[number]), [*wanted, *more])
+        return self._condition.matching(table).select(wanted)
+
+
+def _count(root: Path, index: SplitIndex, read_block: ReadBlock, condition: Condition) -> tuple[I64, list[Holds]]:
+    """Matching rows of every block, and what statistics said of it."""
+    shards = run_tasks([_judge(root, index, shard, condition) for shard in range(len(index.shards))], default_workers())
+    held: list[Holds] = ["some"] * len(index.rows)
+    for shard in shards:
+        for block, holds in shard.items():
+            held[block] = holds
+    unknown = [block for block, holds in enumerate(held) if holds == "some"]
+    found = run_tasks([_counting(read_block, block, index, condition) for block in unknown], default_workers())
+    counts = np.where(np.array(held, dtype=object) == "all", index.rows, 0).astype(np.int64)
+    counts[unknown] = found
+    return counts, held
+
+
+def _counting(read_block: ReadBlock, block: int, index: SplitIndex, condition: Condition) -> Callable[[], int]:
+    def count() -> int:
+        table = read_block(block, condition.columns or index.schema.names[:1])
+        if table.num_rows != index.rows[block]:
+            raise CorruptShard(
+                f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}: has {table.num_rows} rows,"
+                f" the index says {index.rows[block]}; the shard changed after it was indexed: restore it or index the"
+                " dataset again"
+            )
+        return int(condition.matching(table).num_rows)
+
+    return count
+
+
+def _judge(root: Path, index: SplitIndex, shard: int, condition: Condition) -> Callable[[], dict[int, Holds]]:
+    def judge() -> dict[int, Holds]:
+        kind = kind_of_word(index.formats[shard])
+        blocks = np.flatnonzero(index.shard_of_block == shard).tolist() if condition.terms else []
+        if not blocks or kind.format != "parquet":
+            return {}
+        try:
+            with open_file(root / index.shards[shard], kind) as file:
+                schema, metadata = file.schema_arrow, file.metadata
+        except (OSError, pa.ArrowException, HeadraceError):
+            return {}  # reading the block says what is wrong with the file
+        if index.block[blocks].max() >= metadata.num_row_groups:
+            return {}
+        return {
+            block: condition.holds_in(_ranges(metadata, schema, int(index.block[block]), condition, index.schema))
+            for block in blocks
+        }
+
+    return judge
+
+
+def _ranges(metadata: Any, schema: pa.Schema, group: int, condition: Condition, logical: pa.Schema) -> dict[str, Range]:
+    """Statistics of the filter's columns in a row group, where the file's type is the dataset's."""
+    found = {}
+    row_group = metadata.row_group(group)
+    for place in range(row_group.num_columns):
+        column = row_group.column(place)
+        name = column.path_in_schema
+        if name not in condition.columns or schema.get_field_index(name) < 0:
+            continue
+        kind = schema.field(name).type
+        statistics = column.statistics
+        if kind != logical.field(name).type or statistics is None:
+            continue
+        if not (statistics.has_min_max and statistics.has_null_count):
+            continue
+        with suppress(UnicodeDecodeError, pa.ArrowException):  # bounds cut inside a character
+            found[name] = Range(type=kind, low=statistics.min, high=statistics.max, nulls=statistics.null_count)
+    return found
+
+
+def _read_counts(path: Path | None, index: SplitIndex) -> tuple[I64, list[Holds]] | None:
+    if path is None:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):  # a file that is missing or damaged is made again
+        record = json.loads(path.read_bytes())
+        counts, held = record["counts"], record["held"]
+        whole = sha256_hex(canonical_json([counts, held])) == record["digest"]
+        if whole and len(counts) == len(held) == len(index.rows):
+            return np.array(counts, np.int64), held
+    return None
+
+
+def _keep_counts(path: Path, counts: I64, held: list[Holds]) -> None:
+    values = [counts.tolist(), held]
+    record = {"counts": values[0], "held": held, "digest": sha256_hex(canonical_json(values))}
+    with suppress(StoreError, CorruptShard, OSError):
+        make_directory(path.parent)
+        path.unlink(missing_ok=True)
+        write_new(path, canonical_json(record), sync="none")

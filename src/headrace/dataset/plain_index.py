@@ -1,0 +1,143 @@
+"""The index of plain shards, built from the files themselves: footers of Parquet, one scan of text.
+
+Files are looked at in threads, some hundred at a time; of each stays its row in a few columns, and of equal schemas
+one. Memory is O(blocks) numbers and names, whatever number of columns the files have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.dataset.index import INDEX_SCHEMA, table_bytes
+from headrace.engine.local import run_tasks
+from headrace.errors import SettingsError
+from headrace.formats.listing import Listing
+from headrace.formats.scan import look
+from headrace.formats.shard import Shard
+from headrace.formats.source import common_schema
+
+I64 = npt.NDArray[np.int64]
+
+ALL = "all"
+OnProgress = Callable[[int, int], None]
+_FILES_A_TASK = 64
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What a task found: of its files those that differ in what they say of columns, and the blocks of all.
+
+    counts: blocks of each file; spans: block, rows, offset and length of each block, int64 [blocks, 4].
+    """
+
+    kinds: Sequence[Shard]
+    formats: Sequence[str]
+    counts: Sequence[int]
+    spans: I64
+
+
+def build(
+    listing: Listing,
+    kinds: Mapping[str, pa.DataType],
+    null_values: Sequence[str],
+    workers: int,
+    on_progress: OnProgress = lambda done, total: None,
+) -> bytes:
+    """The index of the listed files as the bytes of index.parquet.
+
+    kinds: types of CSV and TSV columns. on_progress: hears (files done, files) from any thread. Raises `InputError` if
+    a file cannot be read or files differ in their columns, `SettingsError` on types of columns that no text file has.
+    """
+    done = [0]
+
+    def task(start: int) -> Callable[[], _Looked]:
+        def work() -> _Looked:
+            places = range(start, min(start + _FILES_A_TASK, len(listing.names)))
+            found = _look(listing, places, kinds)
+            done[0] += len(places)
+            on_progress(done[0], len(listing.names))
+            return found
+
+        return work
+
+    found = run_tasks([task(start) for start in range(0, len(listing.names), _FILES_A_TASK)], workers)
+    shards = _distinct([shard for each in found for shard in each.kinds])
+    text = {name for shard in shards if shard.dialect is not None for name in shard.schema.names}
+    unknown = sorted(set(kinds) - text)
+    if unknown:
+        raise SettingsError(
+            f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
+        )
+    holding = [shard for shard in shards if len(shard.schema)]  # a JSON file without rows says nothing of columns
+    schema = common_schema(holding or shards, "error")
+    formats = [word for each in found for word in each.formats]
+    counts = np.array([count for each in found for count in each.counts], np.int64)
+    spans = np.concatenate([each.spans for each in found])
+    return table_bytes(_table(listing.names, formats, counts, spans), schema, null_values)
+
+
+def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
+    shards: list[Shard] = []
+    formats: list[str] = []
+    counts: list[int] = []
+    spans: list[tuple[int, int, int, int]] = []
+    for place in places:
+        shard, blocks = look(listing.path(place), listing.names[place], shards[-1] if shards else None)
+        shard = _declared(replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place])), kinds)
+        formats.append(shard.kind.extension.removeprefix("."))
+        counts.append(len(blocks))
+        spans += [(span.block, span.rows, span.offset, span.length) for span in blocks]
+        shards = _distinct([*shards, shard])
+    return _Looked(shards, formats, counts, np.array(spans, np.int64).reshape(-1, 4))
+
+
+def _distinct(shards: Sequence[Shard]) -> list[Shard]:
+    """The first of each kind of shard: format, columns, and which of them may hold nulls."""
+    kept: list[Shard] = []
+    for shard in shards:
+        if not any(_same(shard, other) for other in kept):
+            kept.append(shard)
+    return kept
+
+
+def _same(a: Shard, b: Shard) -> bool:
+    same = a.kind == b.kind and (a.dialect is None) == (b.dialect is None) and a.null_columns == b.null_columns
+    return same and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
+
+
+def _declared(shard: Shard, kinds: Mapping[str, pa.DataType]) -> Shard:
+    """The shard with the declared types of its text columns."""
+    if shard.dialect is None or not kinds:
+        return shard
+    return replace(shard, schema=pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema]))
+
+
+def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
+    shard_of_block = pa.array(np.repeat(np.arange(len(names)), counts))
+    block, rows, offset, length = spans.T
+    before = np.cumsum(rows) - rows
+    first_block = np.cumsum(counts) - counts
+    holding = counts > 0
+    before_shard = np.zeros(len(names), np.int64)
+    before_shard[holding] = before[first_block[holding]]
+    shard = pa.array(names, pa.string()).take(shard_of_block)
+    columns = {
+        "split": pa.repeat(pa.scalar(ALL), len(rows)),
+        "shard": shard,
+        "format": pa.array(formats, pa.string()).take(shard_of_block),
+        "block": pa.array(block),
+        "first_row": pa.array(before - np.repeat(before_shard, counts)),
+        "rows": pa.array(rows),
+        "offset": pa.array(offset),
+        "length": pa.array(length),
+        "digest": pa.repeat(pa.scalar(""), len(rows)),
+        "source_shard": shard,
+        "key_min": pa.nulls(len(rows), pa.int64()),
+        "key_max": pa.nulls(len(rows), pa.int64()),
+    }
+    return pa.table(columns, schema=INDEX_SCHEMA)

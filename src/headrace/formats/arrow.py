@@ -1,0 +1,191 @@
+"""Arrow IPC: files (also called Feather version 2) and streams of record batches.
+
+A block is a record batch, of whatever size its writer gave it. Files are mapped into memory: an uncompressed column is
+not copied, a compressed one (lz4, zstd) is decompressed if it is asked for. Arrow has no checksums, so a changed byte
+in a number goes unseen; what must hold for reading to be safe – lengths, offsets, indices, UTF-8 – is checked in every
+block that is read. A file that is cut short while it is mapped ends the process (SIGBUS): do not write to files in use.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.errors import CorruptShard, InputError
+from headrace.formats.delimited import column_name
+from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.parquet import ParquetChunk
+from headrace.formats.schema import in_schema, plain
+from headrace.formats.shard import Shard
+
+_FILE_MAGIC = b"ARROW1"
+_MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3  # places of fields in Arrow's flatbuffer tables Message and RecordBatch
+
+
+def survey(path: Path, name: str, kind: Kind) -> Shard:
+    """Columns and types, from the footer of a file or the head of a stream."""
+    stat = path.stat()
+    try:
+        schema = _own_schema(_source(path, kind))
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    names = [column_name(field.name) for field in schema]
+    repeated = sorted({each for each in names if names.count(each) > 1})
+    if repeated:
+        raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+        kind=kind,
+        schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
+        null_columns=frozenset(each for each, field in zip(names, schema, strict=True) if field.nullable),
+    )
+
+
+def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
+    """(rows, offset, length) of every record batch, in order.
+
+    In a stream the byte range of its message; in a file, whose footer says where batches are, length is an estimate.
+    Raises `InputError` on a damaged file, and on a stream with dictionaries: a batch of it cannot be read alone.
+    """
+    try:
+        source = _source(shard.path, shard.kind)
+        if _is_file(source):
+            # One column is enough to count rows, and of a compressed file only that one is decompressed.
+            fewest = pa.ipc.IpcReadOptions(included_fields=[0])
+            reader = pa.ipc.open_file(source, options=fewest)
+            counts = [reader.get_batch(batch).num_rows for batch in range(reader.num_record_batches)]
+            return [(rows, 0, shard.size * rows // max(1, sum(counts))) for rows in counts]
+        return list(_messages(shard.path, source))
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(shard.path, error) from error
+
+
+def _messages(path: Path, source: pa.NativeFile) -> Iterator[tuple[int, int, int]]:
+    schema = _own_schema(source)
+    source.seek(0)
+    messages = pa.ipc.MessageReader.open_stream(source)
+    messages.read_next_message()  # the schema
+    while True:
+        offset = source.tell()
+        try:
+            message = messages.read_next_message()
+        except StopIteration:
+            return
+        if message.type == "dictionary":
+            raise InputError(
+                f"{path}: is an Arrow stream with dictionaries, whose batches cannot be read alone; "
+                f"save it as an Arrow file or as Parquet"
+            )
+        yield pa.ipc.read_record_batch(message, schema).num_rows, offset, source.tell() - offset
+
+
+def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
+    """The rows of a shard in file order, a record batch at a time."""
+    wanted = shard.schema.names if columns is None else list(columns)
+    schema = pa.schema([shard.schema.field(each) for each in wanted])
+    first_row = 0
+    for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
+        try:
+            table = in_schema(_read(shard.path, shard.kind, batch, offset, length, wanted), schema)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(shard.path, error) from error
+        yield ParquetChunk(table, first_row)
+        first_row += rows
+
+
+def read_block(
+    path: Path, kind: Kind, block: int, offset: int, length: int, columns: Sequence[str] | None, schema: pa.Schema
+) -> pa.Table:
+    """One record batch as columns of the given types; views of the mapped file where these are its own types.
+
+    offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes.
+    """
+    wanted = schema.names if columns is None else list(columns)
+    try:
+        table = _read(path, kind, block, offset, length, wanted)
+        return in_schema(table, pa.schema([schema.field(each) for each in wanted]))
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, IndexError, pa.ArrowException) as error:
+        raise CorruptShard(
+            f"{path}: record batch {block}: {error}; restore the file or prepare the run again"
+        ) from error
+
+
+def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, columns: Sequence[str]) -> pa.Table:
+    source = _source(path, kind)
+    schema = _own_schema(source)
+    places = {column_name(name): place for place, name in enumerate(schema.names)}
+    wanted = [places[name] for name in columns]
+    source.seek(0)
+    if _is_file(source):
+        # Choosing columns when reading copies them, which pays only where they must be decompressed anyway.
+        options = pa.ipc.IpcReadOptions(included_fields=wanted if _is_compressed(source) else None)
+        record = pa.ipc.open_file(source, options=options).get_batch(batch)
+        record = record.select([schema.names[place] for place in wanted])
+    else:
+        source.seek(offset)
+        message = pa.ipc.read_message(source.read_buffer(length))
+        record = pa.ipc.read_record_batch(message, schema).select(wanted)
+    for column in record.columns:
+        column.validate(full=not pa.types.is_primitive(column.type))
+    return pa.Table.from_batches([record]).rename_columns(list(columns))
+
+
+def _source(path: Path, kind: Kind) -> pa.NativeFile:
+    if kind.compression == "none":
+        return pa.memory_map(str(path))
+    with open_bytes(path, kind.compression) as stream:
+        return pa.BufferReader(stream.read())
+
+
+def _is_file(source: pa.NativeFile) -> bool:
+    source.seek(0)
+    found: bytes = source.read(len(_FILE_MAGIC))
+    source.seek(0)
+    return found == _FILE_MAGIC
+
+
+def _is_compressed(source: pa.NativeFile) -> bool:
+    """Whether the first record batch of a file has compressed buffers, from its metadata (a flatbuffer)."""
+    source.seek(len(_FILE_MAGIC) + 2)
+    messages = pa.ipc.MessageReader.open_stream(source)
+    try:
+        while (message := messages.read_next_message()).type != "record batch":
+            pass
+    except StopIteration:
+        return False
+    metadata = message.metadata.to_pybytes()
+    header = _field(metadata, _number("<I", metadata, 0), _MESSAGE_HEADER)
+    return bool(header and _field(metadata, header + _number("<I", metadata, header), _BATCH_COMPRESSION))
+
+
+def _field(data: bytes, table: int, field: int) -> int:
+    """Where a field of a flatbuffer table lies; 0 if the table lacks it."""
+    fields = table - _number("<i", data, table)
+    place = 4 + 2 * field
+    offset = _number("<H", data, fields + place) if place < _number("<H", data, fields) else 0
+    return table + offset if offset else 0
+
+
+def _number(form: str, data: bytes, at: int) -> int:
+    try:
+        return int(struct.unpack_from(form, data, at)[0])
+    except struct.error as error:
+        raise pa.ArrowInvalid(f"the metadata of a record batch is damaged: {error}") from error
+
+
+def _own_schema(source: pa.NativeFile) -> pa.Schema:
+    return (pa.ipc.open_file if _is_file(source) else pa.ipc.open_stream)(source).schema
+
+
+def _damaged(path: Path, error: Exception) -> Exception:
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return error
+    return InputError(f"{path}: is no whole Arrow file ({error}); the file is cut or damaged, fetch it again")

@@ -1,0 +1,129 @@
+"""The data files of a source: their names, sizes and times, for a hundred thousand of them in a moment.
+
+A directory is read once (`scandir`), a name costs one `stat`, and no object is made per file but its name.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.digest import sha256_hex
+from headrace.errors import InputError
+from headrace.formats.detect import DATA_NAMES
+
+I64 = npt.NDArray[np.int64]
+_Stat = tuple[int, int]  # size, modification time
+_Found = tuple[str, str, _Stat]  # absolute path, its real path
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, mtimes_ns: parallel, int64."""
+
+    root: Path
+    names: list[str]
+    sizes: I64
+    mtimes_ns: I64
+
+    def path(self, place: int) -> Path:
+        """Where a file lies."""
+        return self.root / self.names[place]
+
+    @cached_property
+    def digest(self) -> str:
+        """Changes when a file comes, goes, or has another size or time."""
+        text = "\0".join([str(self.root), *self.names]).encode("utf-8", "surrogateescape")
+        return sha256_hex(b"%d\0%s%s%s" % (len(text), text, self.sizes.tobytes(), self.mtimes_ns.tobytes()))
+
+
+def list_files(source: Sequence[str | Path]) -> Listing:
+    """The files of a source, each once: links and their targets are one file, under the first of their names.
+
+    Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
+    begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
+    """
+    found: dict[str, _Found] = {}
+    for entry in source:
+        path = os.path.expanduser(entry)
+        if os.path.isdir(path):
+            names, stats, links = _data_files(path)
+            if not names:
+                raise InputError(
+                    f"{path}: holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file; "
+                    f"give the directory of the shards"
+                )
+            if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
+                return _listing(os.path.abspath(path), names, stats)
+            files = list(_below(path, names, stats, links))
+        elif os.path.isfile(path):
+            files = list(_looked_at([path]))
+        else:
+            files = list(_looked_at(each for each in glob.glob(path, recursive=True) if os.path.isfile(each)))
+            if not files:
+                raise InputError(f"{path}: no such file, directory or match; check the path")
+        found.update((each[0], each) for each in files)
+    root = os.path.commonpath({os.path.dirname(path) for path in found})
+    start = len(root.rstrip(os.sep)) + 1
+    named = sorted((path[start:].replace(os.sep, "/"), path) for path in found)
+    once: dict[str, tuple[str, _Stat]] = {}
+    for name, path in named:
+        _, real, stat = found[path]
+        once.setdefault(real, (name, stat))
+    return _listing(root, [name for name, _ in once.values()], [stat for _, stat in once.values()])
+
+
+def _listing(root: str, names: list[str], stats: list[_Stat]) -> Listing:
+    order = sorted(range(len(names)), key=names.__getitem__)
+    facts = np.array(stats, np.int64).reshape(-1, 2)[order]
+    return Listing(Path(root), [names[place] for place in order], facts[:, 0].copy(), facts[:, 1].copy())
+
+
+def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
+    """Names and stats of a directory's data files, and which of the names are links."""
+    names: list[str] = []
+    stats: list[_Stat] = []
+    links: set[str] = set()
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = entry.name
+            if name[0] in "._" or not name.lower().endswith(DATA_NAMES):
+                continue
+            try:
+                if not entry.is_file():
+                    continue
+                stat = entry.stat()
+            except OSError as error:
+                raise _unreadable(entry.path, error) from error
+            names.append(name)
+            stats.append((stat.st_size, stat.st_mtime_ns))
+            if entry.is_symlink():
+                links.add(name)
+    return names, stats, links
+
+
+def _below(directory: str, names: list[str], stats: list[_Stat], links: set[str]) -> Iterator[_Found]:
+    absolute, real = os.path.abspath(directory), os.path.realpath(directory)
+    for name, stat in zip(names, stats, strict=True):
+        path = os.path.join(absolute, name)
+        yield path, os.path.realpath(path) if name in links else os.path.join(real, name), stat
+
+
+def _looked_at(paths: Iterable[str]) -> Iterator[_Found]:
+    for path in paths:
+        try:
+            stat = os.stat(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns)
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions")

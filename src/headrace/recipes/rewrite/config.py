@@ -1,0 +1,101 @@
+"""What can be asked of a rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from headrace.formats.schema import type_named
+from headrace.run.context import RunContext
+from headrace.run.events import OnEvent, silent
+from headrace.run.prepare import Outcome, Prepared, prepare
+from headrace.settings import Names, Paths, Settings
+
+Codec = Literal["none", "lz4", "zstd"]
+
+
+class Rewrite(Settings):
+    """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order, faster to decode.
+
+    source: a prepared dataset, or files, directories or glob patterns of plain shards.
+    codec: "none" decodes fastest, "lz4" takes less disk at twice the decoding time, "zstd" the least.
+    rows_per_group: rows of a row group; None: 65,536 or about 8 MiB, whichever is less.
+    shard_bytes: cut the rows into shards of about so many bytes (in the source); None: keep the shards and their names.
+    columns: which to keep, in this order; None: all.
+    types, null_values: of columns of plain CSV and TSV files, as in `headrace.open`.
+    cache_dir: where the index of plain shards is kept, as in `headrace.open`.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    source: Paths = Field(min_length=1)
+    codec: Codec = "none"
+    rows_per_group: int | None = Field(None, ge=1)
+    shard_bytes: int | None = Field(None, ge=1)
+    columns: Names | None = None
+    types: Mapping[str, str] = Field(default_factory=dict)
+    null_values: Names = ()
+    cache_dir: Path | None = None
+
+    @field_validator("types")
+    @classmethod
+    def _known_types(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for word in value.values():
+            type_named(word)
+        return dict(sorted(value.items()))
+
+    @field_validator("columns")
+    @classmethod
+    def _each_column_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"columns are {list(value)}; name at least one, and each once")
+        return value
+
+    @property
+    def recipe_name(self) -> str:
+        """The word in manifests and configuration files."""
+        return "rewrite"
+
+    def config(self) -> dict[str, Any]:
+        """All settings as JSON."""
+        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
+
+    def identity_settings(self) -> dict[str, Any]:
+        """The settings that can change a byte of output, and which run the source is, if it is one."""
+        from headrace.recipes.rewrite.recipe import source_run  # the recipe imports its settings
+
+        settings = self.model_dump(mode="json", exclude={"source", "cache_dir"})
+        return {**settings, "source_run": source_run(self)}
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """The source's shards that hold rows, and their names relative to its root, sorted by name."""
+        from headrace.recipes.rewrite.recipe import source_files  # the recipe imports its settings
+
+        return source_files(self)
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the rewrite in the run directory; see `headrace.prepare`."""
+        from headrace.recipes.rewrite.recipe import execute  # the recipe imports its settings
+
+        return execute(self, context, files)
+
+
+def rewrite(
+    source: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    on_event: OnEvent = silent,
+    **settings: Any,
+) -> Prepared:
+    """Rewrite shards, plain or prepared, as Parquet made to be trained on; `headrace.open(out)` streams the same rows.
+
+    settings: those of `Rewrite`. The splits of a prepared source stay, plain shards become the split "all". What was
+    made before is reused, and what was interrupted goes on. Raises `SettingsError`, `InputError`, `CorruptShard`,
+    `StoreError`, `RunBusy`.
+    """
+    sources = [source] if isinstance(source, str | Path) else list(source)
+    return prepare(Rewrite(source=sources, **settings), out, workers=workers, on_event=on_event)

@@ -1,0 +1,57 @@
+"""Memory of pools, used again once nobody holds a view of it.
+
+A pool is tens of megabytes, and memory fresh from the operating system costs about as much to touch as the rows cost to
+gather. Batches are views, so their memory is free again when the last of them is gone; CPython's reference count of
+the array that owns it says so exactly. Another interpreter, where counts say less, gets fresh memory each time.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_COUNTS_ARE_EXACT = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+_PROBE = [np.empty(0, np.uint8)]
+_ONLY_OURS = sys.getrefcount(_PROBE[0])  # what the count says of an array that only a list of ours holds
+_LEAST_BYTES = 1 << 16  # below, the allocator itself keeps memory
+_WASTE = 2  # a buffer may be this many times larger than what is put into it
+
+
+class Buffers:
+    """Arrays whose memory comes back to this object by itself. For one thread; views may be dropped in any."""
+
+    def __init__(self) -> None:
+        self._kept: list[npt.NDArray[np.uint8]] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array of this shape and type with anything in it."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        if not _COUNTS_ARE_EXACT or size < _LEAST_BYTES:
+            return np.empty(shape, kind)
+        best = -1
+        for place in range(len(self._kept)):
+            capacity = len(self._kept[place])
+            fits = size <= capacity <= _WASTE * size and sys.getrefcount(self._kept[place]) == _ONLY_OURS
+            if fits and (best < 0 or capacity < len(self._kept[best])):
+                best = place
+        if best < 0:
+            best = len(self._kept)
+            self._kept.append(np.empty(size, np.uint8))
+        else:
+            self._kept.append(self._kept.pop(best))  # the least recently used stay in front
+            best = -1
+        return self._kept[best][:size].view(kind).reshape(shape)
+
+    def trim(self, most: int) -> None:
+        """Let go of free buffers, least recently used first, until at most so many are kept."""
+        place = 0
+        while len(self._kept) > most and place < len(self._kept):
+            if sys.getrefcount(self._kept[place]) == _ONLY_OURS:
+                del self._kept[place]
+            else:
+                place += 1

@@ -1,0 +1,154 @@
+"""Several sequences as one, in fixed proportions at every point: position → (source, index inside it). Pure.
+
+Rounds of U positions go to one source each, so that a consumer keeps to its residues modulo U. Which round goes where
+is a binary tree of two-way splits: of n rounds, a for the left side, round i goes left where floor(i*a/n + 1/2) steps.
+That is exact integer arithmetic, closed in both directions, and no source strays by more than half a round per level.
+Of n_d rows n_d // U rounds are interleaved; the n_d mod U rows left of each source come at the end, source by source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import SettingsError
+
+I64 = npt.NDArray[np.int64]
+
+_MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
+
+
+def quotas(rows: int, weights: Sequence[Fraction]) -> list[int]:
+    """Rows of each source, in proportion to positive weights, by largest remainder, ties to the first; sum: `rows`."""
+    whole = sum(weights, Fraction(0))
+    shares = [rows * weight / whole for weight in weights]
+    counts = [int(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda source: (counts[source] - shares[source], source))
+    for source in by_remainder[: rows - sum(counts)]:
+        counts[source] += 1
+    return counts
+
+
+def most_drift_rounds(sources: int) -> int:
+    """No source is ever as many rounds away from its share of the positions so far.
+
+    Half a round per level of the tree, and the tails: together at most a round of each source.
+    """
+    return sources + -(-(sources - 1).bit_length() // 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleave:
+    """counts: rows of each source; round_rows: U. Raises `SettingsError` at 2^30 rounds."""
+
+    counts: tuple[int, ...]
+    round_rows: int
+
+    def __post_init__(self) -> None:
+        if self.rounds >= _MOST_ROUNDS:
+            raise SettingsError(
+                f"an epoch of {sum(self.counts)} rows in {self.rounds} rounds of {self.round_rows} lanes;"
+                f" at most {_MOST_ROUNDS} can be interleaved: set lanes= higher or samples_per_epoch= lower"
+            )
+
+    def split(self, positions: I64) -> tuple[I64, I64]:
+        """(source, index inside the source) of each position; int64, same length."""
+        rounds, inside = np.divmod(positions, self.round_rows)
+        in_tail = rounds >= self.rounds
+        source, turn = np.zeros_like(positions), rounds.copy()
+        self._descend(np.flatnonzero(~in_tail), 0, len(self.counts), source, turn)
+        index = turn * self.round_rows + inside
+        if in_tail.any():
+            place = positions[in_tail] - self._tails_before[0]
+            tail = np.searchsorted(self._tails_before - self._tails_before[0], place, side="right") - 1
+            source[in_tail] = tail
+            index[in_tail] = self._turns[tail] * self.round_rows + positions[in_tail] - self._tails_before[tail]
+        return source, index
+
+    def join(self, source: int, indexes: I64) -> I64:
+        """The inverse of `split`: the position of each index inside one source; int64, same length."""
+        turns, inside = np.divmod(indexes, self.round_rows)
+        in_tail = turns >= self._turns[source]
+        positions = self._ascend(source, np.where(in_tail, 0, turns)) * self.round_rows + inside
+        tail = self._tails_before[source] + indexes - self._turns[source] * self.round_rows
+        return np.where(in_tail, tail, positions)
+
+    @property
+    def rounds(self) -> int:
+        """The whole rounds; behind them come the tails."""
+        return self._rounds_before[-1]
+
+    def turns_before(self, rounds: I64) -> list[I64]:
+        """How many of the first so many whole rounds each source has: per source int64, same length."""
+        counts: list[I64] = []
+        self._count(rounds, 0, len(self.counts), counts)
+        return counts
+
+    @cached_property
+    def _turns(self) -> I64:
+        return np.array(self.counts, np.int64) // self.round_rows
+
+    @cached_property
+    def _rounds_before(self) -> list[int]:
+        """Rounds of the sources before each one: a node of the tree is a range of sources."""
+        return [0, *np.cumsum(self._turns).tolist()]
+
+    @cached_property
+    def _tails_before(self) -> I64:
+        """The position at which each source's tail begins, then the end."""
+        tails = np.array(self.counts, np.int64) % self.round_rows
+        return self.rounds * self.round_rows + np.concatenate([[0], np.cumsum(tails)]).astype(np.int64)
+
+    def _node(self, first: int, stop: int) -> tuple[int, int, int]:
+        """(first source of the right side, rounds of the left side, rounds of both)."""
+        middle = (first + stop) // 2
+        before = self._rounds_before
+        return middle, before[middle] - before[first], before[stop] - before[first]
+
+    def _descend(self, members: I64, first: int, stop: int, source: I64, turn: I64) -> None:
+        if not len(members):
+            return
+        if stop - first == 1:
+            source[members] = first
+            return
+        middle, left, both = self._node(first, stop)
+        rounds = turn[members]
+        taken = _left_before(rounds, left, both)
+        goes_left = _left_before(rounds + 1, left, both) > taken
+        turn[members] = np.where(goes_left, taken, rounds - taken)
+        self._descend(members[goes_left], first, middle, source, turn)
+        self._descend(members[~goes_left], middle, stop, source, turn)
+
+    def _ascend(self, source: int, turns: I64) -> I64:
+        path = []
+        first, stop = 0, len(self.counts)
+        while stop - first > 1:
+            middle, left, both = self._node(first, stop)
+            goes_left = source < middle
+            path.append((goes_left, left, both))
+            first, stop = (first, middle) if goes_left else (middle, stop)
+        for goes_left, left, both in reversed(path):
+            if goes_left:
+                turns = -(-(2 * both * (turns + 1) - both) // max(1, 2 * left)) - 1
+            else:
+                turns = (2 * both * turns + both) // max(1, 2 * (both - left))
+        return turns
+
+    def _count(self, rounds: I64, first: int, stop: int, counts: list[I64]) -> None:
+        if stop - first == 1:
+            counts.append(rounds)
+            return
+        middle, left, both = self._node(first, stop)
+        taken = _left_before(rounds, left, both)
+        self._count(taken, first, middle, counts)
+        self._count(rounds - taken, middle, stop, counts)
+
+
+def _left_before(rounds: I64, left: int, both: int) -> I64:
+    """How many of the first `rounds` rounds go left."""
+    return (2 * rounds * left + both) // max(1, 2 * both)

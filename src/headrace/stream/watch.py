@@ -1,0 +1,158 @@
+"""A thread beside a pass, in the rank's own process: tells the other ranks of a failure here, and hears of theirs.
+
+It looks at the store of the process group twice a second; a batch costs a few assignments. It also logs who waits for
+data (`stall`): each rank of itself, and rank 0 of all, from a moment that every rank posts once a second. Where there
+is no group of several ranks and no `stall_seconds` there is no thread. The thread ends with the pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, nullcontext, suppress
+from types import TracebackType
+from typing import Self
+
+from headrace.dataset.index import SplitIndex
+from headrace.errors import StreamError
+from headrace.stream.at_exit import RUNNING
+from headrace.stream.batch import Batch
+from headrace.stream.progress import Progress, Snapshot
+from headrace.stream.shared_failure import Bulletin, Failure, group_bulletin, in_short
+from headrace.stream.stall import Complaint, complaints, from_text, to_text
+from headrace.stream.topology import Topology
+
+log = logging.getLogger("headrace")
+
+_LOOK_SECONDS = 0.5
+_LOOKS_PER_BEAT = 2
+_AGAIN_SECONDS = 30.0
+_TELL_SECONDS = 3.0  # a rank that fails stays this long at most for the others to hear why, as the store may go with it
+
+
+class Watch:
+    """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
+
+    Makes no difference to what is delivered: only to which error is seen where.
+    """
+
+    def __init__(
+        self, index: SplitIndex, topology: Topology, progress: Progress, *, epoch: int, stall_seconds: float | None
+    ) -> None:
+        self.progress = progress
+        self._epoch = epoch
+        self._stall_seconds = stall_seconds
+        self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
+        self._looks = 0
+        self._said: dict[Complaint, float] = {}
+        self.failure: Failure | None = None
+        self._index = index
+        self._topology = topology
+        self._bulletin: Bulletin | None = group_bulletin() if topology.world_size > 1 else None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def over(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+        """The batches as they come; what they raise is told to the other ranks.
+
+        Raises `StreamError` when another rank has failed.
+        """
+        with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
+            while True:
+                self.check()
+                self.progress.wait()
+                try:
+                    batch = next(batches, None)
+                except Exception as error:
+                    self.tell(error)
+                    raise
+                if batch is None:
+                    return
+                self.check()
+                self.progress.got()
+                yield batch
+
+    def check(self) -> None:
+        """Raise `StreamError` if another rank has failed."""
+        if self.failure is not None:
+            raise StreamError(f"{self.failure}; mend it there, then resume all ranks from the last state")
+
+    def tell(self, error: Exception) -> None:
+        """Make an error of this rank known to the others, and give them a moment to hear it."""
+        rank, world_size = self._topology.rank, self._topology.world_size
+        failure = Failure(rank=rank, world_size=world_size, message=in_short(error))
+        log.error("%s", failure)
+        if self._bulletin is None or self.failure is not None:
+            return
+        try:
+            number = self._bulletin.post(failure)
+            deadline = time.monotonic() + _TELL_SECONDS
+            while not self._bulletin.seen_by_all(number) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS / 10)
+            while self._bulletin.unread() is not None:  # who failed at the same time is stopped too
+                pass
+        except RuntimeError as lost:
+            log.warning("rank %d of %d: cannot tell the other ranks: %s", rank, world_size, lost)
+
+    def __enter__(self) -> Self:
+        if self._bulletin is not None or self._stall_seconds is not None:
+            self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
+            RUNNING.add(self)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.done()
+        self.stop()
+        with suppress(RuntimeError):  # the last moment, lest an earlier one be taken for the present
+            self._post(self.progress.snapshot(self._index))
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(2 * _LOOK_SECONDS)
+            RUNNING.discard(self)
+
+    def _run(self) -> None:
+        try:
+            self._look()
+            while not self._stop.wait(_LOOK_SECONDS):
+                self._look()
+        except RuntimeError as lost:  # the store went with its process: this pass may well be the last to end
+            rank, world_size = self._topology.rank, self._topology.world_size
+            log.info("rank %d of %d: no longer watches the others: %s", rank, world_size, lost)
+
+    def _look(self) -> None:
+        while self._bulletin is not None and (failure := self._bulletin.unread()) is not None:
+            log.error("%s", failure)
+            self.failure = self.failure or failure
+        self._looks += 1
+        if self._stall_seconds is not None and self._looks % _LOOKS_PER_BEAT == 0:
+            self._compare(self._stall_seconds)
+
+    def _post(self, moment: Snapshot) -> None:
+        """Make a moment of this rank known to rank 0."""
+        if self._stall_seconds is not None and self._bulletin is not None and self._bulletin.keeps_latest:
+            self._bulletin.store.set(f"{self._beat}/{self._topology.rank}", to_text(self._epoch, moment))
+
+    def _compare(self, stall_seconds: float) -> None:
+        """Post this rank's moment; log what is wrong, the same thing at most every `_AGAIN_SECONDS`."""
+        moments = {self._topology.rank: self.progress.snapshot(self._index)}
+        self._post(moments[self._topology.rank])
+        if self._topology.rank == 0 and self._bulletin is not None and self._bulletin.keeps_latest:
+            store = self._bulletin.store
+            for rank in range(1, self._topology.world_size):
+                if store.check([f"{self._beat}/{rank}"]):
+                    epoch, moment = from_text(store.get(f"{self._beat}/{rank}"))
+                    if epoch == self._epoch:
+                        moments[rank] = moment
+        now = time.monotonic()
+        for complaint, sentence in complaints(moments, stall_seconds=stall_seconds).items():
+            if now - self._said.get(complaint, -_AGAIN_SECONDS) >= _AGAIN_SECONDS:
+                self._said[complaint] = now
+                log.warning("%s", sentence)

@@ -1,0 +1,386 @@
+"""The sharded iterable dataset, over headrace's stream: the interface people know, every row exactly once.
+
+    dataset = PipelineIterableDataset(config, file_dir="/data/train", shuffle_shards=True)
+    dataset.add_pipeline("text", strip >> tokenize)
+    loader = DataLoader(dataset, batch_size=32, num_workers=4)
+    for epoch in range(epochs):
+        dataset.set_epoch(epoch)
+        for batch in loader: ...
+
+Rows come one by one as dicts, or in whole batches with `batch_size=`, where nothing is done row by row. Either way a
+`StreamingDataset` decides what is read by whom: over all ranks and workers each row once, equal numbers on every rank,
+another order and another share in each epoch, workers that see set_epoch. Rows are divided among ranks evenly: each has
+ceil(N / ranks) of them for any number of workers, at most one of them a repeated one that is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack, get_args
+
+import pyarrow as pa
+
+from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.stream.options import BatchFormat, StreamArguments, StreamOptions, check_one_of
+from headrace.stream.passes import state_after
+from headrace.stream.plan import Plan
+from headrace.stream.progress import Progress
+from headrace.stream.state import StreamState
+from headrace.stream.topology import Topology
+from headrace.stream.watch import Watch
+from headrace.tabular.declared import BadNumbers, DeclaredBlocks
+from headrace.tabular.delivered import batch_of, processed, rows_of, with_mask, without_mask
+from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
+from headrace.tabular.evenly import for_workers, rows_of_rank, rows_of_worker
+from headrace.tabular.fields import Fields, NumberType
+from headrace.tabular.processors import Processor, as_processor
+from headrace.tabular.sources import of_frame, open_files
+
+try:
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    from headrace.stream.table_parcel import parcel_of, whole_batch
+    from headrace.stream.torch import StreamingDataset, WatchedLoader
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+_SEED = 42  # unless said otherwise
+_PIECE_ROWS = 1 << 10  # read at a time where rows are given one by one
+
+
+class PipelineIterableDataset(IterableDataset[Any]):
+    """Rows of one rank as dicts, or batches of them; every row of the source once over all ranks and workers.
+
+    config: what the columns are, see `Fields`; other keys are left alone. The source is `file_dir`, with `filename` or
+    `shard_pattern`, or a prepared dataset and its `split`; or a `dataframe` (pandas, polars, Arrow).
+    processor_pipelines: a processor for each of some columns, as with `add_pipeline`.
+    shuffle_shards: shuffle the rows anew in each epoch, by `seed` (42 unless given); else shards in order.
+    batch_size: None gives rows; else whole batches of so many, for DataLoader(dataset, batch_size=None).
+    num_workers: that of the DataLoader. Rows need it only for an efficient order; batches need it.
+    number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
+    "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
+
+    A filling row, where ranks would else have unequal numbers, is false in row["valid"], which rows have only with
+    several ranks (or remainder="pad", or on_bad_block="quarantine"). remainder="drop" leaves out less than one row a
+    rank instead.
+    Raises `SettingsError` and `InputError` for what cannot be read as declared.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        file_dir: str | Path | None = None,
+        filename: str | None = None,
+        dataframe: Any = None,
+        processor_pipelines: Mapping[str, Processor | Callable[[Any], Any]] | None = None,
+        shard_pattern: str | Sequence[str] | None = None,
+        shuffle_shards: bool = False,
+        *,
+        split: str | None = None,
+        batch_size: int | None = None,
+        num_workers: int | None = None,
+        number_type: NumberType = "float64",
+        bad_numbers: BadNumbers = "error",
+        null_values: Sequence[str] = (),
+        topology: Topology | None = None,
+        **options: Unpack[StreamArguments],
+    ) -> None:
+        super().__init__()
+        if options.get("cache", "none") != "none":
+            raise SettingsError(
+                f"PipelineIterableDataset: cache is {options['cache']!r}; decoded blocks are kept for"
+                " headrace.open(...).stream and .torch_dataset, leave it out here"
+            )
+        for name in ("transform", "memory"):
+            if name in options:
+                raise SettingsError(
+                    f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and .torch_dataset; here"
+                    " add_pipeline changes columns, and DataLoader(pin_memory=True) pins"
+                )
+        if (file_dir is None) == (dataframe is None):
+            raise SettingsError("PipelineIterableDataset: give either file_dir or dataframe, the one place of the rows")
+        if file_dir is not None:
+            source = open_files(
+                file_dir,
+                filename=filename,
+                shard_pattern=shard_pattern,
+                split=split,
+                cache_dir=options.get("cache_dir"),
+            )
+        else:
+            source = of_frame(dataframe)
+        self.shard_files = list(source.files)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self._blocks = DeclaredBlocks(
+            read_block=source.read_block,
+            source_schema=source.index.schema,
+            fields=Fields.of_config(config),
+            number_type=number_type,
+            bad_numbers=bad_numbers,
+            null_values=null_values,
+        )
+        # Rows of an order that is made of whole shards are given as that order cuts them: in steps of one row.
+        self._even = batch_size is None and options.get("distribution", "balanced") == "balanced"
+        self._format = options.get("batch_format", "torch")
+        check_one_of(get_args(BatchFormat), "batch_format", self._format)
+        self._remainder = options.get("remainder")
+        if self._even:
+            options["remainder"] = None  # the stream's last piece is cut here, evenly over the ranks
+        options["columns"] = self._columns(options.get("columns"))
+        options["batch_format"] = "arrow"
+        options.setdefault("shuffle", shuffle_shards)
+        options.setdefault("seed", _SEED)
+        piece_rows = batch_size if batch_size is not None else _PIECE_ROWS if self._even else 1
+        self._stream = StreamingDataset(
+            replace(source.index, schema=self._blocks.schema),
+            self._blocks,
+            StreamOptions(batch_size=piece_rows, **options),
+            num_workers=num_workers or 0,
+            topology=topology,
+        )
+        if self._remainder == "exact" and self._stream.topology.world_size > 1 and self._even:
+            raise SettingsError(
+                f'remainder="exact" gives ranks unequal numbers of rows; here are {self._stream.topology.world_size}:'
+                ' use "pad" (nothing lost, see row["valid"]) or "drop"'
+            )
+        self._processors: dict[str, Processor] = {}
+        for name, processor in (processor_pipelines or {}).items():
+            self.add_pipeline(name, processor)
+
+    # what is done to columns
+
+    @property
+    def processor_pipelines(self) -> Mapping[str, Processor]:
+        """The processor of each column that has one."""
+        return dict(self._processors)
+
+    def add_pipeline(self, field_name: str, processor_pipeline: Processor | Callable[[Any], Any]) -> None:
+        """Run a processor, or a function of one value, over a column; in place of the one it had.
+
+        Raises `SettingsError` if there is no such column, or it is no processor.
+        """
+        self._known(field_name, "add_pipeline")
+        self._processors[field_name] = as_processor(processor_pipeline)
+
+    def fill_missing_value(
+        self,
+        *,
+        label_name: str | None = None,
+        column_cat_name: Sequence[str] | None = None,
+        number: float = -1.0,
+        text: str = "",
+        columns: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Fill missing values of the columns declared as numbers, texts and categories; of others only if named.
+
+        number, text: what for. columns: other values for some columns, of their type. label_name, column_cat_name:
+        declare these first. A missing label is never made up, unless `columns` says so.
+        """
+        if label_name is not None:
+            self.set_label_field_name(label_name)
+        if column_cat_name is not None:
+            self.set_cat_field_list(column_cat_name)
+        fields = self._blocks.fields
+        self._blocks.fill(
+            dict.fromkeys(fields.tab_field_list, number)
+            | dict.fromkeys((*fields.texts, *fields.cat_field_list), text)
+            | dict(columns or {})
+        )
+
+    def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
+        """Declare the text column, or the primary and the secondary one."""
+        names = (text_name,) if isinstance(text_name, str) else tuple(text_name)
+        if not 1 <= len(names) <= 2:
+            raise SettingsError(f"set_text_field_name: got {len(names)} names, {list(names)}; give one or two")
+        primary, secondary = names if len(names) == 2 else (None, None)
+        only = names[0] if len(names) == 1 else None
+        self._declare(text_name=only, primary_text_name=primary, secondary_text_name=secondary)
+
+    def set_label_field_name(self, label_name: str) -> None:
+        """Declare the label column."""
+        self._known(label_name, "set_label_field_name")
+        self._declare(label_name=label_name)
+
+    def set_cat_field_list(self, cat_field_list: Sequence[str]) -> None:
+        """Declare the categorical columns."""
+        self._declare(cat_field_list=cat_field_list)
+
+    def set_full_field_list(self, full_field_list: Sequence[str]) -> None:
+        """Deliver these columns, in this order."""
+        self._declare(full_field_list=full_field_list)
+
+    # the stream
+
+    @property
+    def topology(self) -> Topology:
+        """This rank of how many."""
+        return self._stream.topology
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next pass, or of the present one."""
+        return self._stream.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the following passes this epoch, in persistent workers too; call it before the loop begins."""
+        self._stream.set_epoch(epoch)
+
+    def plan(self) -> Plan:
+        """The present pass as the stream plans it."""
+        return self._stream.plan()
+
+    def __len__(self) -> int:
+        """Rows of a pass on this rank, or batches with `batch_size`; the same on every rank, over all its workers.
+
+        A DataLoader over rows divides this by its batch size. With workers it then gives up to num_workers - 1 batches
+        more than its len says, because each worker ends with a batch of its own; with `batch_size` here len is exact.
+        """
+        if not self._even:
+            return len(self._stream)
+        return self._rows_of_rank()
+
+    def __iter__(self) -> Iterator[Any]:
+        """One pass of this worker, or of the rank if there are no workers.
+
+        Raises `StreamError` as `StreamingDataset` does, and where a processor fails.
+        """
+        if self.batch_size is None:
+            yield from self._iterate_rows()
+            return
+        in_worker = get_worker_info() is not None
+        with closing(self._stream.batches()) as pieces:
+            for table in pieces:
+                assert isinstance(table, pa.Table)
+                batch = batch_of(self._processed(table), self._format)
+                yield parcel_of(batch) if in_worker else batch
+
+    def data_loader(self, *, method: str = "spawn", persistent_workers: bool = False) -> WatchedLoader:
+        """A DataLoader over these batches with as many workers as were declared. method: how workers start.
+
+        What a worker raises on one rank is known on all.
+        """
+        if self.batch_size is None:
+            raise SettingsError("data_loader: the dataset gives rows; build it with batch_size=, or wrap it yourself")
+        workers = self._stream.num_workers
+        return WatchedLoader(
+            self,
+            batch_size=None,
+            num_workers=workers,
+            multiprocessing_context=method if workers else None,
+            collate_fn=whole_batch,
+            persistent_workers=persistent_workers and bool(workers),
+        )
+
+    def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches of a DataLoader over this dataset, one pass; see `StreamingDataset.watched`."""
+        return self._stream.watched(batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""
+        if self.batch_size is not None:
+            return self._stream.state_dict()
+        raise StreamError(
+            "state: a DataLoader batches these rows, and only the loop knows how many batches it received; call"
+            " state_after(batches, batch_size=…, num_workers=…), or build the dataset with batch_size="
+        )
+
+    def state_after(self, batches: int, *, batch_size: int | None = None, num_workers: int = 0) -> dict[str, Any]:
+        """The state after so many batches of the present pass on every rank, for `load_state_dict`.
+
+        batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
+        """
+        if self.batch_size is not None:
+            return self._stream.state_after(batches)
+        if batch_size is None:
+            raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
+        return state_after(
+            StreamState.from_dict(self._stream.state_after(0)),
+            batches,
+            StreamOptions(batch_size=batch_size, remainder="pad"),
+            topology=self.topology,
+            workers=num_workers,
+        ).to_dict()
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Continue from a saved state, on any ranks, workers and batch size; before the DataLoader starts workers."""
+        self._stream.load_state_dict(values)
+
+    # diagnostics
+
+    def get_shard_distribution_info(self) -> dict[str, Any]:
+        """Which shards this rank or worker takes rows from in the present pass; see `distribution_info`."""
+        info = get_worker_info()
+        return distribution_info(
+            self._stream.index,
+            self._stream_of(0 if info is None else info.num_workers).plan(),
+            rank=self.topology.rank,
+            worker=None if info is None else info.id,
+            total_shards=len(self.shard_files) or len(self._stream.index.shards),
+        )
+
+    def verify_no_shard_overlap(self, dataloader: Any, num_ranks: int, num_workers: int) -> bool:
+        """The same as the function of this name, with this dataset."""
+        return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
+
+    def _iterate_rows(self) -> Iterator[dict[str, Any]]:
+        info = get_worker_info()
+        worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
+        padded = self._remainder == "pad" or (self._remainder is None and self.topology.world_size > 1)
+        masked = padded or self._stream.options.on_bad_block == "quarantine"
+        left = None
+        if self._even:  # of this rank's rows in order, a worker has every so many-th
+            left = rows_of_worker(self._rows_of_rank(), worker=worker, workers=workers)
+        with closing(self._stream_of(workers).batches()) as pieces:
+            for table in pieces if left != 0 else ():
+                assert isinstance(table, pa.Table)
+                if left is not None:
+                    table = table.slice(0, left)
+                    left -= table.num_rows
+                table = with_mask(table) if masked else without_mask(table, self._asked)
+                yield from rows_of(self._processed(table))
+                if left == 0:
+                    return
+
+    def _stream_of(self, workers: int) -> StreamingDataset:
+        if not workers or not self._even or self.num_workers is not None:
+            return self._stream
+        return for_workers(self._stream, self._blocks, workers)
+
+    def _rows_of_rank(self) -> int:
+        return rows_of_rank(self._stream.pass_rows, ranks=self.topology.world_size, remainder=self._remainder)
+
+    def _processed(self, table: pa.Table) -> dict[str, Any]:
+        try:
+            return processed(table, self._processors, self._asked)
+        except StreamError as error:
+            if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
+                stream = self._stream
+                watch = Watch(stream.index, self.topology, Progress(), epoch=stream.epoch, stall_seconds=None)
+                watch.tell(error)
+            raise
+
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        columns = self._stream.options.columns
+        assert columns is not None
+        return tuple(columns)
+
+    def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        fields = self._blocks.fields
+        return fields.columns(self._blocks.schema.names) if columns is None else tuple(columns)
+
+    def _declare(self, **values: Any) -> None:
+        self._blocks.declare(replace(self._blocks.fields, **values))
+        self._stream.index = replace(self._stream.index, schema=self._blocks.schema)
+        if "full_field_list" in values:
+            self._stream.options = replace(self._stream.options, columns=self._columns(None))
+
+    def _known(self, name: str, where: str) -> None:
+        if name not in self._stream.index.schema.names:
+            raise SettingsError(
+                f"{where}: column {name!r} is not in the data; it has {list(self._stream.index.schema.names)}"
+            )

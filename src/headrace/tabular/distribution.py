@@ -1,0 +1,194 @@
+"""Who takes rows from which shards, and whether anybody takes a row twice: from the plan, row by row.
+
+The stream divides rows, not files, so a shard may serve several ranks; what must not overlap is rows. Cost is O(rows)
+of a pass at most; the bitmap that ranks exchange is a bit a row.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.dataset.index import SplitIndex
+from headrace.errors import HeadraceError, StreamError
+from headrace.stream.plan import Plan
+from headrace.stream.share import resolve_remainder
+
+I64 = npt.NDArray[np.int64]
+
+_PART_ROWS = 1 << 18
+
+_log = logging.getLogger("headrace")
+
+
+def distribution_info(
+    index: SplitIndex, plan: Plan, *, rank: int, worker: int | None, total_shards: int
+) -> dict[str, Any]:
+    """What one rank (worker None) or one of its workers reads in a pass.
+
+    total_shards: all there are, those without rows included; shards_per_rank: how many this rank takes rows from;
+    shards_per_worker: how many this worker does, or in the parent the busiest worker; rank, world_size; worker_id (0 in
+    the parent), num_workers (at least 1); assigned_shards: the names, relative to the directory, of this worker's
+    shards, in the parent of the rank's.
+    """
+    workers = range(max(1, plan.workers))
+    per_worker = {each: _shards(index, plan, rank=rank, worker=each) for each in workers}
+    of_rank = sorted(set().union(*per_worker.values()))
+    mine = of_rank if worker is None else sorted(per_worker[worker])
+    return {
+        "total_shards": total_shards,
+        "shards_per_rank": len(of_rank),
+        "shards_per_worker": max(map(len, per_worker.values())) if worker is None else len(mine),
+        "rank": rank,
+        "world_size": plan.world_size,
+        "worker_id": worker or 0,
+        "num_workers": len(workers),
+        "assigned_shards": [index.shards[shard] for shard in mine],
+    }
+
+
+def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -> bool:
+    """Whether in the present pass each row of each shard has exactly one reader; the same verdict on every rank.
+
+    dataloader: over a `PipelineIterableDataset`, or a `StreamingDataset`. num_ranks, num_workers: how many are expected
+    (0 and 1 workers are the same). Under torch.distributed a collective call: every rank must make it, and what all
+    ranks are about to read is compared. Without a process group, all ranks are judged from this one's plan.
+    What is wrong is logged as an error by the logger "headrace".
+    """
+    mine, problem = None, None
+    try:
+        mine = _evidence(dataloader, num_ranks, max(1, num_workers))
+    except HeadraceError as error:
+        problem = str(error)
+    found = _of_all_ranks((mine, problem))
+    problems = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(found) if text is not None]
+    if not problems:
+        problems = _compared([part for part, _ in found if part is not None], num_ranks)
+    for line in problems:
+        _log.error("shard overlap: %s", line)
+    return not problems
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Evidence:
+    """What one process is about to read. order: what decides the order of rows; rows: a bit for each row read."""
+
+    ranks: tuple[int, ...]
+    order: tuple[Any, ...]
+    total: int
+    dropped: int
+    twice: int
+    rows: npt.NDArray[np.uint8]
+
+
+def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
+    dataset = dataloader.dataset
+    if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
+        raise StreamError(
+            f"dataset is a {type(dataset).__name__}, which has no plan; pass a DataLoader over a headrace dataset,"
+            " or count what is delivered with headrace.audit"
+        )
+    stream = getattr(dataset, "_stream", dataset)
+    topology, index = dataset.topology, stream.index
+    if topology.world_size != num_ranks:
+        raise StreamError(f"the dataset was built for {topology.world_size} ranks, {num_ranks} are expected")
+    if max(1, dataloader.num_workers) != num_workers:
+        raise StreamError(f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected")
+    declared = getattr(dataset, "num_workers", None)
+    if declared is not None and declared != dataloader.num_workers:
+        raise StreamError(f"the dataset was built with num_workers={declared}, the DataLoader has {num_workers}")
+    consumers = num_ranks * num_workers
+    plan = dataset.plan()
+    plan = replace(plan, workers=num_workers, remainder=resolve_remainder(stream.options.remainder, consumers))
+    ranks = (topology.rank,) if _group() else tuple(range(num_ranks))
+    seen = np.zeros(index.total_rows, np.uint8)
+    twice = 0
+    for rank in ranks:
+        for worker in range(num_workers):
+            for rows in _rows(index, plan, rank=rank, worker=worker):
+                twice += int(np.count_nonzero(seen[rows]))
+                seen[rows] = 1
+    order = plan.order
+    return _Evidence(
+        ranks=ranks,
+        order=(index.identity, order.seed, order.epoch, order.lanes, order.window_rows, order.shuffle, plan.workers),
+        total=plan.remaining.total,
+        dropped=plan.dropped_rows,
+        twice=twice,
+        rows=np.packbits(seen),
+    )
+
+
+def _compared(parts: Sequence[_Evidence], num_ranks: int) -> list[str]:
+    """What is wrong with what all ranks are about to read; nothing if each row has one reader."""
+    first = parts[0]
+    ranks = sorted(rank for part in parts for rank in part.ranks)
+    problems = []
+    if ranks != list(range(num_ranks)):
+        problems.append(f"the readers are ranks {ranks}, expected 0 to {num_ranks - 1}, each once")
+    for place, part in enumerate(parts):
+        if part.order != first.order or part.total != first.total:
+            problems.append(
+                f"rank {place} reads another order {part.order[1:]} or other files than rank 0 {first.order[1:]};"
+                " give all ranks the same files, seed, epoch, state and workers"
+            )
+    if problems:
+        return problems
+    seen = np.zeros_like(first.rows)
+    twice = 0
+    for part in parts:
+        twice += part.twice + _count(seen & part.rows)
+        seen |= part.rows
+    missing = first.total - first.dropped - _count(seen)
+    if twice:
+        problems.append(f"{twice} rows have more than one reader")
+    if missing:
+        problems.append(f"{missing} rows have no reader")
+    return problems
+
+
+def _shards(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> set[int]:
+    """The shards that one (rank, worker) takes rows from."""
+    found: set[int] = set()
+    ends = index.first_row + index.rows
+    for rows in _rows(index, plan, rank=rank, worker=worker):
+        found.update(np.unique(index.shard_of_block[np.searchsorted(ends, rows, side="right")]).tolist())
+        if len(found) == len(index.shards):
+            break
+    return found
+
+
+def _rows(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> Iterator[I64]:
+    """The row numbers in the split that one (rank, worker) takes, a part at a time."""
+    share = plan.share(rank=rank, worker=worker)
+    for start in range(0, share.rows, _PART_ROWS):
+        positions = plan.remaining.positions(share.places(start, start + _PART_ROWS))
+        blocks, rows = plan.order.locate(plan.order.line_of(positions))
+        yield index.first_row[blocks] + rows
+
+
+def _count(bits: npt.NDArray[np.uint8]) -> int:
+    return sum(int(np.unpackbits(bits[at : at + _PART_ROWS]).sum()) for at in range(0, len(bits), _PART_ROWS))
+
+
+def _group() -> Any:
+    """torch.distributed where a process group is initialised, else None; torch is never imported here."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _of_all_ranks(part: Any) -> list[Any]:
+    distributed = _group()
+    if distributed is None:
+        return [part]
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, part)
+    return parts

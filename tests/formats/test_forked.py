@@ -1,0 +1,78 @@
+"""Reading text in a process that was forked after its parent used polars: never a wait without an end."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace
+from headrace.formats.forked import parse_delimited, polars_is_lost
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork")  # the subject
+
+FIELD = st.text('ab" ,;\n\r7é', max_size=4) | st.none()
+
+
+def quoted(value):
+    if value is None:
+        return ""
+    return '"' + value.replace('"', '""') + '"' if value == "" or set(value) & set('",;\n\r ') else value
+
+
+@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(FIELD, min_size=width, max_size=width), min_size=1)))
+def test_the_other_parser_finds_the_same_values(rows):
+    width = len(rows[0])
+    data = "".join(",".join(map(quoted, row)) + "\n" for row in rows).encode()
+    columns = list(range(0, width, 2))
+    found = parse_delimited(data, separator=",", width=width, columns=columns)
+    usual = pl.read_csv(data, has_header=False, infer_schema=False, columns=columns).to_arrow()
+    expected = [[row[place] for row in rows] for place in columns]
+
+    assert expected == [column.to_pylist() for column in found.columns]
+    assert expected == [column.to_pylist() for column in usual.columns]
+
+
+def read_all(path: Path, folder: Path) -> None:
+    try:
+        stream = headrace.open(path, cache_dir=folder).stream(batch_size=4, batch_format="arrow")
+        answer = [row for batch in stream for row in batch.to_pylist()]
+    except headrace.StreamError as error:
+        answer = str(error)
+    (folder / "answer.json").write_text(json.dumps([polars_is_lost(), answer]))
+
+
+def forked(path: Path, folder: Path):
+    """What a forked process reads, or None if it is still waiting."""
+    child = multiprocessing.get_context("fork").Process(target=read_all, args=(path, folder))
+    child.start()
+    child.join(60)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        return None
+    return json.loads((folder / "answer.json").read_text())
+
+
+def test_forked_processes_read_csv_after_their_parent_did(tmp_path):
+    rows = [{"a": str(n), "b": None if n % 3 else "", "c": f"x, {n}"} for n in range(10)]
+    text = "a,b,c\n" + "".join(f"{row['a']},{quoted(row['b'])},{quoted(row['c'])}\n" for row in rows)
+    (tmp_path / "part-0.csv").write_text(text)
+    read_all(tmp_path / "part-0.csv", tmp_path)
+    own = json.loads((tmp_path / "answer.json").read_text())
+
+    assert [False, rows] == own
+    assert [True, rows] == forked(tmp_path / "part-0.csv", tmp_path)
+
+
+def test_forked_processes_refuse_json_lines_and_say_what_to_do(tmp_path):
+    (tmp_path / "part-0.jsonl").write_text('{"a": "1"}\n{"a": "2"}\n')
+    read_all(tmp_path / "part-0.jsonl", tmp_path)  # and keeps the index: indexing needs polars as well
+    lost, answer = forked(tmp_path / "part-0.jsonl", tmp_path)
+
+    assert lost
+    assert "rank 0 of 1: part-0.jsonl block 0" in answer
+    assert 'start workers with multiprocessing_context="spawn"' in answer

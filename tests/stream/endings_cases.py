@@ -1,0 +1,170 @@
+"""What the child processes of test_endings do: `python endings_cases.py CASE [ARGUMENTS]`; each prints JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from stream_cases import Numbers, index_of
+
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.topology import Topology
+
+ALONE = Topology(rank=0, world_size=1)
+ROWS = (3000,) * 400
+SMALL = (700, 0, 1, 900, 400, 1500)
+
+
+@dataclass(frozen=True)
+class SlowNumbers:
+    """A storage that takes a while for each block, so that a signal finds threads at work."""
+
+    numbers: Numbers
+
+    def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
+        time.sleep(0.05)
+        return self.numbers(block, columns)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Numbers with a column of lists and one of floats."""
+
+    numbers: Numbers
+
+    def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
+        table = self.numbers(block, None)
+        row = table["row"].to_numpy()
+        ends = np.concatenate([[0], np.cumsum(row % 7)]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(np.repeat(row, row % 7)))
+        return table.append_column("list", lists).append_column("half", pa.array(row / 2)).select(columns)
+
+
+def tell(**record):
+    print(json.dumps(record), flush=True)
+
+
+def headrace_threads():
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("headrace"))
+
+
+def slow_batches(workers: int, method: str):
+    """Batches of a long pass, from this process or from workers."""
+    read, settings = SlowNumbers(Numbers(ROWS)), StreamOptions(batch_size=64, shuffle=True, lanes=4)
+    if not workers:
+        return StreamLoader(index_of(ROWS), read, settings, topology=ALONE)
+    from headrace.stream.torch import StreamingDataset
+
+    dataset = StreamingDataset(index_of(ROWS), read, settings, num_workers=workers, topology=ALONE)
+    return dataset.data_loader(method=method)
+
+
+def read_on(workers: int, method: str) -> None:
+    for number, _ in enumerate(slow_batches(workers, method)):
+        if number == 3:
+            tell(ready=True, workers=[child.pid for child in multiprocessing.active_children()])
+
+
+def interrupted(workers: str, method: str) -> None:
+    """A training loop that notices Ctrl-C: what is left of the stream once the loop was left."""
+    with contextlib.suppress(KeyboardInterrupt):
+        read_on(int(workers), method)
+    tell(threads=headrace_threads(), children=len(multiprocessing.active_children()))
+    sys.exit(7)
+
+
+def uncaught(workers: str, method: str) -> None:
+    """A training loop that knows nothing of Ctrl-C."""
+    read_on(int(workers), method)
+
+
+def left_open() -> None:
+    """A script whose last line leaves an iterator in the middle, in a global name."""
+    global kept
+    kept = iter(slow_batches(0, ""))
+    next(kept)
+    tell(threads=len(headrace_threads()))
+
+
+def failed(workers: str, method: str) -> None:
+    """A training loop that raises."""
+    for _ in slow_batches(int(workers), method):
+        raise ZeroDivisionError("in the loop")
+
+
+def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
+    """Pass after pass, half of them left early: memory, open files and threads after the 20th and the last."""
+    read = Lists(Numbers(tuple(size * int(rows) for size in SMALL)))
+    index = index_of(
+        read.numbers.rows,
+        schema=pa.schema(
+            [("row", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int64())), ("half", "double")]
+        ),
+    )
+    loaders = []
+    for batch_format in formats:
+        shape = {"batch_size": 128} if int(rows) == 1 else {"batch_size": 25_600, "columns": ["row", "half"]}
+        settings = StreamOptions(**shape, shuffle=True, batch_format=batch_format)
+        if int(workers):
+            import torch
+
+            from headrace.stream.torch import StreamingDataset
+
+            dataset = StreamingDataset(index, read, settings, num_workers=int(workers), topology=ALONE)
+            loader = torch.utils.data.DataLoader(
+                dataset, batch_size=None, num_workers=int(workers), persistent_workers=True
+            )
+            loaders.append((dataset, loader))
+        else:
+            stream = StreamLoader(index, read, settings, topology=ALONE)
+            loaders.append((stream, stream))
+    seen = {}
+    for epoch in range(int(count)):
+        for stream, loader in loaders:
+            stream.set_epoch(epoch)
+            for number, _ in enumerate(loader):
+                if epoch % 2 and number == 5 and not int(workers):
+                    break
+        if epoch + 1 in (20, int(count)):
+            gc.collect()
+            seen[epoch + 1] = {
+                "rss": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"),
+                "files": len(os.listdir("/proc/self/fd")),
+                "threads": headrace_threads(),
+                "workers_rss": [rss_of(child.pid) for child in multiprocessing.active_children()],
+            }
+            tell(
+                epoch=epoch + 1,
+                pids=[os.getpid(), *(c.pid for c in multiprocessing.active_children())],
+                **seen[epoch + 1],
+            )
+
+
+def rss_of(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def command_line(*arguments: str) -> None:
+    """The command line, ready to be interrupted from here on."""
+    from headrace.cli import main
+
+    sys.argv = ["headrace", *arguments]
+    tell(ready=True)
+    main()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        globals()[sys.argv[1]](*sys.argv[2:])

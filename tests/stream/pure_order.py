@@ -1,0 +1,38 @@
+"""What a pass has to deliver, from the plan alone: the global order row by row, and the batches of each rank."""
+
+from __future__ import annotations
+
+import numpy as np
+from reference import deliver
+
+from headrace.dataset.index import SplitIndex
+from headrace.stream.plan import Plan
+from headrace.stream.state import StreamState
+
+
+def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:
+    """The numbers of the rows that are left, in the global order of the epoch."""
+    positions = plan.remaining.positions(np.arange(plan.remaining.total))
+    blocks, rows = plan.order.locate(plan.order.line_of(positions))
+    return (index.first_row[blocks] + rows).tolist()
+
+
+def batches_of_rank(plan: Plan, index: SplitIndex, rank: int) -> list[list[int]]:
+    """The real rows of every batch a rank receives: those of its workers in turn."""
+    left = rows_in_order(plan, index)
+    workers = [
+        deliver(
+            left,
+            consumer=worker * plan.world_size + rank,
+            consumers=plan.consumers,
+            batch_size=plan.batch_size,
+            remainder=plan.remainder,
+        )
+        for worker in range(max(1, plan.workers))
+    ]
+    return [batch for round_ in zip(*workers, strict=True) for batch in round_]
+
+
+def left_after(state: dict[str, object]) -> int:
+    """How many rows a saved state has left."""
+    return StreamState.from_dict(state).remaining.total

@@ -1,0 +1,54 @@
+"""Rank processes that start at once: forks of a server that has imported the libraries, one server per test process.
+
+What a child runs is imported by name, so it lives in a module beside the tests. A child has the environment of the
+moment when the server started: pass what differs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+_TIMEOUT = timedelta(seconds=240)  # what would hang fails instead, before the test itself runs out of time
+
+multiprocessing.set_forkserver_preload(
+    [
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.fsdp",
+        "torch.utils.data",
+        "pyarrow.csv",
+        "pyarrow.parquet",
+        "headrace.stream.dataset",
+        "headrace.stream.torch",
+        "accelerate",
+        "torchdata.stateful_dataloader",
+        "lightning.pytorch",
+    ]
+)
+
+
+def run_ranks(function: Callable[..., None], processes: int, *arguments: object) -> None:
+    """Call function(rank, *arguments) in so many processes; raises what one of them raised."""
+    torch.multiprocessing.start_processes(_run, (function, arguments), nprocs=processes, start_method="forkserver")
+
+
+def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    multiprocessing.set_start_method(None, force=True)  # workers start as they would elsewhere, not as we did
+    function(rank, *arguments)
+
+
+@contextmanager
+def process_group(rank: int, world_size: int, folder: str | Path, name: str = "group") -> Iterator[None]:
+    """A gloo group of these processes. A process may be in one after another, of different sizes and names."""
+    torch.set_num_threads(1)
+    store = f"file://{folder}/{name}.store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+    yield
+    dist.barrier()  # gloo's threads sometimes abort a process that leaves the group while others still talk to it
+    dist.destroy_process_group()

@@ -1,0 +1,172 @@
+"""A blend of real files streams like one dataset: equal steps, exact resume, workers of every kind, clear refusals."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stream_cases import ranks
+
+import headrace
+
+SIZES = {"books": 190, "code": 61, "talks": 17}
+FIRST = {"books": 0, "code": 1000, "talks": 2000}
+
+
+def write(root, name, rows, first, kind="int64"):
+    (root / name).mkdir()
+    table = pa.table({"row": pa.array(range(first, first + rows), kind), "text": [f"{name} {n}" for n in range(rows)]})
+    for shard, start in enumerate(range(0, rows, 50)):
+        pq.write_table(table.slice(start, 50), root / name / f"part-{shard}.parquet", row_group_size=20)
+    return headrace.open(root / name, cache_dir=root / "cache")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    root = tmp_path_factory.mktemp("blend")
+    return {name: write(root, name, rows, FIRST[name]) for name, rows in SIZES.items()}
+
+
+def rows_of(batch):
+    return np.asarray(batch["row"])[np.asarray(batch["valid"]) if "valid" in batch else slice(None)].tolist()
+
+
+def every_row():
+    return sorted(FIRST[name] + n for name, rows in SIZES.items() for n in range(rows))
+
+
+def test_without_weights_an_epoch_is_every_row_once(datasets):
+    loaders = [
+        headrace.blend(datasets).stream(batch_size=8, shuffle=True, seed=1, topology=topology) for topology in ranks(3)
+    ]
+    batches = [list(loader) for loader in loaders]
+
+    assert len({len(each) for each in batches}) == 1
+    assert every_row() == sorted(row for each in batches for batch in each for row in rows_of(batch))
+    assert batches[0][0]["text"][0].split()[0] in SIZES
+
+
+def test_weights_hold_in_every_batch_and_small_datasets_repeat(datasets):
+    weights = {"talks": 1, "books": 1, "code": 2}
+    loader = headrace.blend(datasets, weights=weights).stream(
+        batch_size=64, shuffle=True, lanes=4, samples_per_epoch=512
+    )
+    seen = Counter()
+    for _ in range(2):
+        for batch in loader:
+            seen.update(rows_of(batch))
+            code = sum(1000 <= row < 2000 for row in rows_of(batch))
+            assert 32 - 8 <= code <= 32 + 8
+    of_talks = [seen[row] for row in range(2000, 2017)]
+
+    assert 1024 == sum(seen.values())
+    assert {256 // 17, 256 // 17 + 1} == set(of_talks)
+    assert sorted(seen) == every_row()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_and_a_resume_on_other_ranks_deliver_each_row_once(datasets, method):
+    blend = headrace.blend(list(datasets.values()))
+    head, saved = [], []
+    for topology in ranks(2):
+        dataset = blend.torch_dataset(batch_size=8, num_workers=2, shuffle=True, seed=5, topology=topology)
+        dataset.set_epoch(1)
+        batches = iter(dataset.data_loader(method=method))
+        head += [row for _ in range(3) for row in rows_of(next(batches))]
+        saved.append(json.dumps(dataset.state_after(3)))
+    rest = []
+    for topology in ranks(3):
+        loader = blend.stream(batch_size=5, shuffle=True, seed=5, topology=topology)
+        loader.load_state_dict(json.loads(saved[0]))
+        counted = headrace.audit(loader, key="row")
+        rest += [row for batch in counted for row in rows_of(batch)]
+
+    assert saved[0] == saved[1]
+    assert every_row() == sorted(head + rest)
+
+
+def test_epochs_of_workers_that_live_on_follow_set_epoch(datasets):
+    dataset = headrace.blend(datasets, weights=[1, 1, 1]).torch_dataset(
+        batch_size=16, num_workers=1, shuffle=True, samples_per_epoch=96
+    )
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        dataset, batch_size=None, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+    )
+    epochs = []
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        epochs.append([row for batch in loader for row in rows_of(batch)])
+    again = headrace.blend(datasets, weights=[1, 1, 1]).stream(batch_size=16, shuffle=True, samples_per_epoch=96)
+
+    assert epochs == [[row for batch in again for row in rows_of(batch)] for _ in (0, 1)]
+
+
+def test_the_plan_of_a_blend_covers_its_epoch(datasets):
+    plan = headrace.blend(datasets, weights=[1, 2, 3]).stream(batch_size=4, topology=ranks(4)[1]).plan()
+    coverage = plan.coverage()
+
+    assert (coverage.overlap_rows, coverage.missing_rows) == (0, 0)
+    assert coverage.delivered_rows == sum(SIZES.values())
+
+
+def test_a_state_of_another_blend_is_refused(datasets):
+    state = headrace.blend(datasets).stream(batch_size=4).state_dict()
+    others = [
+        headrace.blend(datasets, weights=[1, 1, 2]),
+        headrace.blend([datasets["code"], datasets["books"], datasets["talks"]]),
+        datasets["code"],
+    ]
+    for other in others:
+        with pytest.raises(headrace.StreamError, match="another blend was set up"):
+            other.stream(batch_size=4).load_state_dict(state)
+
+
+def test_unlike_columns_are_named_with_both_datasets(datasets, tmp_path):
+    other = write(tmp_path, "short", 10, 0, kind="int32")
+    with pytest.raises(headrace.InputError, match="column row is int32 in short and int64 in code"):
+        headrace.blend({"code": datasets["code"], "short": other}).stream(batch_size=4)
+    texts = headrace.blend({"code": datasets["code"], "short": other}).stream(batch_size=71, columns=["text"])
+    assert 71 == len(next(iter(texts))["text"])
+
+    pq.write_table(pa.table({"row": [1], "more": [2]}), tmp_path / "more.parquet")
+    more = headrace.open(tmp_path / "more.parquet", cache_dir=tmp_path / "cache")
+    with pytest.raises(headrace.InputError, match="more has columns .*, code has .* with columns="):
+        headrace.blend({"code": datasets["code"], "more": more}).stream(batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 2], "2 weights for 3"),
+        ([1, 2, 0], "weight of talks is 0; .* leave out"),
+        ([1, 2, float("nan")], "weight of talks is nan"),
+        ([1, True, 2], "weight of code is True"),
+        ({"books": 1}, "weights are of .'books'."),
+    ],
+)
+def test_weights_that_are_none_are_refused(datasets, weights, message):
+    with pytest.raises(headrace.SettingsError, match=message):
+        headrace.blend(datasets, weights=weights)
+
+
+def test_what_is_no_dataset_and_a_share_of_nothing_are_refused(datasets):
+    with pytest.raises(headrace.SettingsError, match="give at least one"):
+        headrace.blend([])
+    with pytest.raises(headrace.SettingsError, match="0 is 'books'"):
+        headrace.blend(["books"])
+    with pytest.raises(headrace.SettingsError, match="its share of 10 rows an epoch is none"):
+        headrace.blend(datasets, weights=[1000, 1000, 1]).stream(batch_size=2, samples_per_epoch=10)
+    with pytest.raises(headrace.InputError, match="no split"):
+        headrace.blend({"books": (datasets["books"], "train")}).stream(batch_size=2)
+
+
+def test_a_blend_keeps_decoded_blocks_where_it_is_asked_to(datasets, tmp_path):
+    loader = headrace.blend(datasets).stream(batch_size=8, cache="decoded", cache_dir=tmp_path)
+    first, second = ([rows_of(batch) for batch in loader] for _ in range(2))
+
+    assert first == second
+    assert any(path.is_file() for path in (tmp_path / "decoded").rglob("*"))

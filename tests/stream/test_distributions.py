@@ -1,0 +1,303 @@
+"""Whole shards per consumer: each shard has one reader, equal steps, nothing lost, resumable here and elsewhere."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_cases import Numbers, index_of, ranks
+
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.layout import order_of_state
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.passes import first_state, plan_pass, state_after, steps_of
+from headrace.stream.plan import estimate_block_bytes
+from headrace.stream.reader import plan_pools
+from headrace.stream.regions import Regions
+from headrace.stream.shards import deal_shards, pack_shards
+from headrace.stream.state import StreamState
+from headrace.stream.topology import Topology
+from headrace.stream.whereabouts import find_row, seen_per_shard
+
+ROWS = (9, 14, 3, 3, 0, 21, 7, 7, 1, 12, 5)
+INDEX = index_of(ROWS, blocks_per_shard=2)
+SHARDS = len(INDEX.shards)
+NODES = {name: number % 3 for number, name in enumerate(INDEX.shards[:4])}
+LOCAL = {"distribution": "local", "locality": NODES, "ranks_per_node": 1}
+
+distributions = st.sampled_from(["round_robin", "by_size", "local"])
+
+
+def options_of(distribution, **changes):
+    values = {"batch_size": 4, "shuffle": True, "seed": 3, "batch_format": "numpy", "distribution": distribution}
+    return StreamOptions(**{**values, **(LOCAL if distribution == "local" else {}), **changes})
+
+
+def loaders_of(world_size, distribution, **changes):
+    options = options_of(distribution, **changes)
+    return [StreamLoader(INDEX, Numbers(ROWS), options, topology=topology) for topology in ranks(world_size)]
+
+
+def read(loaders, steps=None):
+    """Real rows of every batch of every rank, and the state that all agree on."""
+    rows = []
+    for loader in loaders:
+        given = iter(loader)
+        own = list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
+        rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
+    states = [loader.state_dict() for loader in loaders]
+
+    assert all(state == states[0] for state in states)
+    return rows, json.loads(json.dumps(states[0]))
+
+
+def flat(rows):
+    return [row for rank in rows for batch in rank for row in batch]
+
+
+def shard_of(row):
+    return int(INDEX.shard_of_block[np.searchsorted(np.cumsum(INDEX.rows), row, side="right")])
+
+
+@given(st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(0, 3))
+def test_round_robin_is_the_two_tiers_of_striding(world_size, workers, shuffle, epoch):
+    consumer = deal_shards(INDEX, world_size=world_size, workers=workers, seed=1, epoch=epoch, shuffle=shuffle)
+    dealt = {number: np.flatnonzero(consumer == number).tolist() for number in range(world_size * workers)}
+    if not shuffle:
+        names = list(range(SHARDS))
+        for rank in range(world_size):
+            for worker in range(workers):
+                assert dealt[worker * world_size + rank] == names[rank::world_size][worker::workers]
+    sizes = [[len(dealt[worker * world_size + rank]) for worker in range(workers)] for rank in range(world_size)]
+
+    assert max(map(sum, sizes)) - min(map(sum, sizes)) <= 1
+    assert all(max(own) - min(own) <= 1 for own in sizes)
+    assert SHARDS == sum(map(sum, sizes))
+
+
+def test_round_robin_deals_anew_every_epoch_when_shuffled():
+    dealt = {
+        tuple(deal_shards(INDEX, world_size=2, workers=1, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)
+    }
+
+    assert len(dealt) > 1
+
+
+@given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7))
+def test_packing_is_as_even_as_greedy_packing_promises(sizes, consumers):
+    found = pack_shards(np.array(sizes, np.int64), consumers=consumers)
+    load = np.bincount(found, weights=sizes, minlength=consumers)
+
+    assert load.max() <= sum(sizes) / consumers + max(sizes, default=0)
+
+
+def test_packing_counts_what_local_shards_already_give():
+    found = pack_shards(np.array([10, 9, 8, 1]), consumers=2, allowed=[[0], None, [0, 1], None])
+
+    assert found.tolist() == [0, 1, 1, 0]
+
+
+@settings(max_examples=40)
+@given(distributions, st.integers(1, 5), st.booleans(), st.integers(1, 9))
+def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size, shuffle, batch_size):
+    rows, _ = read(loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size))
+    readers = {}
+    for rank, own in enumerate(rows):
+        for row in flat([own]):
+            readers.setdefault(shard_of(row), set()).add(rank)
+
+    assert sorted(flat(rows)) == list(range(sum(ROWS)))
+    assert len({len(own) for own in rows}) == 1
+    assert all(len(ranks_of) == 1 for ranks_of in readers.values())
+
+
+@given(distributions, st.integers(1, 5), st.integers(1, 6))
+def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(distribution, world_size, batch_size):
+    loaders = loaders_of(world_size, distribution, remainder="drop", batch_size=batch_size)
+    rows, _ = read(loaders)
+    plan = loaders[0].plan()
+
+    assert len({len(own) for own in rows}) == 1
+    assert all(len(batch) == batch_size for own in rows for batch in own)
+    assert loaders[0].dropped_rows == plan.dropped_rows == sum(ROWS) - len(flat(rows))
+    assert plan.coverage().missing_rows == 0
+
+
+def test_local_shards_are_read_where_they_are():
+    rows, _ = read(loaders_of(3, "local"))
+    readers = {shard_of(row): rank for rank, own in enumerate(rows) for row in flat([own])}
+
+    assert [readers[shard] for shard in range(4)] == [0, 1, 2, 0]
+
+
+@settings(max_examples=40)
+@given(distributions, st.integers(1, 4), st.integers(0, 6), st.integers(0, 3))
+def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution, world_size, stop, epoch):
+    loaders = loaders_of(world_size, distribution)
+    for loader in loaders:
+        loader.set_epoch(epoch)
+    whole, _ = read(loaders)
+    for loader in loaders:
+        loader.set_epoch(epoch + 1)
+        loader.set_epoch(epoch)
+    head, state = read(loaders, stop)
+    again = loaders_of(world_size, distribution)
+    for loader in again:
+        loader.load_state_dict(state)
+    tail, _ = read(again)
+    after, _ = read(again)
+    for loader in loaders:
+        loader.set_epoch(epoch + 1)
+
+    assert whole == [a + b for a, b in zip(head, tail, strict=True)]
+    assert after == read(loaders)[0]
+
+
+@settings(max_examples=40)
+@given(
+    distributions,
+    st.sampled_from(["balanced", "round_robin", "by_size"]),
+    st.sampled_from(["keep", "relane"]),
+    st.integers(1, 4),
+    st.integers(0, 6),
+    st.integers(1, 4),
+)
+def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, change, world_size, stop, other):
+    head, state = read(loaders_of(world_size, distribution), stop)
+    loaders = loaders_of(other, then, on_topology_change=change, batch_size=3)
+    for loader in loaders:
+        loader.load_state_dict(state)
+    tail, _ = read(loaders)
+    after, state = read(loaders)
+
+    assert sorted(flat(head) + flat(tail)) == list(range(sum(ROWS)))
+    assert sorted(flat(after)) == list(range(sum(ROWS)))
+    assert state.get("regions", {}).get("distribution", "balanced") == then
+
+
+@given(distributions, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
+def test_states_of_workers_leave_what_their_turns_did_not_deliver(distribution, world_size, workers, batches):
+    options = options_of(distribution, remainder="pad")
+    start = first_state(INDEX, options, world_size=world_size, workers=workers)
+    topology = Topology(rank=0, world_size=world_size)
+    plan = plan_pass(INDEX, options, start, topology=topology, workers=workers)
+    batches = min(batches, steps_of(start, options, topology=topology, workers=workers))
+    after = state_after(start, batches, options, topology=topology, workers=workers)
+    received = set()
+    for consumer in range(plan.consumers):
+        worker, rank = divmod(consumer, world_size)
+        own = len(range(worker, batches, workers))
+        share = plan.share(rank=rank, worker=worker)
+        received |= set(plan.remaining.positions(share.places(0, own * 4)).tolist())
+    left = set(after.remaining.positions(np.arange(after.remaining.total)).tolist())
+
+    assert received | left == set(range(sum(ROWS)))
+    assert not received & left
+
+
+def test_bytes_are_those_of_the_own_shards():
+    options = options_of("by_size")
+    start = first_state(INDEX, options, world_size=3, workers=0)
+    plan = plan_pass(INDEX, options, start, topology=Topology(rank=0, world_size=3), workers=0)
+    for rank in range(3):
+        blocks = {
+            each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank=rank)) for each in pool.blocks
+        }
+        expected = sum(int(estimate_block_bytes(INDEX)[block]) for block in blocks)
+
+        assert (
+            expected <= plan.bytes_per_consumer[rank] <= 3 * expected
+        )  # a lane border may cut any of these few blocks
+    assert plan.rows_per_consumer.sum() == sum(ROWS)
+
+
+def test_a_million_rows_in_whole_shards_are_decoded_once():
+    index = index_of([1000] * 1000, blocks_per_shard=10)
+    options = options_of("by_size", batch_size=100)
+    start = first_state(index, options, world_size=8, workers=0)
+    plan = plan_pass(index, options, start, topology=Topology(rank=0, world_size=8), workers=0)
+
+    assert plan.read_amplification < 1.2
+    assert max(plan.bytes_per_consumer) < 1.2 * min(plan.bytes_per_consumer)
+
+
+@pytest.mark.parametrize("distribution", ["round_robin", "by_size", "local"])
+def test_where_and_seen_hold(distribution):
+    loaders = loaders_of(2, distribution)
+    plan = loaders[0].plan()
+    rows, state = read(loaders, 3)
+    saved = StreamState.from_dict(state)
+    counts = Counter(shard_of(row) for row in flat(rows))
+
+    assert seen_per_shard(INDEX, saved).tolist() == [counts[shard] for shard in range(SHARDS)]
+    assert order_of_state(INDEX, saved).rows == sum(ROWS)
+    for rank, own in enumerate(rows):
+        for step, batch in enumerate(own):
+            for place, row in enumerate(batch):
+                block = int(np.searchsorted(np.cumsum(INDEX.rows), row, side="right"))
+                found = find_row(plan, block=block, row=row - int(INDEX.first_row[block]))
+                assert found is not None
+                assert (rank, step, place) == (found.rank, found.step, found.place)
+
+
+def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
+    index = index_of([10, 4])
+    batches = [
+        list(StreamLoader(index, Numbers((10, 4)), options_of("by_size"), topology=topology)) for topology in ranks(4)
+    ]
+
+    assert [3, 3, 3, 3] == [len(own) for own in batches]
+    assert 14 == sum(int(batch["valid"].sum()) for own in batches for batch in own)
+
+
+def test_workers_read_whole_shards_and_follow_the_epoch():
+    from torch.utils.data import DataLoader
+
+    from headrace.stream.torch import StreamingDataset
+
+    options = options_of("round_robin")
+    rows = []
+    for topology in ranks(2):
+        dataset = StreamingDataset(INDEX, Numbers(ROWS), options, num_workers=2, topology=topology)
+        loader = DataLoader(
+            dataset, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+        )
+        for epoch in (0, 1):
+            dataset.set_epoch(epoch)
+            given = [np.asarray(batch["row"])[np.asarray(batch["valid"])].tolist() for batch in loader]
+            dealt = deal_shards(INDEX, world_size=2, workers=2, seed=3, epoch=epoch, shuffle=True)
+            for place, batch in enumerate(given):
+                assert {int(dealt[shard_of(row)]) for row in batch} <= {place % 2 * 2 + topology.rank}
+            rows.append([row for batch in given for row in batch])
+
+    assert sorted(rows[0] + rows[2]) == sorted(rows[1] + rows[3]) == list(range(sum(ROWS)))
+
+
+def test_regions_survive_json_and_damaged_ones_are_refused():
+    regions = Regions(distribution="by_size", world_size=2, workers=1, rows=(3, 4), assignment=(0, 1, 1))
+
+    assert Regions.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
+    for change in ({"rows": [3]}, {"rows": "34"}, {"workers": 0}, {"assignment": [2]}, {"extra": 1}):
+        with pytest.raises(StreamError, match="regions are not"):
+            Regions.from_dict({**regions.to_dict(), **change})
+    (loader,) = loaders_of(1, "by_size")
+    state = loader.state_dict()
+    with pytest.raises(StreamError, match="regions is 'of 5 rows'"):
+        StreamState.from_dict({**state, "regions": {**state["regions"], "rows": [5]}})
+
+
+def test_settings_that_do_not_go_together_are_refused():
+    for changes in ({"locality": NODES}, {"ranks_per_node": 2}):
+        with pytest.raises(SettingsError, match='"local" needs'):
+            options_of("by_size", **changes)
+    with pytest.raises(SettingsError, match="ranks_per_node is None"):
+        options_of("local", ranks_per_node=None)
+    with pytest.raises(SettingsError, match="locality of 'a' is -1"):
+        options_of("local", locality={"a": -1})
+    with pytest.raises(SettingsError, match="locality names 'a'"):
+        loaders_of(1, "local", locality={"a": 1})
+    with pytest.raises(SettingsError, match="whole shards of one dataset"):
+        loaders_of(1, "by_size", samples_per_epoch=7)

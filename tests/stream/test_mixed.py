@@ -1,0 +1,216 @@
+"""Epochs that are no whole pass: the sequences of their sources, continued from epoch to epoch, every row in its turn."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_cases import Numbers, index_of, ranks
+
+from headrace.digest import derive_key
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.blend import join_indexes
+from headrace.stream.layout import lay_epoch
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.order import block_identities, epoch_order
+from headrace.stream.plan import make_plan
+from headrace.stream.whereabouts import find_row
+
+blocks = st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any)
+orders = st.fixed_dictionaries(
+    {"seed": st.integers(0, 9), "lanes": st.integers(1, 8), "window_rows": st.integers(1, 9), "shuffle": st.booleans()}
+)
+
+
+def delivered(order):
+    """(block, row) of every position."""
+    numbers, rows = order.locate(order.line_of(np.arange(order.rows)))
+    return list(zip(numbers.tolist(), rows.tolist(), strict=True))
+
+
+def own_sequence(rows, epochs, order):
+    """What a source gives when its own epochs follow one another."""
+    index = index_of(rows)
+    return [
+        pair
+        for epoch in range(epochs)
+        for pair in delivered(epoch_order(index.rows, block_identities(index), epoch=epoch, **order))
+    ]
+
+
+@given(blocks, orders, st.integers(1, 90), st.integers(0, 3))
+def test_an_epoch_continues_where_the_last_one_ended(rows, order, samples, epoch):
+    found = delivered(lay_epoch(index_of(rows), epoch=epoch, samples_per_epoch=samples, **order))
+    needed = -(-(epoch + 1) * samples // sum(rows))
+
+    assert own_sequence(rows, needed, order)[epoch * samples : (epoch + 1) * samples] == found
+
+
+@given(blocks, blocks, orders, st.integers(0, 2))
+def test_a_blend_without_weights_is_every_row_once(first, second, order, epoch):
+    index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=None)
+    found = delivered(lay_epoch(index, epoch=epoch, **order))
+
+    assert len(set(found)) == len(found) == sum(first) + sum(second)
+
+
+@given(blocks, blocks, orders, st.floats(0.2, 5), st.integers(20, 150), st.integers(0, 2))
+def test_each_source_of_a_blend_is_read_in_turns_of_its_own(first, second, order, weight, samples, epoch):
+    index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[weight, 1.0])
+    found = delivered(lay_epoch(index, epoch=epoch, samples_per_epoch=samples, **order))
+    for number, (rows, begin) in enumerate(((first, 0), (second, len(first)))):
+        mine = [(block - begin, row) for block, row in found if begin <= block < begin + len(rows)]
+        own = {**order, "seed": derive_key(order["seed"], "source of a blend", number)[0]}
+        sequence = own_sequence(rows, -(-(epoch + 1) * len(mine) // sum(rows)), own)
+
+        assert sequence[epoch * len(mine) : (epoch + 1) * len(mine)] == mine
+        assert max(Counter(mine).values()) - (len(mine) // sum(rows)) <= 2
+
+
+@given(blocks, blocks, orders, st.integers(20, 150))
+def test_a_row_is_found_at_every_position_that_delivers_it(first, second, order, samples):
+    index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[2, 1])
+    laid = lay_epoch(index, epoch=1, samples_per_epoch=samples, **order)
+    found = delivered(laid)
+    for block in range(len(index.rows)):
+        for row in range(int(index.rows[block])):
+            expected = [position for position, pair in enumerate(found) if pair == (block, row)]
+            assert laid.positions_of_row(block, row).tolist() == expected
+
+
+@given(blocks, blocks, orders, st.integers(20, 150), st.data())
+def test_reads_name_every_block_that_is_needed(first, second, order, samples, data):
+    index = join_indexes([index_of(first), index_of(second)], names=["a", "b"], weights=[1, 3])
+    laid = lay_epoch(index, epoch=2, samples_per_epoch=samples, **order)
+    begin = data.draw(st.integers(0, samples - 1))
+    last = data.draw(st.integers(begin, samples - 1)) // laid.lanes * laid.lanes + begin % laid.lanes
+    last = max(begin, last if last < samples else last - laid.lanes)
+    reads = laid.reads(np.array([begin]), np.array([last]))
+    numbers, _ = laid.locate(laid.line_of(np.arange(begin, last + 1, laid.lanes)))
+
+    assert set(numbers.tolist()) <= set(reads.block.tolist())
+
+
+def test_datasets_with_the_same_shard_names_do_not_shuffle_alike():
+    index = join_indexes([index_of([40]), index_of([40])], names=["a", "b"], weights=None)
+    found = delivered(lay_epoch(index, seed=1, epoch=0, lanes=4, window_rows=10, shuffle=True))
+
+    assert [row for block, row in found if block == 0] != [row for block, row in found if block == 1]
+
+
+def test_drift_stays_under_a_global_batch_when_lanes_are_chosen():
+    parts = [index_of([1000] * 3), index_of([700] * 5), index_of([64] * 9), index_of([10, 3])]
+    index = join_indexes(parts, names=list("abcd"), weights=[0.5, 0.2, 0.2, 0.1])
+    firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+    for world_size, batch_size in ((1, 32), (2, 16), (3, 24), (8, 8)):
+        plan = make_plan(index, batch_size=batch_size, world_size=world_size, shuffle=True)
+        numbers, _ = plan.order.locate(plan.order.line_of(np.arange(plan.order.rows)))
+        source = np.searchsorted(firsts, numbers, side="right") - 1
+        for number, weight in enumerate((0.5, 0.2, 0.2, 0.1)):
+            count = np.cumsum(source == number)
+            drift = np.abs(count - weight * np.arange(1, plan.order.rows + 1))
+
+            assert drift.max() < world_size * batch_size
+
+
+def test_a_blend_whose_lanes_fit_decodes_hardly_anything_twice():
+    parts = [index_of([1000] * 40), index_of([500] * 30)]
+    index = join_indexes(parts, names=["a", "b"], weights=[3, 1])
+
+    assert make_plan(index, batch_size=256, world_size=4, shuffle=True).read_amplification < 1.6
+    assert make_plan(index, batch_size=256, world_size=4, lanes=15, shuffle=True).read_amplification > 2.5
+
+
+CASE = (30, 1, 0, 17, 44)
+TOTAL = sum(CASE)
+
+
+def read_all(loaders, limit=None):
+    """Rows of all ranks in the order of steps, taking turns item by item."""
+    rows = []
+    passes = [iter(loader) for loader in loaders]
+    steps = len(loaders[0]) if limit is None else limit
+    for _ in range(steps):
+        batches = [next(each) for each in passes]
+        for item in range(max(len(batch["row"]) for batch in batches)):
+            for batch in batches:
+                if item < len(batch["row"]) and batch.get("valid", np.ones(1 << 10, bool))[item]:
+                    rows.append(int(batch["row"][item]))
+    states = [loader.state_dict() for loader in loaders]
+    for each in passes:
+        each.close()
+    assert all(state == states[0] for state in states)
+    return rows, json.loads(json.dumps(states[0]))
+
+
+def loaders_of(world_size, **options):
+    settings = {"batch_size": 5, "shuffle": True, "seed": 3, "batch_format": "numpy", **options}
+    index = index_of(CASE)
+    return [
+        StreamLoader(index, Numbers(CASE), StreamOptions(**settings), topology=topology)
+        for topology in ranks(world_size)
+    ]
+
+
+@settings(max_examples=20)
+@given(st.integers(20, 260), st.integers(1, 4), st.integers(0, 4), st.integers(1, 4), st.integers(1, 7))
+def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, batch_size):
+    whole, _ = read_all(loaders_of(1, samples_per_epoch=samples, lanes=8, shuffle_rows=48))
+    first = loaders_of(world_size, samples_per_epoch=samples, lanes=8, shuffle_rows=48 // world_size)
+    head, state = read_all(first, limit=min(stop, len(first[0])))
+    rest = loaders_of(other, samples_per_epoch=samples, batch_size=batch_size)
+    for loader in rest:
+        loader.load_state_dict(state)
+    tail, _ = read_all(rest)
+
+    assert whole == head + tail
+
+
+def test_consecutive_sub_epochs_are_every_row_once():
+    (loader,) = loaders_of(1, samples_per_epoch=TOTAL // 4)
+    rows = [row for _ in range(4) for row in read_all([loader])[0]]
+
+    assert sorted(rows) == list(range(TOTAL))
+    assert loader.state_dict()["samples_per_epoch"] == TOTAL // 4
+
+
+def test_where_says_the_step_that_delivers_a_row():
+    (loader,) = loaders_of(1, samples_per_epoch=40)
+    batches = [batch["row"].tolist() for batch in loader]
+    firsts = index_of(CASE).first_row
+    for block, rows in enumerate(CASE):
+        for row in range(rows):
+            number = int(firsts[block]) + row
+            found = find_row(make_plan_of(loader), block=block, row=row)
+            steps = [(step, batch.index(number)) for step, batch in enumerate(batches) if number in batch]
+
+            assert steps == ([] if found is None else [(found.step, found.place)])
+
+
+def make_plan_of(loader):
+    again = loaders_of(1, samples_per_epoch=loader.options.samples_per_epoch)[0]
+    return again.plan()
+
+
+def test_a_state_of_other_samples_per_epoch_is_refused():
+    (loader,) = loaders_of(1, samples_per_epoch=40)
+    (other,) = loaders_of(1, samples_per_epoch=41)
+    with pytest.raises(StreamError, match="saved with samples_per_epoch=40, this stream has 41"):
+        other.load_state_dict(loader.state_dict())
+    with pytest.raises(StreamError, match="this stream has None"):
+        loaders_of(1)[0].load_state_dict(loader.state_dict())
+
+
+def test_settings_that_would_read_nothing_are_refused():
+    with pytest.raises(SettingsError, match="samples_per_epoch is 0"):
+        loaders_of(1, samples_per_epoch=0)
+    with pytest.raises(SettingsError, match="has no rows"):
+        StreamLoader(
+            index_of([0]),
+            Numbers((0,)),
+            StreamOptions(batch_size=1, samples_per_epoch=5, batch_format="numpy"),
+            topology=ranks(1)[0],
+        )

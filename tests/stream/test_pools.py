@@ -1,0 +1,96 @@
+"""Pools hold exactly the consumer's places of the line, in order, whatever order, remainder and topology."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.stream.order import epoch_order, pieces_one_by_one
+from headrace.stream.pools import plan_pools
+from headrace.stream.remaining import Remaining
+from headrace.stream.share import advance, share_of
+
+
+@st.composite
+def orders(draw):
+    """Orders of few rows: empty blocks, more lanes than rows, windows of one row."""
+    rows = np.array(draw(st.lists(st.integers(0, 40), min_size=1, max_size=12)), np.int64)
+    identities = np.arange(3 * len(rows), dtype=np.uint64).reshape(-1, 3)
+    return epoch_order(
+        rows,
+        identities,
+        seed=draw(st.integers(0, 3)),
+        epoch=draw(st.integers(0, 2)),
+        lanes=draw(st.sampled_from([1, 2, 3, 7, 16, 300])),
+        window_rows=draw(st.sampled_from([1, 2, 5, 64])),
+        shuffle=draw(st.booleans()),
+    )
+
+
+@st.composite
+def leftovers(draw, rows):
+    """What is left after up to three stops, each on a topology of its own: holes inside holes."""
+    remaining = Remaining.everything(rows)
+    for _ in range(draw(st.integers(0, 3))):
+        world_size, workers, batch_size = draw(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 9)))
+        rounds = -(-remaining.total // (world_size * max(1, workers) * batch_size))
+        batches = draw(st.integers(0, rounds * max(1, workers)))
+        remaining = advance(
+            remaining, batches, world_size=world_size, workers=workers, batch_size=batch_size, remainder="pad"
+        )
+    return remaining
+
+
+def laid(starts, stops):
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, stops, strict=True))])
+
+
+@given(orders(), st.data())
+def test_pieces_hold_the_places_of_the_line(order, data):
+    if not order.rows:
+        return
+    positions = np.array(sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64)
+
+    for found in (order.pieces_of(positions), pieces_one_by_one(order, positions)):
+        firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in found.pieces]
+        places = laid(
+            [first + start for first, (_, start, _) in zip(firsts, found.pieces, strict=True)],
+            [first + stop for first, (_, _, stop) in zip(firsts, found.pieces, strict=True)],
+        )
+        got = places if found.index is None else places[found.index]
+        assert got.tolist() == order.line_of(positions).tolist()
+        assert all(start < stop for _, start, stop in found.pieces)
+        assert len(places) == found.rows == len(np.unique(places))
+
+
+@given(orders(), st.data(), st.sampled_from([1, 50, 1 << 13]))
+def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_rows):
+    remaining = data.draw(leftovers(order.rows))
+    consumers = data.draw(st.integers(1, 9))
+    batch_size = data.draw(st.integers(1, 11))
+    remainder = data.draw(st.sampled_from(["pad", "drop"]))
+    received = []
+    for consumer in range(consumers):
+        share = share_of(
+            remaining.total, consumer=consumer, consumers=consumers, batch_size=batch_size, remainder=remainder
+        )
+        got = []
+        for pool in plan_pools(order, remaining, share, least_rows=least_rows):
+            firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in pool.pieces]
+            places = laid(
+                [first + start for first, (_, start, _) in zip(firsts, pool.pieces, strict=True)],
+                [first + stop for first, (_, _, stop) in zip(firsts, pool.pieces, strict=True)],
+            )
+            taken = places if pool.index is None else places[pool.index]
+            assert len(taken) == pool.items > 0
+            assert all(0 <= start < stop for _, start, stop in pool.pieces)
+            got += taken.tolist()
+        own = order.line_of(remaining.positions(share.places(0, share.rows))).tolist()
+        received += own
+
+        assert got[: share.rows] == own
+        assert len(got) == share.items == share.steps * batch_size if remainder == "pad" else len(got) == share.rows
+        assert len(set(got[share.rows :])) <= 1  # one row fills the last step
+
+    assert len(set(received)) == len(received)
+    dropped = remaining.total % (consumers * batch_size) if remainder == "drop" else 0
+    assert len(received) == remaining.total - dropped

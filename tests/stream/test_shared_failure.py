@@ -1,0 +1,164 @@
+"""A failure on one rank is known on all: real ranks, real damage in the middle of a later epoch."""
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from fault_cases import BAD_GROUP, damage, fail_on_rank
+from fault_cases import write_shards as write
+from stream_cases import Numbers, index_of
+
+import headrace
+from headrace.errors import CorruptShard, StreamError
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.shared_failure import Bulletin, Failure, in_short
+from headrace.stream.topology import Topology
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "failing"), [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)]
+)
+def test_a_damaged_row_group_on_one_rank_ends_all_ranks_within_ten_seconds(tmp_path, how, failing):
+    world_size = 2
+    write(tmp_path / "shards", world_size)
+    torch.multiprocessing.spawn(fail_on_rank, (world_size, str(tmp_path), how, failing), nprocs=world_size)
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
+    file, other = f"part-{failing:05d}.parquet", 1 - failing
+
+    for name in ("threads", "workers", "lockstep"):
+        own, others = ranks[failing][name], ranks[other][name]
+        told = next(line for line in others["log"] if "stopped the stream" in line)
+        block = f"block {BAD_GROUP}" if how == "flipped" else "block "
+        place = f"rank {failing} of {world_size}, worker " if name == "workers" else f"rank {failing} of {world_size}: "
+        assert own["kind"] == "CorruptShard"
+        assert place in own["message"]
+        assert f"{file} {block}" in own["message"]
+        assert others["time"] - own["time"] < 10
+        assert told.startswith(f"rank {failing} of {world_size} stopped the stream: ")
+        assert place in told
+        assert f"{file} {block}" in told
+        if name != "lockstep":  # there a collective may fail before the next batch is asked for
+            assert others["kind"] == "StreamError"
+            assert told in others["message"]
+            assert "Traceback" not in others["message"]
+        assert others["batches"] < 240
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_an_error_in_a_worker_names_rank_worker_file_and_row_group(tmp_path, method, caplog):
+    write(tmp_path / "shards", 1)
+    opened = headrace.open(tmp_path / "shards", cache_dir=tmp_path / "cache")
+    damage(tmp_path / "shards" / "part-00000.parquet", "flipped")
+    dataset = opened.torch_dataset(batch_size=100, num_workers=1, topology=Topology(rank=4, world_size=5), lanes=1)
+    with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(CorruptShard) as caught:
+        list(dataset.data_loader(method=method))
+
+    place = f"rank 4 of 5, worker 0: part-00000.parquet block {BAD_GROUP}: "
+    assert place in str(caught.value)
+    assert f"row group {BAD_GROUP}" in str(caught.value)
+    assert [record.getMessage()[:99] for record in caplog.records] == [
+        f"rank 4 of 5 stopped the stream: {place}{tmp_path}"[:99]
+    ]
+
+
+LEFT_OPEN = """
+import sys, torch, headrace
+from headrace.stream.topology import Topology
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+opened = headrace.open(f"{folder}/shards", cache_dir=f"{folder}/cache-{rank}")
+balanced, dynamic = (iter(opened.stream(batch_size=10, distribution=word)) for word in ("balanced", "dynamic"))
+next(balanced), next(dynamic)
+torch.distributed.barrier()
+print("open", flush=True)
+"""
+
+
+def test_a_process_that_ends_with_open_passes_ends_well(tmp_path):
+    write(tmp_path / "shards", 1)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEFT_OPEN, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    ends = [rank.communicate(timeout=60) for rank in ranks]
+
+    assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, ends, strict=True)] == [(0, "open\n")] * 2, ends
+
+
+class Board(dict):
+    """The verbs of a store, in one process."""
+
+    def add(self, key, amount):
+        self[key] = self.get(key, 0) + amount
+        return self[key]
+
+    def set(self, key, value):
+        self[key] = value
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+    get = dict.__getitem__
+
+    def __getattribute__(self, name):
+        if name == "get":
+            return lambda key, default=None: dict.get(self, key, default)
+        return super().__getattribute__(name)
+
+
+def test_a_failure_is_read_once_by_each_process_even_by_one_that_comes_later():
+    store = Board()
+    first, second, third = (Bulletin(store=store, others=2) for _ in range(3))
+    failure = Failure(rank=0, world_size=3, message="part-00000.parquet: gone")
+    number = first.post(failure)
+
+    assert first.unread() is None
+    assert second.unread() == failure
+    assert not first.seen_by_all(number)
+    assert third.unread() == failure
+    assert first.seen_by_all(number)
+    assert second.unread() is None
+
+    again = Failure(rank=2, world_size=3, message="later")
+    third.post(again)
+
+    assert (first.unread(), second.unread(), third.unread()) == (again, again, None)
+
+
+def test_the_message_of_a_worker_is_told_without_its_traceback():
+    inside = "Caught CorruptShard in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n  File"
+    error = CorruptShard(f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad")
+
+    assert in_short(error) == "rank 1 of 2, worker 1: a.parquet block 7: bad"
+    assert in_short(CorruptShard("a.parquet:\nbad")) == "a.parquet: bad"
+    assert in_short(KeyError()) == "KeyError"
+
+
+def test_a_failure_without_other_ranks_is_logged_and_leaves_no_thread(caplog):
+    def read_block(block, columns):
+        if block == 3:
+            raise OSError("disk gone")
+        return Numbers((5,) * 4)(block, columns)
+
+    before = threading.active_count()
+    options = StreamOptions(batch_size=5, batch_format="numpy")
+    loader = StreamLoader(index_of([5] * 4), read_block, options, topology=Topology(rank=1, world_size=2))
+    with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(StreamError, match="disk gone"):
+        list(loader)
+
+    assert "rank 1 of 2 stopped the stream: rank 1 of 2: part-00003.parquet block 0" in caplog.text
+    assert threading.active_count() == before

@@ -1,0 +1,122 @@
+"""A rank that waits for data is named, with shard, block and phase: the sentences, and real ranks with a slow block."""
+
+import json
+import logging
+import threading
+
+import pytest
+import torch
+from stall_cases import ROWS, SlowBlocks, stall_on_rank
+from stream_cases import index_of, ranks
+
+from headrace.errors import SettingsError
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.progress import Noted, Progress, Snapshot
+from headrace.stream.stall import complaints, from_text, to_text
+
+
+def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
+    return Snapshot(phase=phase, seconds=seconds, batches=batches, waited=waited, elapsed=elapsed, place=place)
+
+
+def test_nothing_is_said_while_all_is_well():
+    busy = {rank: moment("decode", seconds=4.9, batches=100 - rank, place="a block 0") for rank in range(4)}
+
+    assert complaints(busy, stall_seconds=5) == {}
+    assert complaints({0: moment(waited=99.0)}, stall_seconds=5) == {}  # alone, a slow source delays nobody
+    assert complaints({}, stall_seconds=5) == {}
+
+
+def test_a_long_wait_names_rank_block_phase_and_how_far_others_are():
+    slow = moment("decode", seconds=6.2, batches=88, place="part-00003.parquet block 7")
+    said = complaints({0: moment(), 1: moment(batches=99), 2: slow}, stall_seconds=5)
+
+    assert said == {
+        (
+            "waits",
+            2,
+            "part-00003.parquet block 7",
+        ): "rank 2 waits 6 s for part-00003.parquet block 7 (decode); rank 0 is 12 batches ahead"
+    }
+    assert complaints({2: slow}, stall_seconds=5) == {
+        ("waits", 2, "part-00003.parquet block 7"): "rank 2 waits 6 s for part-00003.parquet block 7 (decode)"
+    }
+
+
+def test_a_rank_far_behind_is_named_until_it_is_done():
+    behind = {0: moment(batches=150), 1: moment(batches=100, waited=70.0)}
+
+    assert complaints(behind, stall_seconds=5) == {
+        ("behind", 1, ""): "rank 1 is 50 batches behind rank 0; of its time it waited 70% for data, and is now at a"
+        " batch in the training loop (loop)"
+    }
+    assert complaints({**behind, 1: moment("done")}, stall_seconds=5) == {}
+
+
+def test_a_rank_that_waits_more_than_the_others_is_named():
+    said = complaints({0: moment(waited=4.0), 1: moment(waited=6.0), 2: moment(waited=40.0)}, stall_seconds=5)
+
+    assert list(said) == [("share", 2, "")]
+    assert said["share", 2, ""].startswith("rank 2 waited 40% of its time for data, the other ranks 5%")
+
+
+def test_a_moment_survives_its_journey():
+    assert from_text(to_text(3, moment("decode", place="a block 0"))) == (3, moment("decode", place="a block 0"))
+
+
+def test_progress_names_the_block_that_has_been_read_for_longest():
+    progress = Progress(shared=torch.zeros(2, 2, dtype=torch.float64))
+    index = index_of([5, 5, 5])
+    assert progress.snapshot(index).phase == "loop"
+
+    progress.wait()
+    assert progress.snapshot(index).phase == "gather"
+
+    seen = []
+
+    def read_block(block, columns):
+        seen.append(progress.snapshot(index))
+
+    Noted(Noted(read_block, {}, progress.shared[1]), progress.reading)(2, None)
+    assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
+    assert progress.snapshot(index).place == ""
+
+    progress.got()
+    assert progress.snapshot(index).batches == 1
+
+
+def test_one_process_logs_its_own_wait_once(caplog):
+    before = threading.active_count()
+    settings = StreamOptions(batch_size=1024, stall_seconds=0.2, batch_format="numpy")
+    loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 2.6), settings, topology=ranks(1)[0])
+    with caplog.at_level(logging.WARNING, "headrace"):
+        list(loader)
+
+    (line,) = [record.getMessage() for record in caplog.records if "decode" in record.getMessage()]
+    assert line.startswith("rank 0 waits ")
+    assert line.endswith("s for part-00003.parquet block 0 (decode)")
+    assert threading.active_count() == before
+
+
+def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog):
+    settings = StreamOptions(batch_size=1024, stall_seconds=None, batch_format="numpy", shuffle=False)
+    loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 1.5), settings, topology=ranks(1)[0])
+    with caplog.at_level(logging.WARNING, "headrace"):
+        for _ in loader:
+            assert not [thread for thread in threading.enumerate() if thread.name == "headrace-watch"]
+
+    assert caplog.records == []
+    with pytest.raises(SettingsError, match="stall_seconds is 0; expected seconds above 0, or None"):
+        StreamOptions(batch_size=1, stall_seconds=0)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
+    torch.multiprocessing.spawn(stall_on_rank, (2, str(tmp_path)), nprocs=2)
+    got = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+    for name in ("threads", "workers"):
+        for lines in (got[0][name], got[1][name]):
+            (line,) = [line for line in lines if "part-00002.parquet block 0 (decode)" in line]
+            assert line.startswith("rank 1 waits ")

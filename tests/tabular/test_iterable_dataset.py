@@ -1,0 +1,445 @@
+"""The sharded iterable dataset: what its specification shows, and what the specification's own sketch gets wrong."""
+
+import json
+import random
+from itertools import islice, pairwise
+
+import numpy as np
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from tabular_cases import CONFIG, UNEVEN, ids, loader_of, real_ids, table_of, write_shards
+
+import headrace
+from headrace.errors import HeadraceError, InputError, SettingsError, StreamError
+from headrace.stream.stateful import stream_state
+from headrace.stream.topology import Topology
+from headrace.tabular.dataset import PipelineIterableDataset
+
+# The number of workers is the test's subject, whatever machine it runs on.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+TOTAL = sum(UNEVEN)
+ALONE = Topology(rank=0, world_size=1)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    write_shards(tmp_path)
+    return tmp_path
+
+
+def group_of(data, world_size, **settings):
+    topologies = [Topology(rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [PipelineIterableDataset(CONFIG, data, topology=topology, **settings) for topology in topologies]
+
+
+def dataset_of(data, **settings):
+    return PipelineIterableDataset(CONFIG, data, topology=ALONE, **settings)
+
+
+def test_one_process_gets_all_shards_in_order(shards):
+    dataset = dataset_of(shards)
+    info = dataset.get_shard_distribution_info()
+
+    assert list(range(TOTAL)) == ids(dataset)
+    assert TOTAL == len(dataset)
+    assert {"id": 3, "label": 1, "text": "text 3"} == list(dataset)[3]
+    assert {
+        "total_shards": 7,
+        "shards_per_rank": 6,
+        "shards_per_worker": 6,
+        "rank": 0,
+        "world_size": 1,
+        "worker_id": 0,
+        "num_workers": 1,
+        "assigned_shards": [f"part-{shard:05d}.parquet" for shard in (0, 2, 3, 4, 5, 6)],
+    } == info  # part-00001 has no rows, so nobody takes rows from it
+    assert [shards / f"part-{shard:05d}.parquet" for shard in range(7)] == dataset.shard_files
+
+
+@pytest.mark.parametrize(("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)])
+def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, ranks, workers):
+    dice = random.Random(shards_ * ranks)
+    total = write_shards(tmp_path, [dice.randint(0, 9) for _ in range(shards_)])
+    for shuffle in (False, True):
+        group = group_of(tmp_path, ranks, shuffle_shards=shuffle)
+        rows = [list(dataset) for dataset in group]
+
+        assert {-(-total // ranks)} == {len(part) for part in rows} == {len(dataset) for dataset in group}
+        assert list(range(total)) == sorted(row for part in rows for row in ids(part))
+        assert headrace.verify_no_shard_overlap(loader_of(group[-1], workers=workers), ranks, workers)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 23, 24])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("remainder", [None, "drop"])
+def test_len_is_what_comes_for_any_number_of_workers(rows, ranks, remainder):
+    for workers in (0, 1, 3):
+        parts = []
+        for rank in range(ranks):
+            dataset = PipelineIterableDataset(
+                CONFIG,
+                dataframe=table_of(0, rows),
+                topology=Topology(rank=rank, world_size=ranks),
+                remainder=remainder,
+                shuffle_shards=True,
+            )
+            batches = list(loader_of(dataset, workers=workers, batch_size=4))
+
+            assert len(dataset) == sum(len(batch["id"]) for batch in batches)
+            assert len(batches) - len(loader_of(dataset, workers=workers, batch_size=4)) in range(max(1, workers))
+            parts.append((len(batches), real_ids(batches)))
+        delivered = [row for _, part in parts for row in part]
+
+        assert len({count for count, _ in parts}) == 1
+        assert len(set(delivered)) == len(delivered)
+        assert len(delivered) == (rows // ranks * ranks if remainder == "drop" else rows)
+
+
+@pytest.mark.parametrize(("method", "batch_size"), [("fork", None), ("spawn", None), ("fork", 8)])
+def test_persistent_workers_see_set_epoch(shards, method, batch_size):
+    settings = {"shuffle_shards": True, "batch_size": batch_size, "num_workers": 2 if batch_size else None}
+    dataset = dataset_of(shards, **settings)
+    loader = loader_of(dataset, workers=2, batch_size=None if batch_size else 8, method=method, persistent=True)
+    passes = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        passes.append(real_ids(loader))
+
+    assert passes[0] == passes[2] != passes[1]
+    assert list(range(TOTAL)) == sorted(passes[0]) == sorted(passes[1])
+
+
+def test_orders_of_epochs_and_shares_of_ranks_never_repeat(shards):
+    first, other = group_of(shards, 2, shuffle_shards=True)
+    orders, shares = [], []
+    for epoch in (0, 1, 2, 100, 10000):  # the sketch's seeds meet at 100 (another worker) and 10000 (another rank)
+        for dataset in (first, other):
+            dataset.set_epoch(epoch)
+            orders.append(ids(dataset))
+        shares.append(frozenset(orders[-1]))
+
+    assert len(orders) == len(set(map(tuple, orders)))
+    assert len(shares) == len(set(shares))  # nor do the same rows go to the same rank
+
+
+def test_the_seed_decides_the_order(shards):
+    orders = [ids(dataset_of(shards, shuffle_shards=True, **seed)) for seed in ({}, {"seed": 42}, {"seed": 7})]
+
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_processors_run_over_rows_and_batches_alike(shards):
+    def length(column):
+        return pc.utf8_length(column)
+
+    for batch_size in (None, 16):
+        dataset = dataset_of(
+            shards,
+            batch_size=batch_size,
+            processor_pipelines={"label": headrace.FunctionProcessor(lambda value: value + 5)},
+        )
+        dataset.add_pipeline("text", str.upper)
+        dataset.add_pipeline("text", headrace.FunctionProcessor(str.strip) >> headrace.ColumnProcessor(length))
+        given = list(dataset)
+        texts = [row["text"] for row in given] if batch_size is None else torch.cat([b["text"] for b in given]).tolist()
+        labels = (
+            [row["label"] for row in given] if batch_size is None else torch.cat([b["label"] for b in given]).tolist()
+        )
+
+        assert [len(f"text {number}") for number in range(TOTAL)] == texts
+        assert [number % 2 + 5 for number in range(TOTAL)] == labels
+        assert {"text", "label"} == set(dataset.processor_pipelines)
+
+
+def test_what_processors_make_takes_the_form_of_the_batch(shards):
+    processors = {"id": lambda value: [value, 2 * value], "text": lambda text: {"length": len(text)}}
+    whole = {
+        "label": headrace.ColumnProcessor(lambda column: torch.tensor(column.to_pylist())[:, None] + torch.zeros(2))
+    }
+
+    def first(batch_format):
+        dataset = dataset_of(
+            shards, batch_size=3, batch_format=batch_format, processor_pipelines={**processors, **whole}
+        )
+        return next(iter(dataset))
+
+    tensors, arrays, table = first("torch"), first("numpy"), first("arrow")
+
+    assert [[0, 0], [1, 2], [2, 4]] == tensors["id"]
+    assert [{"length": 6}] * 3 == tensors["text"]
+    assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == tensors["label"].tolist() == arrays["label"].tolist()
+    assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == table["label"].to_pylist()
+    assert [[0, 0], [1, 2], [2, 4]] == table["id"].to_pylist()
+    assert ["id", "label", "text"] == list(tensors) == list(arrays) == table.column_names
+
+
+def test_a_failing_processor_names_itself_in_the_loop(shards):
+    dataset = dataset_of(shards, batch_size=4)
+    dataset.add_pipeline("text", int)
+
+    with pytest.raises(StreamError, match="int: fails on 'text 0': ValueError"):
+        list(dataset.data_loader())
+
+
+def test_batches_are_those_of_the_stream_and_resume_on_other_workers(shards):
+    settings = {"batch_size": 7, "num_workers": 2, "shuffle_shards": True}
+    dataset = dataset_of(shards, **settings)
+    batches = list(dataset.data_loader(method="fork"))
+    stream = headrace.open(shards).torch_dataset(batch_size=7, num_workers=2, shuffle=True, seed=42, topology=ALONE)
+    again = dataset_of(shards, **{**settings, "batch_size": 5, "num_workers": 0})
+    again.load_state_dict(json.loads(json.dumps(dataset.state_after(9))))
+
+    assert len(dataset) == len(batches) == len(dataset.data_loader())
+    assert real_ids(stream.data_loader(method="fork")) == real_ids(batches)
+    assert list(range(TOTAL)) == sorted(real_ids(batches[:9]) + real_ids(again))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
+def test_batches_resume_inside_a_stateful_loader(shards):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+    def loader():
+        dataset = dataset_of(shards, batch_size=7, num_workers=2, shuffle_shards=True)
+        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+
+    whole, stopped, resumed = loader(), loader(), loader()
+    before = list(islice(stopped, 5))
+    saved = stopped.state_dict()
+    resumed.load_state_dict(json.loads(json.dumps(saved)))
+    other = dataset_of(shards, batch_size=16, shuffle_shards=True)
+    other.load_state_dict(stream_state(saved))
+
+    assert real_ids(whole) == real_ids(before) + real_ids(resumed)
+    assert list(range(TOTAL)) == sorted(real_ids(before) + real_ids(other))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_rows_resume_where_the_loop_stopped(shards, workers):
+    dataset = dataset_of(shards, shuffle_shards=True)
+    dataset.set_epoch(2)
+    before = list(loader_of(dataset, workers=workers, batch_size=4))[:7]
+    state = dataset.state_after(7, batch_size=4, num_workers=workers)
+    rest = dataset_of(shards, shuffle_shards=True)
+    rest.load_state_dict(state)
+
+    assert list(range(TOTAL)) == sorted(real_ids(before) + ids(rest))
+    assert TOTAL - 28 == len(rest)
+    rest.set_epoch(3)
+    assert list(range(TOTAL)) == sorted(ids(rest))
+    with pytest.raises(StreamError, match="only the loop knows"):
+        dataset.state_dict()
+    with pytest.raises(SettingsError, match="give the batch_size"):
+        dataset.state_after(7)
+
+
+def test_audit_counts_what_a_loader_over_rows_delivers(shards):
+    dataset = dataset_of(shards, shuffle_shards=True)
+    watched = headrace.audit(loader_of(dataset, workers=2), key="id", expected=TOTAL)
+    for _ in watched:
+        pass
+
+    assert watched.report().ok
+
+
+@pytest.mark.parametrize("word", ["csv", "csv.gz", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("pattern", [None, "part-*", "named"])
+def test_shards_of_every_format_are_found(tmp_path, word, pattern):
+    for shard in range(3):
+        write(tmp_path / f"part-{shard}.{word}", 5 * shard, 5)
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "notes.txt").write_text("no data")
+    dataset = dataset_of(tmp_path, shard_pattern=f"*.{word}" if pattern == "named" else pattern)
+
+    assert [str(number) for number in range(15)] == [str(row["id"]) for row in dataset]
+    assert [number % 2 for number in range(15)] == [row["label"] for row in dataset]
+    assert 3 == dataset.get_shard_distribution_info()["total_shards"]
+
+
+def write(path, first, rows):
+    frame = polars.from_arrow(table_of(first, rows))
+    match path.name.split(".")[1]:
+        case "parquet":
+            frame.write_parquet(path)
+        case "jsonl":
+            frame.write_ndjson(path)
+        case "tsv":
+            frame.write_csv(path, separator="\t")
+        case _ if path.suffix == ".gz":
+            frame.write_csv(path, compression="gzip")
+        case _:
+            frame.write_csv(path)
+
+
+def test_one_file_or_several_patterns(tmp_path):
+    for name, first in (("part-0.parquet", 0), ("part-1.parquet", 5), ("extra.parquet", 10), ("other.csv", 20)):
+        write(tmp_path / name, first, 5)
+
+    assert list(range(5, 10)) == ids(dataset_of(tmp_path, filename="part-1.parquet"))
+    assert list(range(10)) == ids(dataset_of(tmp_path))  # part-* alone, as there are some
+    assert [*range(10, 15), *range(5)] == ids(dataset_of(tmp_path, shard_pattern=["extra.*", "part-0.*", "e*.parquet"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"file_dir": "nowhere"}, "nowhere: no such directory"),
+        ({"filename": "absent.csv"}, "absent.csv: no such file"),
+        ({"shard_pattern": "x-*.parquet"}, "holds no shard that matches x-"),
+        ({"shard_pattern": "*"}, "holds shards of several formats, csv, parquet, which may be the same rows twice"),
+        ({"shard_pattern": "*", "filename": "a.csv"}, "give one of them"),
+        ({"split": "train"}, "is no prepared dataset"),
+        ({"dataframe": pa.table({"a": [1]})}, "give either file_dir or dataframe"),
+        ({"filename": "a.csv", "batch_size": 0}, "batch_size is 0"),
+        ({"filename": "a.csv", "num_workers": -1}, "num_workers is -1"),
+    ],
+)
+def test_a_place_without_shards_is_an_error(tmp_path, settings, message):
+    write(tmp_path / "a.csv", 0, 2)
+    write(tmp_path / "b.parquet", 0, 2)
+    with pytest.raises(HeadraceError, match=message):
+        PipelineIterableDataset(CONFIG, **{"file_dir": tmp_path, "topology": ALONE, **settings})
+
+
+@pytest.mark.parametrize("library", [pandas.DataFrame, polars.DataFrame])
+def test_a_dataframe_is_divided_among_ranks_and_workers(library):
+    table = table_of(0, 20001)
+    frame = library(table.to_pydict())
+    parts = []
+    for rank in range(3):
+        dataset = PipelineIterableDataset(
+            CONFIG, dataframe=frame, shuffle_shards=True, topology=Topology(rank=rank, world_size=3)
+        )
+        parts.append(real_ids(loader_of(dataset, workers=2, batch_size=512)))
+
+    assert [6667] * 3 == [len(part) for part in parts]
+    assert list(range(20001)) == sorted(row for part in parts for row in part)
+    assert [["dataframe"], []] == [dataset.get_shard_distribution_info()["assigned_shards"], dataset.shard_files]
+
+
+def test_a_prepared_dataset_is_streamed_by_split(tmp_path):
+    rows = [f"{n},c{n},20{20 + n % 6}-03-01T00:00:00,{n % 2}" for n in range(600)]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "part-0.csv").write_text("\n".join(["id,customer,time,label", *rows]) + "\n")
+    split = headrace.TemporalSplit(
+        source=tmp_path / "raw", date_column="time", group_column="customer", split_date="2025-01-01"
+    )
+    prepared = headrace.prepare(split, tmp_path / "out")
+    config = {"label_name": "label"}
+    by_split = PipelineIterableDataset(config, tmp_path / "out", split="train", topology=ALONE)
+    by_folder = PipelineIterableDataset(config, tmp_path / "out" / "splits" / "train", topology=ALONE)
+
+    assert prepared.manifest.splits["train"].rows == len(by_split)
+    assert list(by_split) == list(by_folder)
+    with pytest.raises(InputError, match="name one of them"):
+        PipelineIterableDataset(config, tmp_path / "out", topology=ALONE)
+
+
+def test_missing_values_that_a_tensor_cannot_hold_say_what_to_do():
+    dataset = PipelineIterableDataset({}, dataframe=pa.table({"n": [1, None]}), batch_size=2, topology=ALONE)
+    with pytest.raises(InputError, match=r"column n: 1 of 2 values .* fill_missing_value\(columns=\{'n': …\}\)"):
+        list(dataset)
+    dataset.fill_missing_value(columns={"n": 3})
+
+    assert [1, 3] == next(iter(dataset))["n"].tolist()
+
+
+def test_rows_of_several_ranks_say_which_are_real_and_one_rank_needs_no_mask(shards):
+    alone, (*_, last) = dataset_of(shards), group_of(shards, 3)
+    masked = dataset_of(shards, remainder="pad")
+
+    assert all("valid" not in row for row in alone)
+    assert [True] * 55 + [False] == [row["valid"] for row in last]  # 167 rows: 56, 56, 55
+    assert {True} == {row["valid"] for row in masked}
+    with pytest.raises(SettingsError, match='remainder="exact" gives ranks unequal numbers of rows; here are 3'):
+        group_of(shards, 3, remainder="exact")
+
+
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_rows_of_a_block_that_cannot_be_read_are_filling_ones_if_asked(shards, batch_size):
+    settings = {"batch_size": batch_size, "on_bad_block": "quarantine", "quarantine_limit": 0.6}
+    dataset = dataset_of(shards, **settings)
+    dataset.set_cat_field_list(["label"])  # declared after the stream was made
+    (shards / "part-00004.parquet").write_bytes(b"")
+    given = list(dataset)
+    if batch_size is None:
+        real = ids(given)
+        assert TOTAL == len(given)
+    else:
+        real = real_ids(given)
+    good = [*range(54), *range(144, TOTAL)]  # part-00004 has the 90 rows from 54 on
+
+    assert good == real
+
+
+def test_rows_without_a_filling_one_may_have_a_column_named_valid():
+    frame = pa.table({"valid": ["a", "b"]})
+
+    assert ["a", "b"] == [row["valid"] for row in PipelineIterableDataset({}, dataframe=frame, topology=ALONE)]
+    with pytest.raises(SettingsError, match='a column is named "valid"'):
+        PipelineIterableDataset({}, dataframe=frame, topology=Topology(rank=0, world_size=2))
+
+
+def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):
+    dataset = group_of(shards, 2, shuffle_shards=True, remainder="drop", batch_size=8)[0]
+
+    stream = headrace.open(shards).torch_dataset(batch_size=8, num_workers=3, topology=dataset.topology)
+
+    assert headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 1)
+    assert headrace.verify_no_shard_overlap(loader_of(stream, workers=3, batch_size=None), 2, 3)
+    assert not headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 3, 1)
+    assert not headrace.verify_no_shard_overlap(loader_of(dataset, batch_size=None), 2, 4)
+    assert not headrace.verify_no_shard_overlap(loader_of([1, 2, 3]), 1, 1)
+    assert [
+        "shard overlap: rank 0: the dataset was built for 2 ranks, 3 are expected",
+        "shard overlap: rank 0: the DataLoader has 0 workers, 4 are expected",
+        "shard overlap: rank 0: dataset is a list, which has no plan",
+    ] == [record.message.split(";")[0].split(", or")[0] for record in caplog.records]
+
+
+def test_batches_may_be_rows(shards):
+    tables = list(PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="arrow"))
+    rows = list(PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="rows"))
+
+    assert [table.to_pylist() for table in tables] == rows
+
+
+def test_numpy_batches_stay_so_in_its_data_loader(shards):
+    dataset = PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="numpy")
+
+    assert {np.ndarray} == {type(batch["id"]) for batch in dataset.data_loader()}
+
+
+@pytest.mark.parametrize("option", [{"transform": len}, {"memory": "pinned"}])
+def test_options_of_streams_alone_are_refused(shards, option):
+    with pytest.raises(SettingsError, match=f"{next(iter(option))}= is of headrace.open"):
+        PipelineIterableDataset(CONFIG, shards, topology=ALONE, **option)
+    with pytest.raises(SettingsError, match="batch_format is 'jax'"):
+        PipelineIterableDataset(CONFIG, shards, topology=ALONE, batch_size=8, batch_format="jax")
+
+
+def test_diagnostics_in_workers_describe_each_of_them(shards):
+    class Telling(PipelineIterableDataset):
+        def __iter__(self):
+            yield self.get_shard_distribution_info()
+
+    dataset = Telling(CONFIG, shards, topology=ALONE, shuffle_shards=True)
+    infos = [info[0] for info in torch.utils.data.DataLoader(dataset, batch_size=1, num_workers=2, collate_fn=list)]
+
+    assert [(0, 2), (1, 2)] == [(info["worker_id"], info["num_workers"]) for info in infos]
+    assert all(len(info["assigned_shards"]) == info["shards_per_worker"] <= info["shards_per_rank"] for info in infos)
+    assert 6 == len(set(infos[0]["assigned_shards"]) | set(infos[1]["assigned_shards"]))
+
+
+def test_rows_come_in_the_global_order_whatever_reads_them(shards):
+    for world_size in (1, 2, 3):
+        parts = [ids(dataset) for dataset in group_of(shards, world_size, shuffle_shards=True, lanes=6)]
+        together = [part[place] for place in range(len(parts[0])) for part in parts if place < len(part)]
+        if world_size == 1:
+            alone = together
+        assert alone == together
+    assert any(a > b for a, b in pairwise(alone))
