@@ -1,7 +1,7 @@
 """Worker processes that Ctrl-C does not reach: a terminal signals all its processes, and one of them decides.
 
-A worker that dies of Ctrl-C while it still imports its libraries says so on the terminal, and makes the DataLoader's own
-ending fail: at times the loop's process then waits for ever. A process inherits which signals are held back.
+A worker that dies of Ctrl-C while it still imports its libraries says so on the terminal, and makes the DataLoader's
+own ending fail: at times the loop's process then waits for ever. A process inherits which signals are held back.
 """
 
 from __future__ import annotations
