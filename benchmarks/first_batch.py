@@ -38,7 +38,9 @@ def first_pool(loader: StreamLoader) -> Pool:
 def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
     """Decode the window's row groups, cut its pieces, take its rows."""
     index, pool = loader.index, first_pool(loader)
-    places = {block: (root / index.shards[index.shard_of_block[block]], int(index.block[block])) for block in pool.blocks}
+    places = {
+        block: (root / index.shards[index.shard_of_block[block]], int(index.block[block])) for block in pool.blocks
+    }
     order = None if pool.index is None else pa.array(pool.index)
 
     def decode(block: int) -> pa.Table:

@@ -26,7 +26,7 @@ from stream_cases import Numbers, index_of, ranks
 
 import headrace
 from headrace.dataset.indexed import block_reader
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StreamError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
@@ -210,8 +210,8 @@ def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
     table = pa.table({"n": [1, 2, 3]})
     os.mkfifo(tmp_path / "part-00000.parquet")
     pq.write_table(table, tmp_path / "part-00001.parquet")
-    digest = sha256_file(tmp_path / "part-00001.parquet")
-    index = dataclasses.replace(index_of([3, 3], schema=table.schema), digests=(digest, digest))
+    digest = checksum_file(tmp_path / "part-00001.parquet")
+    index = dataclasses.replace(index_of([3, 3], schema=table.schema), checksums=(digest, digest))
     read = block_reader(tmp_path, index, ())
     refused = []
 
