@@ -30,7 +30,7 @@ _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"
 
 @dataclass(frozen=True)
 class Addresses:
-    """family uint8 [N]: 4 or 6, 0 where the text was no address; bytes uint8 [N, 16], zero behind the fourth of IPv4."""
+    """family uint8 [N]: 4 or 6, 0 for no address; bytes uint8 [N, 16], zero behind the fourth of IPv4."""
 
     family: U8
     bytes: U8
@@ -38,7 +38,7 @@ class Addresses:
     @property
     def readable(self) -> Bools:
         """Which texts were addresses: bool [N]."""
-        return self.family != 0
+        return np.not_equal(self.family, 0)
 
     def __len__(self) -> int:
         return len(self.family)
