@@ -19,6 +19,18 @@ _REASONS = {
     "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
     "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
     "missing_label": "has no label",
+    "not_sampled": "not in the sample",
+    "null_time": "has no time",
+    "unreadable_time": "time cannot be read",
+    "time_before_1970": "time is before 1970",
+    "null_entity": "has no entity",
+    "unreadable_entity": "entity is no address or number",
+    "null_peer": "has no peer",
+    "unreadable_peer": "peer is no address or number",
+    "unreadable_value": "value is no finite number",
+    "missing_value": "has no value",
+    "negative_value": "value is below 0",
+    "zero_value": "value is 0",
 }
 
 
