@@ -37,6 +37,7 @@ _REASONS = {
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
     """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
     read = int(manifest.source["rows"])
+    gathered = manifest.facts.get("measurements", {})  # what big rows hold
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
     for name in ("rows", "share", "shards", "MB"):
@@ -46,7 +47,11 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         if totals is None:
             continue
         table.add_row(
-            split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
+            split,
+            f"{totals.rows:,}",
+            _share(gathered.get(name, totals.rows), read),
+            f"{totals.shards:,}",
+            f"{totals.bytes / 1e6:,.1f}",
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():

@@ -55,12 +55,12 @@ def distinct_peers(peers: Addresses) -> tuple[Addresses, I64]:
     place = place.ravel()
     leader = first[place]
     if (words != words[leader]).any() or (peers.family != peers.family[leader]).any():  # two peers with one mix
-        order = np.lexsort([words[:, 1], words[:, 0], peers.family])
+        order = np.lexsort((words[:, 1], words[:, 0], peers.family))
         new = _differs(peers.family[order]) | _differs(words[order, 0]) | _differs(words[order, 1])
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(new) - 1
         return peers.take(order[new]), place
-    order = np.lexsort([words[first, 1], words[first, 0], peers.family[first]])
+    order = np.lexsort((words[first, 1], words[first, 0], peers.family[first]))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return peers.take(first[order]), rank[place]
