@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
     from headrace.stream.options import StreamOptions
+    from headrace.stream.packed import PackedBatches
     from headrace.stream.torch import StreamingDataset
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -63,6 +64,7 @@ _WHERE = {
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "PackedBatches": "headrace.stream.packed",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
@@ -93,6 +95,7 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PackedBatches",
     "PipelineIterableDataset",
     "Prepared",
     "Processor",

@@ -19,6 +19,7 @@ from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamArguments, StreamOptions
+from headrace.stream.packed_rows import PackedBlocks, packed_index, packed_options
 from headrace.stream.topology import Topology
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ class Dataset(IndexedDataset):
         `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
         group's. Raises `SettingsError`, `InputError`, `StreamError`.
         """
-        asked = StreamOptions(batch_size=batch_size, **options)
         rows = self.filter(filter)
-        index, read_block = rows.split_index(split), rows.reader(split, asked)
+        index = rows.split_index(split)
+        asked = packed_options([(self.root, index)], StreamOptions(batch_size=batch_size, **options))
+        index = packed_index(index, asked)
+        read_block = rows.reader(split, asked)
         if asked.distribution == "dynamic":
             from headrace.stream.dynamic import DynamicLoader
 
@@ -136,10 +139,12 @@ class Dataset(IndexedDataset):
             from headrace.stream.torch import StreamingDataset
         except ImportError as error:
             raise MissingExtra("torch", "torch") from error
-        asked = StreamOptions(batch_size=batch_size, **options)
         rows = self.filter(filter)
+        index = rows.split_index(split)
+        asked = packed_options([(self.root, index)], StreamOptions(batch_size=batch_size, **options))
+        index = packed_index(index, asked)
         return StreamingDataset(
-            rows.split_index(split),
+            index,
             rows.reader(split, asked),
             asked,
             num_workers=num_workers,
@@ -149,11 +154,16 @@ class Dataset(IndexedDataset):
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
         read = self.block_reader(split, verify=options.verify)
+        contents = ""
+        if options.packed_batches is not None:
+            alignment = options.packed_batches.loss_mask_alignment
+            read = PackedBlocks(read, root=self.root, index=self.split_index(split), alignment=alignment)
+            contents = f" packed {alignment}"
         if options.cache == "none":
             return read
         return CachedBlocks(
             read,
-            contents=f"{self.contents} {self.split_index(split).split}",
+            contents=f"{self.contents} {self.split_index(split).split}{contents}",
             directory=(default_cache() if options.cache_dir is None else Path(options.cache_dir)) / "decoded",
             limit_bytes=options.cache_bytes,
         )

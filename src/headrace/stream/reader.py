@@ -141,7 +141,8 @@ class _Batcher:
             yield from self._made(self._masked_by(rows, items), items)
 
     def _made(self, columns: Columns, batch_size: int) -> Iterator[Batch]:
-        return make_batches(columns, batch_size, self._options.batch_format, self._options.padding)
+        options = self._options
+        return make_batches(columns, batch_size, options.batch_format, options.padding, options.packed_batches)
 
     def _masked_by(self, columns: Columns, items: int) -> Columns:
         """The columns with the mask of real rows, where batches have one."""
