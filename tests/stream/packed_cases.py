@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ALIGNED = {"loss_mask_alignment": "labels"}
-
 
 def make_bins(count, *, seed=0, most_sequences=6, most_tokens=12, least_tokens=1):
     """Bins of sequences, each a list of (token, trained); every token of a set is another one, so that it is known."""
@@ -30,16 +28,16 @@ def stored(sequences, alignment):
     ids = [token for sequence in sequences for token, _ in sequence]
     trained = [each for sequence in sequences for _, each in sequence]
     starts = np.cumsum([0, *map(len, sequences)])[:-1].tolist()
-    if alignment == "labels":
+    if alignment == "shift_left":
         mask = [each for sequence in sequences for each in [*(trained for _, trained in sequence[1:]), 0]]
-    elif alignment == "tokens":
+    elif alignment == "unshifted":
         mask = trained
     else:
         mask = [0, *trained[:-1]]
     return ids, mask, starts
 
 
-def table_of(bins, *, alignment="labels", ids=None, mask=None, starts=None, extra=None, metadata=None):
+def table_of(bins, *, alignment="shift_left", ids=None, mask=None, starts=None, extra=None, metadata=None):
     """The rows as a table of packed columns; metadata: None says what the alignment is."""
     rows = [stored(sequences, alignment) for sequences in bins]
     columns = {
@@ -48,7 +46,7 @@ def table_of(bins, *, alignment="labels", ids=None, mask=None, starts=None, extr
         "seq_start_id": pa.array([row[2] for row in rows], starts or pa.list_(pa.int32())),
         **(extra or {}),
     }
-    said = {"loss_mask_alignment": alignment} if metadata is None else metadata
+    said = {"headrace.loss_mask_alignment": alignment} if metadata is None else metadata
     return pa.table(columns).replace_schema_metadata(said)
 
 

@@ -33,10 +33,10 @@ SETTINGS = st.builds(
     pad_to_multiple_of=st.sampled_from([1, 4, 12]),
     attention_mask=st.sampled_from(["none", "none", "bool"]),
 )
-ALIGNMENTS = ["labels", "tokens", "legacy_roll_right"]
+ALIGNMENTS = ["shift_left", "unshifted", "legacy_roll_right"]
 
 
-def columns_of(bins, alignment="labels", **types):
+def columns_of(bins, alignment="shift_left", **types):
     table = normal_rows(table_of(bins, alignment=alignment, **types), alignment)
     columns = from_table(table, arrow=False, where="here")
     return columns["input_ids"], columns["loss_mask"], columns["seq_start_id"]
@@ -186,7 +186,7 @@ def test_workers_give_what_one_process_gives(tmp_path, form):
 
 
 def test_decoded_blocks_are_kept_and_give_the_same_batches(tmp_path):
-    root = write_shards(tmp_path / "d", table_of(make_bins(30), alignment="tokens"))
+    root = write_shards(tmp_path / "d", table_of(make_bins(30), alignment="unshifted"))
     stream = headrace.open(root).stream(batch_size=4, cache="decoded", cache_dir=tmp_path / "c", batch_format="numpy")
     first = [as_lists(batch) for batch in stream]
     stream.set_epoch(1)
@@ -245,21 +245,23 @@ def test_auto_packs_only_what_says_that_it_is_packed(tmp_path):
     plain = ["input_ids", "loss_mask", "seq_start_id"]
     assert plain == names(silent)
     assert "cu_seqlens" in names(saying)
+    others = table_of(bins, metadata={"loss_mask_alignment": "shift_left"})
+    assert "cu_seqlens" in names(headrace.open(write_shards(tmp_path / "others", others)))
     assert plain == names(saying, packed="off")
     assert ["input_ids"] == names(saying, columns=["input_ids"])
     assert list(next(iter(saying.stream(batch_size=4, batch_format="rows")))[0]) == plain
     assert "input_ids_lengths" in names(saying, lists="padded")
     with pytest.raises(SettingsError, match="has no loss_mask_alignment; say where its masks stand"):
         names(silent, packed="varlen")
-    asked = PackedBatches(loss_mask_alignment="labels")
+    asked = PackedBatches(loss_mask_alignment="shift_left")
     assert as_lists(next(iter(silent.stream(batch_size=4, packed=asked)))) == expected(bins, asked)
-    with pytest.raises(SettingsError, match='says loss_mask_alignment "labels", and "tokens" was asked for'):
-        names(saying, packed=PackedBatches(loss_mask_alignment="tokens"))
+    with pytest.raises(SettingsError, match='says loss_mask_alignment "shift_left", and "unshifted" was asked for'):
+        names(saying, packed=PackedBatches(loss_mask_alignment="unshifted"))
 
 
 def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path):
     bins = make_bins(9)
-    for number, alignment in enumerate(("labels", "tokens")):
+    for number, alignment in enumerate(("shift_left", "unshifted")):
         root = write_shards(tmp_path / alignment, table_of(bins, alignment=alignment))
         (root / "shard_000000.parquet").rename(tmp_path / f"shard_{number}.parquet")
 
@@ -284,14 +286,14 @@ def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path)
 def test_rows_that_are_not_packed_are_refused_by_their_number(rows, said):
     ids, mask, starts = (pa.array(each, pa.list_(pa.int64())) for each in rows)
     with pytest.raises(InputError, match=said):
-        normal_rows(pa.table({"input_ids": ids, "loss_mask": mask, "seq_start_id": starts}), "labels")
+        normal_rows(pa.table({"input_ids": ids, "loss_mask": mask, "seq_start_id": starts}), "shift_left")
 
 
 def test_rows_without_tokens_are_bins_of_nothing():
     table = pa.table(
         {name: pa.array([[], [], []], pa.list_(pa.int32())) for name in ("input_ids", "loss_mask", "seq_start_id")}
     )
-    columns = from_table(normal_rows(table, "tokens"), arrow=False, where="here")
+    columns = from_table(normal_rows(table, "unshifted"), arrow=False, where="here")
     (batch,) = packed_batches(
         columns["input_ids"],
         columns["loss_mask"],

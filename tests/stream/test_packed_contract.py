@@ -81,7 +81,7 @@ def test_our_stream_feeds_a_row_as_the_trainers_reader_does(bins, root):
     assert len(reader) == count
 
 
-@pytest.mark.parametrize("alignment", ["tokens", "legacy_roll_right"])
+@pytest.mark.parametrize("alignment", ["unshifted", "legacy_roll_right"])
 def test_another_alignment_would_train_other_tokens(bins, tmp_path, alignment):
     """What the contract is for: the reader has no idea of alignments, and would train on what it finds."""
     reader = PackedReader(write_shards(tmp_path / "d", table_of(bins, alignment=alignment)))

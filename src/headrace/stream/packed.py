@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from headrace.errors import SettingsError
+from headrace.packing.alignment import ALIGNMENT_KEY
 
 PackedForm = Literal["varlen", "padded"]
 PackedWord = Literal["auto", "varlen", "padded", "off"]
 LabelPlace = Literal["next", "same"]
 LastToken = Literal["keep", "drop"]
 AttentionMask = Literal["none", "bool", "additive"]
-MaskAlignment = Literal["labels", "tokens", "legacy_roll_right"]
+MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
 
 INPUT_IDS, LOSS_MASK, SEQ_START_ID = "input_ids", "loss_mask", "seq_start_id"
 PACKED_COLUMNS = (INPUT_IDS, LOSS_MASK, SEQ_START_ID)
-ALIGNMENT_KEY = "loss_mask_alignment"  # in the key-value metadata of Parquet files
+ALIGNMENT_KEYS = (ALIGNMENT_KEY, "loss_mask_alignment")  # in the key-value metadata of Parquet files: ours, others'
 MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqlen", "attention_mask")
 
 
@@ -44,9 +45,9 @@ class PackedBatches:
         pad_to_multiple_of.
     attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence,
         [bins or 1, 1, width, width]. It takes width² values a row: for small widths.
-    loss_mask_alignment: where the stored mask stands in files that do not say: "labels", shifted left by one inside
-        each sequence; "tokens", on the trained tokens themselves; "legacy_roll_right", those shifted right by one over
-        the whole bin, where the last token's is lost and counts as untrained.
+    loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
+        place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
+        over the whole bin, where the last token's is lost and counts as untrained.
     """
 
     form: PackedForm = "varlen"

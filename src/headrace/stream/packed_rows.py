@@ -22,9 +22,10 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.opened import opened
+from headrace.packing.alignment import shift_left
 from headrace.stream.options import IN_ARROW, StreamOptions
 from headrace.stream.packed import (
-    ALIGNMENT_KEY,
+    ALIGNMENT_KEYS,
     INPUT_IDS,
     LOSS_MASK,
     PACKED_COLUMNS,
@@ -42,15 +43,12 @@ def aligned_to_labels(mask: U8, *, rows: I64, sequences: I64, alignment: MaskAli
 
     mask: uint8 [T] of rows end to end; rows, sequences: where each of them that holds a token ends, int64, the last T.
     """
-    made = np.zeros_like(mask)
-    if alignment == "labels":
-        made[:] = mask
-    elif alignment == "tokens":
-        made[:-1] = mask[1:]
-    else:
-        made[:-2] = mask[2:]
-        before = rows[rows > 1] - 2
-        made[before] = 0  # the mask of a row's last token was rolled out of the row
+    if alignment == "legacy_roll_right":
+        mask = np.append(mask[1:], mask[:1])
+        mask[rows - 1] = 0  # that of a row's last token was rolled out of the row
+    if alignment != "shift_left":
+        return shift_left(mask, sequences)
+    made = mask.copy()
     made[sequences - 1] = 0
     return made
 
@@ -170,12 +168,12 @@ class PackedBlocks:
         said = stored_alignment(path, self._index.formats[shard])
         if said is None and self._alignment is None:
             raise SettingsError(
-                f"{path}: its metadata has no {ALIGNMENT_KEY}; say where its masks stand, e.g."
-                ' packed=headrace.PackedBatches(loss_mask_alignment="labels"), or "tokens"'
+                f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
+                ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
             )
         if said is not None and self._alignment not in (None, said):
             raise SettingsError(
-                f'{path}: its metadata says {ALIGNMENT_KEY} "{said}", and "{self._alignment}" was asked for; leave'
+                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
                 " loss_mask_alignment out, or open files of one kind at a time"
             )
         found: MaskAlignment | None = self._alignment if said is None else said
@@ -195,7 +193,7 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
         return None
     with opened(path, kind) as reader:
         metadata = reader.file.metadata.metadata or {}
-    said = metadata.get(ALIGNMENT_KEY.encode())
+    said = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
     if said is None:
         return None
     found = said.decode("utf-8", "replace")
@@ -204,7 +202,7 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
             alignment: MaskAlignment = known
             return alignment
     raise InputError(
-        f"{path}: its metadata says {ALIGNMENT_KEY} {found!r}; this version knows"
+        f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
         f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
     )
 
