@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
     from headrace.stream.options import StreamOptions
+    from headrace.stream.pack_rows import PackRows
     from headrace.stream.packed import PackedBatches
     from headrace.stream.torch import StreamingDataset
     from headrace.tabular.dataset import PipelineIterableDataset
@@ -64,6 +65,7 @@ _WHERE = {
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "PackRows": "headrace.stream.pack_rows",
     "PackedBatches": "headrace.stream.packed",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
@@ -95,6 +97,7 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PackRows",
     "PackedBatches",
     "PipelineIterableDataset",
     "Prepared",

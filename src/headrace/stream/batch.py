@@ -89,10 +89,13 @@ def _packed_batches(
     beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
     for batch, more in zip(made, beside, strict=True):
         assert isinstance(more, dict)
-        yield {**(_in_torch(batch) if batch_format == "torch" else batch), **more}
+        yield {**in_format(batch, batch_format), **more}
 
 
-def _in_torch(batch: dict[str, Any]) -> dict[str, Any]:
+def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any]:
+    """Arrays as they are, or as the tensors that share their memory; other values as they are."""
+    if batch_format != "torch":
+        return batch
     torch = import_torch()
     return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -53,6 +54,11 @@ class Blend:
     ) -> StreamLoader:
         """As `Dataset.stream`. split: of the datasets that were given without one."""
         settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
+        if settings.pack is not None:
+            from headrace.stream.packing import packing_loader
+
+            index, read_block = self.source(split, replace(settings, packed="off"))
+            return packing_loader(index, read_block, settings, topology=topology)
         index, read_block = self.source(split, settings)
         return StreamLoader(index, read_block, settings, topology=topology)
 
@@ -79,6 +85,8 @@ class Blend:
 
     def _settings(self, split: str | None, options: StreamOptions) -> StreamOptions:
         """The options with packed="auto" decided for all parts together."""
+        if options.pack is not None:
+            return options
         return packed_options(
             [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)], options
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -112,7 +113,10 @@ class Dataset(IndexedDataset):
         """
         rows = self.filter(filter)
         index = rows.split_index(split)
-        asked = packed_options([(self.root, index)], StreamOptions(batch_size=batch_size, **options))
+        asked = StreamOptions(batch_size=batch_size, **options)
+        if asked.pack_rows is not None:
+            return rows._packing(split, asked, topology)
+        asked = packed_options([(self.root, index)], asked)
         index = packed_index(index, asked)
         read_block = rows.reader(split, asked)
         if asked.distribution == "dynamic":
@@ -149,6 +153,18 @@ class Dataset(IndexedDataset):
             asked,
             num_workers=num_workers,
             topology=topology,
+        )
+
+    def _packing(self, split: str | None, options: StreamOptions, topology: Topology | None) -> StreamLoader:
+        from headrace.stream.packing import packing_loader
+
+        index, read_block = self.split_index(split), self.reader(split, replace(options, packed="off"))
+        try:
+            contents: str | None = self.contents
+        except SettingsError:  # it has none: lengths are counted each time
+            contents = None
+        return packing_loader(
+            index, read_block, options, topology=topology, contents=contents, cache_dir=self._cache_dir
         )
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:

@@ -6,7 +6,7 @@ ids, dropped last tokens and masks are one expression each over all tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Bins:
+class Laid:
     """Bins end to end. input_ids int64 [T], loss_mask uint8 [T], standing on labels, 0 at the end of each sequence.
 
     lengths: tokens of each sequence, int64 [S], none 0; sequences, tokens: of each bin, int64 [B].
@@ -34,6 +34,19 @@ class Bins:
     lengths: I64
     sequences: I64
     tokens: I64
+
+    @classmethod
+    def join(cls, parts: Sequence[Laid]) -> Laid:
+        """The bins of all parts; a single part as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            input_ids=np.concatenate([part.input_ids for part in parts]),
+            loss_mask=np.concatenate([part.loss_mask for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+            sequences=np.concatenate([part.sequences for part in parts]),
+            tokens=np.concatenate([part.tokens for part in parts]),
+        )
 
 
 def packed_batches(
@@ -50,13 +63,13 @@ def packed_batches(
         yield make_packed_batch(bins, settings)
 
 
-def lay_bins(ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None = None) -> Bins:
+def lay_bins(ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None = None) -> Laid:
     """Some rows of a pool, end to end."""
     begin = _flat(starts, np.int64) + np.repeat(np.cumsum(ids.lengths) - ids.lengths, starts.lengths)
     flat_mask = _flat(mask, np.uint8)
     if valid is not None and not valid.all():
         flat_mask[np.repeat(~valid, mask.lengths)] = 0
-    return Bins(
+    return Laid(
         input_ids=_flat(ids, np.int64),
         loss_mask=flat_mask,
         lengths=np.diff(begin, append=int(ids.lengths.sum())),
@@ -65,7 +78,7 @@ def lay_bins(ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None = 
     )
 
 
-def make_packed_batch(bins: Bins, settings: PackedBatches) -> dict[str, Any]:
+def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
     """One batch of these bins.
 
     input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
