@@ -29,7 +29,8 @@ class PackedSequences(Settings):
     algorithm: see `headrace.packing`. seed: decides splits, samples, mixes and packing.
     too_long: sequences that fit no bin are cut at the end ("truncate"), left out ("drop"), cut into pieces ("split"),
         or end the run ("error"). Everything but "error" is counted, and so are trained tokens lost to it.
-    pad_multiple: pad every sequence so that its tokens less one are a multiple (context parallelism); 1: no padding.
+    pad_multiple: pad every sequence so that what is counted against pack_size is a multiple (context parallelism).
+    pad_id: the token to pad with; None: the tokenizer's end-of-text token, which is the one that readers cut off again.
     max_sequences_per_bin: None for no limit.
     loss_mask_alignment: "shift_left", whether the label at each position counts; "legacy_roll_right" as older files.
     empty_bins: bins without a label to train on are kept, or dropped and counted.
@@ -85,6 +86,11 @@ class PackedSequences(Settings):
             )
         if self.train_ratio == 0 and self.blend.datasets:
             raise ValueError("train_ratio is 0; leave something to train on")
+        if self.pad_multiple > 1 and self.reader == "megatron" and self.capacity == "stored":
+            raise ValueError(
+                f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it trains "
+                f"on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
+            )
         if self.longest < 2:
             raise ValueError(
                 f"no sequence of two tokens fits pack_size {self.pack_size} with pad_multiple {self.pad_multiple}; "
@@ -100,8 +106,7 @@ class PackedSequences(Settings):
     @property
     def longest(self) -> int:
         """The most tokens a sequence may have, before it is padded, to fit an empty bin."""
-        room = self.pack_size - (1 if self.capacity == "stored" else 0)
-        return room // self.pad_multiple * self.pad_multiple + 1
+        return self.pack_size // self.pad_multiple * self.pad_multiple + (1 if self.capacity == "runtime" else 0)
 
     @property
     def row_group_size(self) -> int:
