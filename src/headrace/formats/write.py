@@ -54,13 +54,13 @@ class Written:
     blocks: tuple[Block, ...]
 
 
-class _HashingFile(io.RawIOBase):
-    """A file opened for writing whose bytes are digested as they pass."""
+class HashingFile(io.RawIOBase):
+    """A file opened for writing whose bytes are digested as they pass. file: an open one to write to instead."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: Any = None) -> None:
         self._directory = path.parent
         with storing(self._directory):
-            self._file = path.open("xb", buffering=0)
+            self._file = path.open("xb", buffering=0) if file is None else file
         self._abandoned = False
         self._digest = hashlib.sha256()
         self.written = 0
@@ -105,7 +105,7 @@ class _TextSink:
     """Text blocks: records as they stand, or tables rendered; each block compressed on its own."""
 
     def __init__(
-        self, file: _HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
+        self, file: HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
     ) -> None:
         self._file, self._render, self._compression = file, render, compression
         if header:
@@ -138,7 +138,7 @@ class ShardWriter:
         block_rows: int | None = None,
     ) -> None:
         self.path = path
-        self._file = _HashingFile(path)
+        self._file = HashingFile(path)
         self._sink = self._open_sink(kind, schema, dialect, parquet_compression, encoding)
         self._pieces: list[tuple[Piece, Keys | None]] = []
         self._pending = 0
