@@ -20,6 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
+from headrace.recipes.packed_sequences.layouts import Layout
 from headrace.settings import Names, Paths, Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -31,17 +32,17 @@ class Source(Settings):
     name: a directory of the output is called so: letters, digits, ".", "_", "-".
     path: files, directories or glob patterns; relative ones are relative to the blend file.
     weight: relative share of tokens, 0 or more; see `assign`. Has no unit: 2 and 4 ask for the same as 0.5 and 1.
-    layout: how chats lie in a row; "auto" finds it out. mapping: which column is which, e.g. {"user": "question"}.
-    used_in: keep rows whose `used_in_field` names one of these words only; the others are counted.
+    layout: how chats lie in a row; "auto" looks at each row. mapping: other names of columns, e.g. {"user": "problem",
+        "assistant": "solution"}; see `layouts`.
+    filters: keep rows whose column holds one of the words, as text, in a comma list or in a list; others are counted.
     """
 
     name: str
     path: Paths = Field(min_length=1)
     weight: float = 1.0
-    layout: str = "auto"
+    layout: Layout = "auto"
     mapping: Mapping[str, str] = Field(default_factory=dict)
-    used_in: Names = ()
-    used_in_field: str = "used_in"
+    filters: Mapping[str, Names] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -107,6 +108,11 @@ def blend_of(value: object) -> object:
     return value
 
 
+def is_blend_file(path: Path) -> bool:
+    """Whether a path is a blend file, not data. Raises `InputError` for a JSON file that cannot be read."""
+    return _blend_file(path.expanduser()) is not None
+
+
 def plain(paths: Sequence[str | Path]) -> dict[str, Any]:
     """A blend of one dataset, named after its first file or directory."""
     first = Path(paths[0]).expanduser()
@@ -129,7 +135,7 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
             _refuse_hub_keys(source, blend)
             paths = source.get("path", [])
             paths = [paths] if isinstance(paths, str) else list(paths)
-            moved.append({**source, "path": [str(blend.parent / Path(each).expanduser()) for each in paths]})
+            moved.append({**_renamed(source), "path": [str(blend.parent / Path(each).expanduser()) for each in paths]})
         found[group] = moved
     return found
 
@@ -141,6 +147,14 @@ def _refuse_hub_keys(source: Mapping[str, Any], blend: Path) -> None:
                 f"{blend}: dataset {source.get('name')!r} has {key}={source[key]!r}, which names part of a data set on "
                 f"a hub; download it and give its files as path"
             )
+
+
+def _renamed(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Other preparations' word for the column of plain text."""
+    known = {key: value for key, value in source.items() if key not in ("split", "subset", "text_field")}
+    if source.get("text_field") is not None:
+        known["mapping"] = {"text": source["text_field"], **source.get("mapping", {})}
+    return known
 
 
 def _is_blend(record: Mapping[str, Any]) -> bool:

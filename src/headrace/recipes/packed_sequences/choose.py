@@ -109,7 +109,8 @@ def _drawn(
         side, counts = split_units(np.concatenate(high), np.concatenate(low), ratios, "conversation keys of the blend")
         ends = np.cumsum([len(first) for first in firsts])[:-1]
         return list(np.split(side, ends)), [("keys", counts)]
-    sides, units = [], []
+    sides: list[U8] = []
+    units: list[tuple[str, Mapping[Split, int]]] = []
     for candidate, one, other in zip(candidates, high, low, strict=True):
         side, counts = split_units(one, other, ratios, f"rows of {candidate.name}")
         sides.append(side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,9 @@ class PackedSequences(Settings):
 
     blend: what to prepare: a blend file, a path to data, or the same as Python values; see `blend`.
     tokenizer: directory or file of a tokenizer; None where all rows are tokenised already.
-    chat_template: "tokenizer" for its own, else a path to a Jinja file, or the template itself.
+    chat_template: a path to a Jinja file, or the template itself; None for the tokenizer's own.
+    template_values: variables for the template, e.g. {"enable_thinking": False}. date: what a template that asks for
+        today's date is told.
     pack_size: tokens a bin may hold.
     capacity: what counts against pack_size: "stored" all tokens of a sequence, "runtime" one less, because readers
         that make labels by a shift drop one token of each sequence.
@@ -41,8 +44,10 @@ class PackedSequences(Settings):
     train_ratio, valid_ratio, test_ratio: of units, exactly; see `assign`. Not for blends per split.
     split_key: field whose value belongs to one split only (a task, a conversation); None: every row on its own.
     sample: at most so many rows of each dataset, chosen by seed; None: all.
-    reasoning: "template" leaves earlier reasoning to the template, "every_turn" makes a sequence per user turn.
-    append_eos: rows of plain text end with the end-of-text token ("add") or not ("no").
+    reasoning: "template" leaves to the template which reasoning it writes, "every_user_turn" makes of a conversation
+        with reasoning one sequence per user turn, trained on that turn's answer, so that none is stripped.
+    eos: rows of plain text end with the end token ("append") or not ("none").
+    nothing_trained: rows without a token to train on are rejected ("reject") or kept ("keep").
     max_bad_share: more rejected rows than this share of all fail the run.
     packed_storage: "parquet", "legacy_npy_pickle" (written on request, for old readers) or "binary" (fixed size).
 
@@ -51,7 +56,12 @@ class PackedSequences(Settings):
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)]
     tokenizer: Path | None = None
-    chat_template: str = "tokenizer"
+    chat_template: str | None = None
+    template_values: Mapping[str, Any] = Field(default_factory=dict)
+    date: datetime.date | None = None
+    reasoning: Literal["template", "every_user_turn"] = "template"
+    eos: Literal["append", "none"] = "append"
+    nothing_trained: Literal["reject", "keep"] = "reject"
     pack_size: int = Field(4096, ge=2)
     capacity: Literal["stored", "runtime"] = "stored"
     algorithm: Literal["best_fit_shuffle", "first_fit_decreasing", "first_fit_shuffle", "concatenative"] = (
@@ -88,8 +98,8 @@ class PackedSequences(Settings):
             raise ValueError("train_ratio is 0; leave something to train on")
         if self.pad_multiple > 1 and self.reader == "megatron" and self.capacity == "stored":
             raise ValueError(
-                f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it trains "
-                f"on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
+                f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
+                f"trains on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
             )
         if self.longest < 2:
             raise ValueError(
@@ -131,7 +141,7 @@ class PackedSequences(Settings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output: of tokenizer and template their digests, of paths nothing."""
-        from headrace.recipes.packed_sequences.recipe import encoder_fingerprint  # the recipe imports its settings
+        from headrace.recipes.packed_sequences.encoder import encoder_fingerprint  # which imports these settings
 
         settings = self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "max_bad_share"})
         for sources in settings["blend"].values():
@@ -141,7 +151,7 @@ class PackedSequences(Settings):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The files of all datasets, each name after its split (of blends per split) and dataset."""
-        from headrace.recipes.packed_sequences.recipe import source_files  # the recipe imports its settings
+        from headrace.recipes.packed_sequences.tasks import source_files  # which imports these settings
 
         return source_files(self)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,10 @@ from headrace.recipes.packed_sequences.assign import Part, row_hashes
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import sequence_prints
 from headrace.recipes.packed_sequences.origins import Origins, write_origins
-from headrace.recipes.packed_sequences.reader import BrokenRow, RowBatch, read_rows
+from headrace.recipes.packed_sequences.reader import BrokenRow, Row, RowBatch, read_rows
 from headrace.recipes.packed_sequences.rejects import CHOSEN
 from headrace.recipes.packed_sequences.spool import SpoolWriter
+from headrace.recipes.packed_sequences.tokenise import Encoded
 from headrace.recipes.packed_sequences.too_long import Pieces, fit, label_counts
 from headrace.run.context import TaskFiles
 from headrace.storage.local import storing
@@ -39,17 +40,7 @@ NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "t
 NOT_BAD = frozenset((*CHOSEN, TOO_LONG, SAMPLED_OUT))  # rows that somebody chose to leave out; the others are bad
 
 
-class Encoded(Protocol):
-    """Sequences of some rows: flat tokens and mask, their lengths, the row of each; and the rows that gave none."""
-
-    tokens: npt.NDArray[np.int32]
-    mask: npt.NDArray[np.uint8]
-    lengths: npt.NDArray[Any]
-    rows: npt.NDArray[np.int64]
-    rejected: Sequence[Any]
-
-
-Encode = Callable[[Sequence[Mapping[str, Any]]], Encoded]
+Encode = Callable[[Sequence[Row]], Encoded]
 
 
 @dataclass(frozen=True)
@@ -261,7 +252,16 @@ class _Shard:
             self.rejected.append({**record, "reason": reason, "detail": detail})
 
     def result(self) -> dict[str, Any]:
-        names = ("rows_read", "rows", "sequences", "tokens", "labels", "truncated", "too_long_dropped", "divided")
+        names: tuple[str, ...] = (
+            "rows_read",
+            "rows",
+            "sequences",
+            "tokens",
+            "labels",
+            "truncated",
+            "too_long_dropped",
+            "divided",
+        )
         names += ("encoded_sequences", "encoded_tokens", "encoded_labels")
         return {
             **{name: self.count[name] for name in names},
@@ -276,7 +276,7 @@ class _Shard:
 def _ranges(starts: I64, lengths: I64) -> I64:
     """All places of the ranges, end to end."""
     ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return np.asarray(np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths), np.int64)
 
 
 def _key_text(key: object) -> str:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from headrace.digest import sha256_file
 from headrace.formats.write import Written
-from headrace.packing import pack
 from headrace.packing.bins import Bins
 from headrace.packing.lengths import costs, padded_lengths
 from headrace.packing.metrics import packing_metrics
+from headrace.packing.pack import pack
 from headrace.recipes.packed_sequences.assign import Split
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import set_print
@@ -39,10 +39,12 @@ class Group:
     sequences: I64
 
 
-def pack_group(files: TaskFiles, settings: PackedSequences, group: Group, origins: Origins, number: int) -> dict[str, Any]:
+def pack_group(
+    files: TaskFiles, settings: PackedSequences, group: Group, origins: Origins, number: int
+) -> dict[str, Any]:
     """Pack a group and keep its bins in two files of the stage; the receipt's result says what they hold.
 
-    Sequences of bins that were dropped for having no label are counted: rows only where none of their sequences is left.
+    Sequences in bins that were dropped for having no label are counted; rows only if none of their sequences is left.
     """
     lengths = origins.lengths[group.sequences]
     cost = costs(lengths, settings.capacity, settings.pad_multiple)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,25 @@ import numpy as np
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.errors import HeadraceError, InputError
-from headrace.formats.listing import list_files
-from headrace.recipes.packed_sequences import choose as choosing
-from headrace.recipes.packed_sequences.assign import SPLITS, Split, assign_files, even_cuts, shard_counts
-from headrace.recipes.packed_sequences.blend import Source
+from headrace.errors import InputError
+from headrace.recipes.packed_sequences.assign import SPLITS, even_cuts, shard_counts
 from headrace.recipes.packed_sequences.choose import Candidate, Choice, choose
 from headrace.recipes.packed_sequences.config import PackedSequences
+from headrace.recipes.packed_sequences.counts import DROPPED, Counts, summed
 from headrace.recipes.packed_sequences.encode_shard import (
-    NO_SPLIT_KEY,
     NOT_BAD,
-    SAMPLED_OUT,
     TOO_LONG,
-    TOO_SHORT,
-    EncodeTask,
-    encode_shard,
     origins_file,
     rejected_file,
-    sample_file,
-    sample_hashes,
     spool_directory,
 )
-from headrace.recipes.packed_sequences.encoder import Encoder, encoder_of
+from headrace.recipes.packed_sequences.encoder import Encoder
 from headrace.recipes.packed_sequences.joined import JoinedSpool
 from headrace.recipes.packed_sequences.origins import Origins, read_origins
 from headrace.recipes.packed_sequences.pack_group import Group, pack_group, read_bins
 from headrace.recipes.packed_sequences.packed_parquet import SCHEMA
-from headrace.recipes.packed_sequences.rejects import REASONS
 from headrace.recipes.packed_sequences.spool import Spool
+from headrace.recipes.packed_sequences.tasks import Dataset, datasets_of, encode_task, encode_tasks
 from headrace.recipes.packed_sequences.tree import (
     BLEND,
     METADATA,
@@ -59,55 +49,13 @@ from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
 
-BIN_WITHOUT_LABEL = "bin_without_label"
-DROPPED = (*REASONS, NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT, *choosing.REASONS, BIN_WITHOUT_LABEL)
-
-_TASK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A source with its files. split: of a blend per split. names: of the files, unique in the run."""
-
-    source: Source
-    split: Split | None
-    paths: Sequence[Path]
-    names: Sequence[str]
-    sizes: Sequence[int]
-
-
-def datasets_of(settings: PackedSequences) -> list[Dataset]:
-    """The datasets with a weight above 0 and their files, in the order of the blend."""
-    found = []
-    for split, sources in settings.blend.groups():
-        for source in sources:
-            if source.weight == 0:
-                continue
-            listing = list_files(source.path)
-            prefix = source.name if split is None else f"{split}/{source.name}"
-            names = [f"{prefix}/{name}" for name in listing.names]
-            paths = [listing.path(place) for place in range(len(names))]
-            found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
-    return found
-
-
-def source_files(settings: PackedSequences) -> list[tuple[Path, str]]:
-    """The files of all datasets and their names in the run, sorted by name."""
-    pairs = [pair for each in datasets_of(settings) for pair in zip(each.paths, each.names, strict=True)]
-    return sorted(pairs, key=lambda pair: pair[1])
-
-
-def encoder_fingerprint(settings: PackedSequences) -> str:
-    """A digest of tokenizer, template and what else decides which tokens a row becomes."""
-    return encoder_of(settings).fingerprint
-
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    encoder, datasets = encoder_of(settings), datasets_of(settings)
-    tasks = _encode_tasks(settings, context, datasets)
+    encoder, datasets = Encoder(settings), datasets_of(settings)
+    tasks = encode_tasks(settings, context, datasets)
     encoded = context.stage(
-        "tokenise", [_encode_task(settings, task, dataset, encoder) for task, dataset in tasks], durable=False
+        "tokenise", [encode_task(settings, task, dataset, encoder) for task, dataset in tasks], durable=False
     )
     _refuse_bad(settings, context, encoded)
     owners = [datasets.index(dataset) for _, dataset in tasks]
@@ -129,7 +77,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     written = context.stage(
         "materialise", [_write_task(settings, context, shard, groups, owners, encoder) for shard in shards]
     )
-    counts = _Counts.of(encoded, choice, groups, packed, shards, written)
+    counts = Counts.of(encoded, choice, packed, written)
     counts.must_add_up(settings)
     _tell(settings, context, choice, counts)
     made = _written(groups, shards, written)
@@ -148,56 +96,6 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts=_facts(settings, encoder, encoded, choice, counts, records),
-    )
-
-
-def _encode_tasks(
-    settings: PackedSequences, context: RunContext, datasets: Sequence[Dataset]
-) -> list[tuple[EncodeTask, Dataset]]:
-    tasks: list[tuple[EncodeTask, Dataset]] = []
-    for dataset in datasets:
-        shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
-        below = None
-        assigned = [
-            EncodeTask(len(tasks) + place, dataset.source.name, dataset.paths, dataset.names, parts)
-            for place, parts in enumerate(assign_files(dataset.sizes, dataset.names, shards))
-        ]
-        tasks += [(task, dataset) for task in assigned]
-        del below
-    if settings.sample is None:
-        return tasks
-    context.stage("sample", [_sample_task(settings, task, dataset) for task, dataset in tasks], durable=False)
-    sampled = []
-    for dataset in datasets:
-        own = [task for task, owner in tasks if owner is dataset]
-        hashes = np.sort(np.concatenate([np.load(context.run / sample_file(task.number)) for task in own]))
-        below = int(hashes[min(settings.sample, len(hashes)) - 1]) if len(hashes) else None
-        sampled += [
-            (EncodeTask(task.number, task.dataset, task.paths, task.names, task.parts, below), dataset) for task in own
-        ]
-    return sampled
-
-
-def _bytes_of(task: EncodeTask, dataset: Dataset) -> int:
-    return sum(dataset.sizes[part.file] // part.modulus for part in task.parts)
-
-
-def _subject(task: EncodeTask) -> str:
-    part = task.parts[0]
-    more = f" and {len(task.parts) - 1} more" if len(task.parts) > 1 else ""
-    share = f" rows {part.remainder} mod {part.modulus}" if part.modulus > 1 else ""
-    return f"{task.names[part.file]}{share}{more}"
-
-
-def _sample_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset) -> Task:
-    return Task(_subject(task), _bytes_of(task, dataset), lambda files: sample_hashes(files, settings, task))
-
-
-def _encode_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset, encoder: Encoder) -> Task:
-    encode = encoder.for_source(dataset.source)
-    blank = encoder.pad_id if settings.pad_multiple > 1 else None
-    return Task(
-        _subject(task), _bytes_of(task, dataset), lambda files: encode_shard(files, settings, task, encode, blank)
     )
 
 
@@ -225,9 +123,7 @@ def _origins(context: RunContext, owners: Sequence[int], dataset: int) -> Origin
     return Origins.joined([read_origins(context.run / origins_file(number)) for number in own])
 
 
-def _groups(
-    settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, encoder: Encoder
-) -> list[Group]:
+def _groups(settings: PackedSequences, datasets: Sequence[Dataset], choice: Choice, encoder: Encoder) -> list[Group]:
     """What is packed on its own: every dataset in every split, in the order of splits, then of the blend."""
     shared = settings.model_dump(mode="json", exclude={"blend", "tokenizer", "chat_template", "max_bad_share"})
     groups = []
@@ -292,88 +188,17 @@ def _write_task(
     return Task(shard.target, shard.input_bytes, work)
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Rows, tokens and labels of the whole run, each from the stage that saw them."""
-
-    rows_read: int
-    rows: int
-    dropped: Counter[str]
-    encoded: Mapping[str, int]
-    lost: Mapping[str, Mapping[str, int]]
-    packed: Mapping[str, int]
-    written: Mapping[str, int]
-
-    @classmethod
-    def of(
-        cls,
-        encoded: Sequence[Receipt],
-        choice: Choice,
-        groups: Sequence[Group],
-        packed: Sequence[Receipt],
-        shards: Sequence[Shard],
-        written: Sequence[Receipt],
-    ) -> _Counts:
-        dropped: Counter[str] = Counter()
-        lost: dict[str, Counter[str]] = {}
-        for receipt in encoded:
-            dropped.update(receipt.result["dropped"])
-            for reason, loss in receipt.result["lost"].items():
-                lost.setdefault(reason, Counter()).update(loss)
-        for reason, each in choice.left_out.items():
-            dropped[reason] += each.rows
-            lost[reason] = Counter(sequences=each.sequences, tokens=each.tokens, labels=each.labels)
-        empty = Counter[str]()
-        for receipt in packed:
-            empty.update(receipt.result["dropped"])
-        dropped[BIN_WITHOUT_LABEL] += empty.pop("rows", 0)
-        lost[BIN_WITHOUT_LABEL] = empty
-        return cls(
-            rows_read=sum(receipt.result["rows_read"] for receipt in encoded),
-            rows=sum(receipt.result["rows"] for receipt in packed),
-            dropped=dropped,
-            encoded=_summed(encoded, ("encoded_sequences", "encoded_tokens", "encoded_labels")),
-            lost={reason: {name: loss[name] for name in ("sequences", "tokens", "labels")} for reason, loss in lost.items()},
-            packed=_summed(packed, ("bins", "sequences", "tokens", "stored_tokens", "labels", "bins_without_label")),
-            written=_summed(written, ("bins", "sequences", "stored_tokens", "mask_sum")),
-        )
-
-    def must_add_up(self, settings: PackedSequences) -> None:
-        """Rows read = rows in splits + rows dropped, tokens encoded = tokens written + tokens lost, and so of labels."""
-        facts = [("rows", self.rows_read, self.rows, self.dropped.total())]
-        for name in ("tokens", "labels"):
-            gone = sum(loss[name] for loss in self.lost.values())
-            facts.append((name, self.encoded[f"encoded_{name}"], self.packed[name], gone))
-        facts += [(f"written {name}", self.packed[name], self.written[name], 0) for name in ("bins", "sequences", "stored_tokens")]
-        if settings.loss_mask_alignment == "shift_left":
-            facts.append(("written labels", self.packed["labels"], self.written["mask_sum"], 0))
-        for name, before, kept, gone in facts:
-            if before != kept + gone:
-                raise HeadraceError(
-                    f"{name} are not conserved: {before:,} before, {kept:,} kept and {gone:,} left out; this is a fault "
-                    f"of headrace, nothing was published: please report it with config.json of the run"
-                )
-
-
-def _summed(receipts: Sequence[Receipt], names: Sequence[str]) -> dict[str, int]:
-    return {name: sum(receipt.result[name] for receipt in receipts) for name in names}
-
-
-def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts: _Counts) -> None:
+def _tell(settings: PackedSequences, context: RunContext, choice: Choice, counts: Counts) -> None:
     for what, units in choice.units:
         listed = ", ".join(f"{split} {units[split]:,}" for split in settings.asked_splits)
         context.on_event(Note("info", f"{what}: {listed} {'keys' if what == 'keys' else 'rows'}"))
     for split in settings.asked_splits:
         if not any((side == SPLITS.index(split)).any() for side in choice.splits):
-            context.on_event(Note("warning", f"{split} is empty: no row is left for it; see the counts of dropped rows"))
+            context.on_event(Note("warning", f"{split} is empty: no row is left for it; see the dropped rows"))
     lost = counts.lost.get(TOO_LONG, {})
     if lost.get("tokens"):
-        context.on_event(
-            Note(
-                "warning",
-                f"too_long={settings.too_long!r} left out {lost['tokens']:,} tokens, {lost['labels']:,} of them trained",
-            )
-        )
+        what = f"{lost['tokens']:,} tokens, {lost['labels']:,} of them trained"
+        context.on_event(Note("warning", f"too_long={settings.too_long!r} left out {what}"))
 
 
 def _written(groups: Sequence[Group], shards: Sequence[Shard], written: Sequence[Receipt]) -> list[Written]:
@@ -435,10 +260,8 @@ def _index(made: Sequence[Written], written: Sequence[Receipt], settings: Packed
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
 
 
-def _totals(
-    settings: PackedSequences, made: Sequence[Written], written: Sequence[Receipt]
-) -> dict[str, SplitTotals]:
-    totals = {}
+def _totals(settings: PackedSequences, made: Sequence[Written], written: Sequence[Receipt]) -> dict[str, SplitTotals]:
+    totals: dict[str, SplitTotals] = {}
     for split in settings.asked_splits:
         own = [(shard, receipt) for shard, receipt in zip(made, written, strict=True) if shard.split == split]
         totals[split] = SplitTotals(
@@ -454,7 +277,7 @@ def _facts(
     encoder: Encoder,
     encoded: Sequence[Receipt],
     choice: Choice,
-    counts: _Counts,
+    counts: Counts,
     records: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     rows = {split: sum(each["rows"] for each in records if each["split"] == split) for split in settings.asked_splits}
@@ -464,7 +287,7 @@ def _facts(
         "units": [{"of": what, **units} for what, units in choice.units],
         "encoded": dict(counts.encoded),
         "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
-        "too_long": _summed(encoded, ("truncated", "too_long_dropped", "divided")),
+        "too_long": summed(encoded, ("truncated", "too_long_dropped", "divided")),
         "packed": dict(counts.packed),
         "groups": list(records),
         "published": {name: name for name in (BLEND, METADATA, REJECTED)},

@@ -1,7 +1,7 @@
 """The output tree beside the shards: what blends, links and packing metadata say. Pure, but for `write_links`.
 
     runs/<run_id>/datasets/<name>/<hash>/shard_000000.parquet
-    runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/<name>/<hash>/shard_000000.parquet
+    runs/<run_id>/splits/<split>/000000__<name>__shard_000000.parquet -> ../../datasets/...
     runs/<run_id>/blend.json, packing_metadata.json, rejected.jsonl
     splits/<split> -> ../runs/<run_id>/splits/<split>
     blend.json -> runs/<run_id>/blend.json, and so on

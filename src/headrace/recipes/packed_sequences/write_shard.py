@@ -58,7 +58,7 @@ def write_shard(
     pad_id: int,
     metadata: dict[str, str],
 ) -> dict[str, Any]:
-    """Write the shard's bins; what was really written is counted here, from the gathered rows. O(row group) of memory."""
+    """Write the shard's bins. What is written is counted here, from the gathered rows. O(row group) of memory."""
     counted = {"bins": 0, "sequences": 0, "stored_tokens": 0, "mask_sum": 0}
 
     def gathered() -> Iterator[PackedRows]:
