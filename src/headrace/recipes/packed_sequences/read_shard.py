@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, InputError
 from headrace.packing.rows import PackedRows
+from headrace.recipes.packed_sequences.legacy import read_legacy
 
 I64 = npt.NDArray[np.int64]
 
@@ -64,4 +65,11 @@ def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
     return _READ[storage](path)
 
 
-_READ = {"parquet": read_parquet}
+def _read_legacy(path: Path) -> Iterator[PackedRows]:
+    try:
+        yield from read_legacy(path)
+    except InputError as error:
+        raise CorruptShard(str(error)) from error
+
+
+_READ = {"parquet": read_parquet, "legacy_npy_pickle": _read_legacy}

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from headrace.digest import sha256_file
+from headrace.formats.write import Block, Written
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.joined import JoinedSpool
+from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter
 from headrace.recipes.packed_sequences.materialise import gather
 from headrace.recipes.packed_sequences.pack_group import Group
 from headrace.recipes.packed_sequences.packed_parquet import PackedParquet
@@ -97,4 +100,19 @@ def _write_parquet(
     return [asdict(block) for block in written.blocks]
 
 
-_WRITE = {"parquet": _write_parquet}
+def _write_legacy(
+    files: TaskFiles, settings: PackedSequences, target: str, rows: Iterator[PackedRows], metadata: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The whole shard is one block, as it is one pickle. Such files have no room for metadata."""
+    temporary = files.temporary(target)
+    with LegacyPickleWriter(temporary) as writer:
+        for each in rows:
+            writer.write_bins(each)
+        bins = writer.finalize()["num_bins"]
+    size = temporary.stat().st_size
+    block = Block(first_row=0, rows=bins, offset=0, length=size, key_min=None, key_max=None)
+    files.finished(temporary, target, Written(bins, size, sha256_file(temporary), (block,)))
+    return [asdict(block)]
+
+
+_WRITE = {"parquet": _write_parquet, "legacy_npy_pickle": _write_legacy}
