@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
+    from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
@@ -67,6 +68,7 @@ _WHERE = {
     "MissingExtra": "headrace.errors",
     "PackRows": "headrace.stream.pack_rows",
     "PackedBatches": "headrace.stream.packed",
+    "PackedSequences": "headrace.recipes.packed_sequences.config",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
@@ -99,6 +101,7 @@ __all__ = [
     "MissingExtra",
     "PackRows",
     "PackedBatches",
+    "PackedSequences",
     "PipelineIterableDataset",
     "Prepared",
     "Processor",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from packed_cases import as_lists, expected, make_bins, table_of, write_shards
+from packed_stream_cases import as_lists, expected, make_bins, table_of, write_shards
 
 import headrace
 from headrace.errors import InputError, SettingsError, StreamError

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from packed_cases import make_bins, table_of, write_shards
 from packed_reader import PackedReader, collate
+from packed_stream_cases import make_bins, table_of, write_shards
 
 import headrace
 from headrace.stream.packed import PackedBatches

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packing_cases import deliver_packed, sequences_of, some_lengths, write_rows
+from packing_stream_cases import deliver_packed, sequences_of, some_lengths, write_rows
 from rank_processes import run_ranks
 
 import headrace
