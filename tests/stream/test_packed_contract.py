@@ -1,6 +1,9 @@
 """What trainers' readers see in packed shards is what the sequences say; our own stream sees the same."""
 
+import gzip
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +16,7 @@ import headrace
 from headrace.stream.packed import PackedBatches
 
 PACK_SIZE, FILLING = 96, 7
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +120,84 @@ def test_hugging_face_datasets_loads_the_shards(bins, root, tmp_path, monkeypatc
         assert row["input_ids"] == loaded[number]["input_ids"]
         assert row["loss_mask"] == loaded[number]["loss_mask"]
         assert row["seq_boundaries"][:-1] == loaded[number]["seq_start_id"]
+
+
+GSM8K = DATA / "job5-gsm8k" / "train.jsonl.gz"
+QWEN = DATA / "job5-tokenizer-qwen3"
+SPLITS = ("train", "valid", "test")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """GSM8K by the recipe: the questions and answers that went in, the tokenizer, and what came out."""
+    if not (GSM8K.is_file() and QWEN.is_dir()):
+        pytest.skip("GSM8K and the Qwen3 tokenizer are not beside the project")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs headrace[chat]")
+    pytest.importorskip("jinja2", reason="needs headrace[chat]")
+    folder = tmp_path_factory.mktemp("gsm8k")
+    lines = gzip.decompress(GSM8K.read_bytes()).decode().splitlines()[:400]
+    (folder / "raw").mkdir()
+    (folder / "raw" / "train.jsonl").write_text("\n".join(lines) + "\n")
+    recipe = headrace.PackedSequences(
+        blend=str(folder / "raw"), tokenizer=QWEN, pack_size=1024, train_ratio=0.9, valid_ratio=0.05, test_ratio=0.05
+    )
+    headrace.prepare(recipe, folder / "out")
+    tokenizer = tokenizers.Tokenizer.from_str(gzip.decompress((QWEN / "tokenizer.json.gz").read_bytes()).decode())
+    return [json.loads(line) for line in lines], tokenizer, folder / "out"
+
+
+def test_a_trainers_reader_sees_every_chat_of_gsm8k_and_trains_its_answer_alone(real):
+    chats, tokenizer, out = real
+    fed, trained, mask_sum, labels = [], [], 0, 0
+    for split in SPLITS:
+        reader = PackedReader(out / "splits" / split)
+        for number in range(len(reader)):
+            row = reader[number]
+            batch = collate([row], pack_size=1024, filling=0)
+            mask_sum += int(batch["loss_mask"].sum())
+            borders = batch["cu_seqlens"][0][: len(row["seq_boundaries"])]
+            for begin, end in pairwise(borders):
+                tokens, label, mask = (batch[name][0, begin:end] for name in ("tokens", "labels", "loss_mask"))
+                assert np.array_equal(tokens[1:], label[:-1])
+                fed.append([*tokens.tolist(), int(label[-1])])
+                trained.append(label[mask == 1].tolist())
+                labels += int(mask.sum())
+
+    def said(ids):
+        return tokenizer.decode_batch(ids, skip_special_tokens=False)
+
+    opening, turn = (
+        "<think>\n\n</think>\n\n",
+        "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" + "{}<|im_end|>\n",
+    )
+    expected = sorted(turn.format(chat["question"], opening + chat["answer"]) for chat in chats)
+    assert expected == sorted(said(fed))
+    answers = sorted(chat["answer"] for chat in chats)
+    assert answers == sorted(
+        text.removeprefix(opening).removesuffix("<|im_end|>\n").removesuffix("<|im_end|>") for text in said(trained)
+    )
+    assert mask_sum == labels == headrace.open(out).manifest.facts["packed"]["labels"]
+
+
+def test_our_stream_of_gsm8k_has_the_labels_that_the_trainers_reader_has(real):
+    _, _, out = real
+    for split in SPLITS:
+        reader = PackedReader(out / "splits" / split)
+        stream = headrace.open(out).stream(split, batch_size=3, batch_format="numpy", shuffle=True)
+        ours = sorted(label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist())
+        batches = [collate([reader[number]], pack_size=1024, filling=0) for number in range(len(reader))]
+        theirs = sorted(label for batch in batches for label in batch["labels"][batch["loss_mask"] == 1].tolist())
+
+        assert theirs == ours
+
+
+def test_the_metadata_beside_says_what_the_reader_finds(real):
+    _, _, out = real
+    said = json.loads((out / "packing_metadata.json").read_text())
+    readers = [PackedReader(out / "splits" / split) for split in SPLITS]
+    rows = [reader[number] for reader in readers for number in range(len(reader))]
+    lengths = [np.diff(row["seq_boundaries"]) - 1 for row in rows]
+
+    assert max(map(len, lengths)) == max(each["max_samples_per_bin"] for each in said)
+    assert max(int(each.max()) for each in lengths) == max(each["dataset_max_seqlen"] for each in said)
+    assert min(int(each.sum()) for each in lengths) == min(each["min_packed_seqlen"] for each in said)
