@@ -13,6 +13,7 @@ from packed_reader import PackedReader, collate
 from packed_stream_cases import make_bins, table_of, write_shards
 
 import headrace
+from headrace.errors import SettingsError
 from headrace.stream.packed import PackedBatches
 
 PACK_SIZE, FILLING = 96, 7
@@ -172,10 +173,8 @@ def test_a_trainers_reader_sees_every_chat_of_gsm8k_and_trains_its_answer_alone(
     )
     expected = sorted(turn.format(chat["question"], opening + chat["answer"]) for chat in chats)
     assert expected == sorted(said(fed))
-    answers = sorted(chat["answer"] for chat in chats)
-    assert answers == sorted(
-        text.removeprefix(opening).removesuffix("<|im_end|>\n").removesuffix("<|im_end|>") for text in said(trained)
-    )
+    answers = sorted(f"{opening}{chat['answer']}<|im_end|>" for chat in chats)
+    assert answers == sorted(said(trained))
     assert mask_sum == labels == headrace.open(out).manifest.facts["packed"]["labels"]
 
 
@@ -201,3 +200,70 @@ def test_the_metadata_beside_says_what_the_reader_finds(real):
     assert max(map(len, lengths)) == max(each["max_samples_per_bin"] for each in said)
     assert max(int(each.max()) for each in lengths) == max(each["dataset_max_seqlen"] for each in said)
     assert min(int(each.sum()) for each in lengths) == min(each["min_packed_seqlen"] for each in said)
+
+
+def prepared(folder, **settings):
+    """Rows of tokens, each token another one, every second place trained, packed by the recipe."""
+    rng = np.random.default_rng(3)
+    rows, token = [], 1
+    for length in rng.integers(2, 40, 300).tolist():
+        rows.append({"input_ids": list(range(token, token + length)), "loss_mask": [n % 2 for n in range(length)]})
+        token += length
+    folder.mkdir()
+    (folder / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    ratios = {"train_ratio": 1, "valid_ratio": 0, "test_ratio": 0}
+    recipe = headrace.PackedSequences(blend=str(folder / "raw.jsonl"), pack_size=96, **ratios, **settings)
+    headrace.prepare(recipe, folder / "out")
+    return rows, folder / "out"
+
+
+def trained_labels(rows):
+    return sorted(
+        token for row in rows for token, on in list(zip(row["input_ids"], row["loss_mask"], strict=True))[1:] if on
+    )
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_bins_packed_for_what_readers_feed_fit_them_and_their_multiple(tmp_path, multiple):
+    rows, out = prepared(tmp_path / "d", capacity="runtime", pad_multiple=multiple, pad_id=0)
+    reader = PackedReader(out / "splits" / "train")
+    batches = [collate([reader[number]], pack_size=96, filling=0) for number in range(len(reader))]
+
+    lengths = [
+        end - begin for number in range(len(reader)) for begin, end in pairwise(reader[number]["seq_boundaries"])
+    ]
+    assert not any((length - 1) % multiple for length in lengths)
+    labels = [label for batch in batches for label in batch["labels"][batch["loss_mask"] == 1].tolist()]
+    assert trained_labels(rows) == sorted(labels)
+    fed = headrace.PackedBatches(form="padded", last_token="drop", pad_to=96, ignore_index=None)
+    ours = list(headrace.open(out).stream("train", batch_size=1, packed=fed, batch_format="numpy"))
+    for theirs, batch in zip(batches, ours, strict=True):
+        width = theirs["tokens"].shape[1]
+        assert np.array_equal(theirs["tokens"], batch["input_ids"][:, :width])
+        assert np.array_equal(theirs["loss_mask"], batch["loss_mask"][:, :width])
+
+
+def test_the_links_of_a_split_open_by_themselves_as_packed_rows(tmp_path):
+    rows, out = prepared(tmp_path / "d")
+    stream = headrace.open(out / "splits" / "train", cache_dir=tmp_path / "cache").stream(batch_size=7)
+
+    labels = [label for batch in stream for label in batch["labels"][batch["labels"] != -100].tolist()]
+
+    assert trained_labels(rows) == sorted(labels)
+
+
+def test_old_masks_are_read_as_what_they_meant_but_for_what_they_lost(tmp_path):
+    rows, out = prepared(tmp_path / "d", loss_mask_alignment="legacy_roll_right")
+    batches = list(headrace.open(out).stream("train", batch_size=7, batch_format="numpy"))
+    labels = sorted(label for batch in batches for label in batch["labels"][batch["labels"] != -100].tolist())
+    reader = PackedReader(out / "splits" / "train")
+    last = {reader[number]["input_ids"][-1] for number in range(len(reader))}
+
+    assert [label for label in trained_labels(rows) if label not in last] == labels
+
+
+def test_a_wrong_word_for_the_alignment_is_refused_where_the_file_says_another(tmp_path):
+    _, out = prepared(tmp_path / "d", loss_mask_alignment="legacy_roll_right")
+    asked = PackedBatches(loss_mask_alignment="shift_left")
+    with pytest.raises(SettingsError, match='says loss_mask_alignment "legacy_roll_right", and "shift_left" was asked'):
+        next(iter(headrace.open(out).stream("train", batch_size=7, packed=asked)))
