@@ -113,7 +113,8 @@ class PackedParquet:
         self._flush()
         self._writer.close()
         self._file.close()
-        return Written(self.bins, self._file.written, self._file.hexdigest(), tuple(self._blocks))
+        digest = self._file.digest
+        return Written(self.bins, self._file.written, digest.sha256, tuple(self._blocks), digest.checksum)
 
     def abandon(self) -> None:
         """Close and remove the file."""
@@ -165,6 +166,21 @@ def columns(rows: PackedRows) -> pa.Table:
             pa.ListArray.from_arrays(starts, pa.array(rows.starts)),
         ],
         schema=SCHEMA,
+    )
+
+
+def packed_rows(table: pa.Table) -> PackedRows:
+    """What `columns` made a table of; views of it where its columns are in one chunk each, as row groups are."""
+    ids, mask, starts = (
+        table[name].chunk(0) if table[name].num_chunks == 1 else table[name].combine_chunks() for name in SCHEMA.names
+    )
+    token_offsets, start_offsets = (each.offsets.to_numpy().astype(np.int64) for each in (ids, starts))
+    return PackedRows(
+        ids.values.to_numpy()[token_offsets[0] : token_offsets[-1]],
+        mask.values.to_numpy()[mask.offsets[0].as_py() : mask.offsets[-1].as_py()],
+        starts.values.to_numpy()[start_offsets[0] : start_offsets[-1]],
+        token_offsets - token_offsets[0],
+        start_offsets - start_offsets[0],
     )
 
 
