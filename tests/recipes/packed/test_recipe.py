@@ -8,10 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-
-import headrace
-from headrace.errors import InputError, SettingsError
-from headrace.run.events import Note
 from recipe_cases import (
     all_sequences,
     bins_of,
@@ -23,6 +19,10 @@ from recipe_cases import (
     token_rows,
     write_jsonl,
 )
+
+import headrace
+from headrace.errors import InputError, SettingsError
+from headrace.run.events import Note
 from tables import digests
 
 SPLITS = ("train", "valid", "test")
@@ -218,7 +218,8 @@ def test_too_many_bad_rows_fail_the_run_with_counts_and_places(tmp_path: Path) -
     path = write_jsonl(tmp_path / "in.jsonl", [*token_rows(50), "{no json", "{nor this"])
 
     with pytest.raises(
-        InputError, match=r"2 of 52 rows are bad, more than max_bad_share 0.01: broken_json 2, first .*in\.jsonl: line 51"
+        InputError,
+        match=r"2 of 52 rows are bad, more than max_bad_share 0.01: broken_json 2, first .*in\.jsonl: line 51",
     ):
         packed(path, tmp_path / "out")
 

@@ -106,4 +106,4 @@ def metadata_json(groups: Sequence[Mapping[str, Any]], pack_size: int) -> bytes:
         for group in groups
         if group["bins"]
     ]
-    return (json.dumps(records, indent=1) + "\n").encode()
+    return (json.dumps(records, indent=1, sort_keys=True) + "\n").encode()
