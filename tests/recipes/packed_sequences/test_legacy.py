@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,16 @@ def test_no_opcode_leads_out(tmp_path, code):
         read(npy(tmp_path, code))
 
 
+@pytest.mark.parametrize(
+    "state", [None, 3, (1, 2), (1, (1,), "i8", False, b""), (1, ("a",), np.dtype("i8"), False, b"")]
+)
+def test_an_array_of_a_strange_state_is_an_input_error(tmp_path, state):
+    make = np.zeros(1).__reduce__()[:2]
+    bad = {"input_ids": Calling(*make[:1], *make[1], state=state), "loss_mask": [1], "seq_start_id": [0]}
+    with pytest.raises(InputError, match="bin 0: input_ids|damaged"):
+        read(npy(tmp_path, pickle.dumps([bad])))
+
+
 def test_other_arrays_are_not_made_by_numpy(tmp_path):
     class Odd(np.ndarray):
         pass
@@ -202,7 +213,7 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
-    with contextlib.suppress(InputError):
+    with contextlib.suppress(InputError), warnings.catch_warnings(action="ignore"):
         assert all(isinstance(each[0], list) for each in read(path))
 
 

@@ -14,7 +14,7 @@ from pyarrow import fs as pafs
 
 from headrace.errors import StoreError
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.packed_parquet import CODECS, PackedParquet
+from headrace.recipes.packed_sequences.packed_parquet import CODECS, PackedParquet, columns, packed_rows
 from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
 from headrace.run.context import TaskFiles
 
@@ -54,6 +54,17 @@ def test_the_schema_is_the_specifications(tmp_path):
             ("seq_start_id", pa.list_(pa.int32())),
         ]
     )
+
+
+def test_a_table_is_packed_rows_again_slices_and_chunks_too():
+    rows = made_rows(9)
+    table = columns(rows)
+
+    assert as_lists(rows) == as_lists(packed_rows(table))
+    assert as_lists(rows[2:7]) == as_lists(packed_rows(table.slice(2, 5)))
+    assert as_lists(rows[2:5]) == as_lists(packed_rows(pa.concat_tables([table.slice(2, 1), table.slice(3, 2)])))
+    assert as_lists(rows[:0]) == as_lists(packed_rows(table.slice(0, 0)))
+    assert np.shares_memory(packed_rows(table).ids, rows.ids)
 
 
 @pytest.mark.parametrize("size", [1, 3, 25, 1000])

@@ -176,7 +176,10 @@ def _arrays(record: Any, where: str) -> tuple[Any, Any, Any]:
 
 
 def _integers(values: Any, dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    values = safe_pickle.value_of(values)
+    try:
+        values = safe_pickle.value_of(values)
+    except ValueError as error:
+        raise ValueError(f"{what} are {error}") from error
     if not isinstance(values, list | tuple | np.ndarray):
         raise ValueError(f"{what} are {type(values).__name__}")
     if not len(values):

@@ -168,6 +168,21 @@ def columns(rows: PackedRows) -> pa.Table:
     )
 
 
+def packed_rows(table: pa.Table) -> PackedRows:
+    """What `columns` made a table of; views of it where its columns are in one chunk each, as row groups are."""
+    ids, mask, starts = (
+        table[name].chunk(0) if table[name].num_chunks == 1 else table[name].combine_chunks() for name in SCHEMA.names
+    )
+    token_offsets, start_offsets = (each.offsets.to_numpy().astype(np.int64) for each in (ids, starts))
+    return PackedRows(
+        ids.values.to_numpy()[token_offsets[0] : token_offsets[-1]],
+        mask.values.to_numpy()[mask.offsets[0].as_py() : mask.offsets[-1].as_py()],
+        starts.values.to_numpy()[start_offsets[0] : start_offsets[-1]],
+        token_offsets - token_offsets[0],
+        start_offsets - start_offsets[0],
+    )
+
+
 def checked_row_group_size(size: int) -> int:
     """The size. Raises `ValueError` below 1."""
     if size < 1:

@@ -42,8 +42,16 @@ def load(file: BinaryIO) -> Any:
 
 
 def value_of(loaded: Any) -> Any:
-    """What a stand-in stands for; any other value as it is. Not recursive: ask again for what a list holds."""
-    return loaded.value() if isinstance(loaded, _Array | _Scalar) else loaded
+    """What a stand-in stands for; any other value as it is. Not recursive: ask again for what a list holds.
+
+    Raises `ValueError` if what the pickle said of an array or a number does not fit together.
+    """
+    if not isinstance(loaded, _Array | _Scalar):
+        return loaded
+    try:
+        return loaded.value()
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"an array that is damaged ({error})") from error
 
 
 class _Unpickler(pickle.Unpickler):
