@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.recipes.packed_sequences.layouts import Conversation, sample_of
 from headrace.recipes.packed_sequences.learn import Learner, _Rendering
 from headrace.recipes.packed_sequences.marks import marked, tags_of
+from headrace.recipes.packed_sequences.rejects import RowRejected
 from headrace.recipes.packed_sequences.render import ChatRenderer
 from headrace.recipes.packed_sequences.template import Template, Trace
 from headrace.recipes.packed_sequences.turns import Specials
@@ -57,8 +58,8 @@ def test_a_mask_is_right_or_there_is_none(turns, source):
     expected = as_written(turns, KINDS[source])
     try:
         (found,) = renderers[source].render(conversation(turns))
-    except Exception as error:
-        reason = getattr(error, "reason", repr(error))
+    except RowRejected as error:
+        reason = error.reason
         assert reason in ("nothing_trained", "uncertain_mask", "not_rendered")
         assert reason != "nothing_trained" or not any(role == "assistant" for role, _ in turns)
         assert source == THINKS or reason == "nothing_trained"

@@ -20,6 +20,9 @@ JSON_CALLS = XML_CALLS.replace("{% for name, value", "{{ call.function.arguments
 ONLY_USERS_AND_ANSWERS = LOOP + "{% if message.role in ('user', 'assistant') %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
 REVERSED = LOOP + "{{ '<|im_start|>' + message.role + '\n' + message.content | reverse + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
 
+BY_LENGTH = LOOP + "{{ '<|im_start|>' + message.role + '\n' }}{% if message.content | length > 3 %}{{ '(long) ' }}{% endif %}{{ message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
+CLOSED = CHATML + "{% if not add_generation_prompt %}</s>{% endif %}"
+
 
 @pytest.fixture
 def under(tmp_path):
@@ -56,6 +59,8 @@ def under(tmp_path):
         pytest.param(BY_CONTENT, "<|im_end|>", ["q", "one"], ["</think>one<|im_end|>"], id="prompt_opens_reasoning"),
         pytest.param(BY_CONTENT, "<|im_end|>", ["q /off", "one"], ["one<|im_end|>"], id="prompt_closes_reasoning"),
         pytest.param(TITLED, "<|im_end|>", ["q", "one", "r", "two"], ["One<|im_end|>", "Two<|im_end|>"], id="changes_the_text"),
+        pytest.param(CLOSED, "<|im_end|>", ["q", "one", "r", "two"], ["one<|im_end|>", "two<|im_end|>"], id="text_behind_the_last_turn"),
+        pytest.param(CLOSED, "</s>", ["q", "one", "r", "two"], ["one<|im_end|>", "two<|im_end|>\n</s>"], id="eos_behind_the_last_turn"),
         pytest.param(REVERSED, "<|im_end|>", ["q", "one", "r", "two"], ["eno<|im_end|>", "owt<|im_end|>"], id="changes_every_character"),
     ],
 )  # fmt: skip
@@ -71,6 +76,12 @@ def test_one_shape_with_different_texts_after_another(under):
     rows = [chat("q", "one"), chat("q /off", "two"), chat("r", "three"), chat("s /off", "four")]
 
     assert [["</think>one<|im_end|>"], ["two<|im_end|>"], ["</think>three<|im_end|>"], ["four<|im_end|>"]] == trained_texts(found, rows)  # fmt: skip
+
+
+def test_a_known_shape_does_not_decide_what_the_text_is(under):
+    rows = [chat("q", "one"), chat("q", "two"), chat("q", "three"), chat("query", "four"), chat("q", "five"), chat("q", "six")]  # fmt: skip
+
+    assert [["one<|im_end|>"], ["two<|im_end|>"], ["(long) three<|im_end|>"], ["(long) four<|im_end|>"], ["(long) five<|im_end|>"], ["six<|im_end|>"]] == trained_texts(under(BY_LENGTH), rows)  # fmt: skip
 
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}]}  # fmt: skip

@@ -258,8 +258,8 @@ def _numbers(cells: _Cells, name: str) -> I64 | None:
         return None
     try:
         numbers = np.asarray(value)
-    except ValueError:
-        numbers = np.empty(0, object)
+    except (ValueError, OverflowError):  # lists of different lengths inside
+        numbers = np.empty((0, 0))
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iub" and len(numbers)):
         raise RowRejected("bad_tokens", f"{cells.name(name)} is {shown(value)}; give a list of whole numbers")
     return numbers.astype(np.int64)

@@ -198,9 +198,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self, day: date | None) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self._safe: set[tuple[type, str]] = (
-            set()
-        )  # attributes of known types that the sandbox allows, whatever the value
+        self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _refuse
         self.globals["strftime_now"] = lambda form: _date_text(day, form)
