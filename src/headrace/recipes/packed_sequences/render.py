@@ -52,7 +52,7 @@ class ChatRenderer:
         Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
-        if self._reasoning == "template" or not any(map(reasons, chat.messages)):
+        if self._reasoning == "template" or not any(reasons(message) for message in chat.messages):
             return [turns.render(chat)]
         parts = list(_user_turns(chat))
         if not parts:
