@@ -113,6 +113,11 @@ class Template:
         return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
 
     @cached_property
+    def writes_tools(self) -> bool:
+        """Whether the template looks at the tools of a conversation at all."""
+        return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
+
+    @cached_property
     def fixed_prompt(self) -> bool:
         """Whether what is written for `add_generation_prompt` depends on roles and places alone, on no content.
 
