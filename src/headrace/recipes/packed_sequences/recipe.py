@@ -251,6 +251,7 @@ def _index(made: Sequence[Written], written: Sequence[Receipt], settings: Packed
             format=EXTENSIONS[settings.packed_storage],
             block=block,
             digest=receipt.files[0].digest,
+            checksum=receipt.files[0].checksum,
             source_shard="",
             **facts,
         )

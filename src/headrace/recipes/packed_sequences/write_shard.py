@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file, sha256_file
 from headrace.formats.write import Block, Written
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
@@ -136,5 +136,5 @@ def _write_binary(
 def _one_block(files: TaskFiles, temporary: Path, target: str, bins: int, digest: str) -> list[dict[str, Any]]:
     size = temporary.stat().st_size
     block = Block(first_row=0, rows=bins, offset=0, length=size, key_min=None, key_max=None)
-    files.finished(temporary, target, Written(bins, size, digest, (block,)))
+    files.finished(temporary, target, Written(bins, size, digest, (block,), checksum_file(temporary)))
     return [asdict(block)]
