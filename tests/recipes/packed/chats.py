@@ -56,13 +56,12 @@ def rows_of(name: str, most: int | None = None) -> list[dict]:
 
 def chat(*texts: str, **more) -> dict:
     """A conversation of user and assistant in turn; "system: x" and the like name another role."""
-    roles, messages = ("user", "assistant"), []
+    messages: list[dict] = []
     for text in texts:
         match = re.match(r"(system|user|assistant|tool|developer): ?", text, re.DOTALL)
-        turn = sum(message["role"] in roles for message in messages) % 2
-        messages.append(
-            {"role": match[1], "content": text[match.end() :]} if match else {"role": roles[turn], "content": text}
-        )
+        spoke = [message["role"] for message in messages if message["role"] in ("user", "assistant")]
+        turn = "assistant" if spoke[-1:] == ["user"] else "user"
+        messages.append({"role": match[1] if match else turn, "content": text[match.end() :] if match else text})
     return {"messages": messages, **more}
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from recipe_cases import packed, sources
 
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.recipes.packed_sequences.packed_parquet import SCHEMA
 from headrace.recipes.packed_sequences.verify import verify_packed
-from recipe_cases import packed, sources
 
 Bin = dict[str, list[int]]
 

@@ -8,9 +8,8 @@ import itertools
 import re
 
 import jinja2
-import numpy as np
 import pytest
-from chats import DEMOS, QWEN, encoder, needs_data, rows_of, small_tokenizer, trained_texts
+from chats import QWEN, encoder, needs_data, rows_of
 
 from headrace.recipes.packed_sequences.layouts import sample_of
 from headrace.recipes.packed_sequences.tokenizer_files import read_tokenizer

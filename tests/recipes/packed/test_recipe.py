@@ -8,10 +8,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-
-import headrace
-from headrace.errors import InputError, SettingsError
-from headrace.run.events import Note
 from recipe_cases import (
     all_sequences,
     bins_of,
@@ -23,9 +19,18 @@ from recipe_cases import (
     token_rows,
     write_jsonl,
 )
+
+import headrace
+from headrace.errors import InputError, SettingsError
+from headrace.recipes.packed_sequences.read_shard import read_bins_of
+from headrace.run.events import Note
 from tables import digests
 
 SPLITS = ("train", "valid", "test")
+PINNED = (
+    {"train": (50, "320:3faa903fd6031f45"), "valid": (7, "40:6987db553fef30ba"), "test": (6, "40:149bfcad25c12b7a")},
+    [[395, 121, 184, 175, 161, 336], [329, 71, 206, 251, 370], [327, 360, 132, 134, 375, 266]],
+)
 
 
 def rows_of(paths: list[Path]) -> list[dict[str, Any]]:
@@ -68,7 +73,7 @@ def test_splits_have_exactly_their_share_of_rows(tmp_path: Path, source: list[Pa
     assert {"train": total - 2 * (total // 10), "valid": total // 10, "test": total // 10} == shares
 
 
-@pytest.mark.parametrize("storage", ["parquet", "legacy_npy_pickle"])
+@pytest.mark.parametrize("storage", ["parquet", "legacy_npy_pickle", "binary"])
 def test_any_number_of_workers_makes_the_same_bytes(tmp_path: Path, source: list[Path], storage: str) -> None:
     made = [
         digests(packed(source, tmp_path / str(workers), workers=workers, num_shards=7, packed_storage=storage).run)
@@ -218,7 +223,8 @@ def test_too_many_bad_rows_fail_the_run_with_counts_and_places(tmp_path: Path) -
     path = write_jsonl(tmp_path / "in.jsonl", [*token_rows(50), "{no json", "{nor this"])
 
     with pytest.raises(
-        InputError, match=r"2 of 52 rows are bad, more than max_bad_share 0.01: broken_json 2, first .*in\.jsonl: line 51"
+        InputError,
+        match=r"2 of 52 rows are bad, more than max_bad_share 0.01: broken_json 2, first .*in\.jsonl: line 51",
     ):
         packed(path, tmp_path / "out")
 
@@ -319,21 +325,23 @@ def test_the_legacy_mask_is_rolled_right_and_says_so(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
-def test_legacy_storage_holds_the_same_bins(tmp_path: Path, source: list[Path]) -> None:
-    from headrace.recipes.packed_sequences.read_shard import read_bins_of
-
-    packed(source, tmp_path / "new")
-    old = packed(source, tmp_path / "old", packed_storage="legacy_npy_pickle")
+@pytest.mark.parametrize("storage", ["legacy_npy_pickle", "binary"])
+@pytest.mark.parametrize("capacity", ["stored", "runtime"])
+def test_other_storages_hold_the_same_bins(tmp_path: Path, source: list[Path], storage: str, capacity: str) -> None:
+    packed(source, tmp_path / "new", capacity=capacity)
+    old = packed(source, tmp_path / "old", packed_storage=storage, capacity=capacity)
 
     for split in SPLITS:
         bins = [
-            [tuple(rows.bin(place)[0].tolist()) for rows in read_bins_of(path, storage) for place in range(len(rows))]
-            for out, storage in (("new", "parquet"), ("old", "legacy_npy_pickle"))
+            [tuple(rows.bin(place)[0].tolist()) for rows in read_bins_of(path, kind) for place in range(len(rows))]
+            for out, kind in (("new", "parquet"), ("old", storage))
             for path in sorted((tmp_path / out / "splits" / split).iterdir())
         ]
         assert bins[0] == bins[1]
     assert headrace.verify(tmp_path / "old").problems == []
     assert old.manifest.splits["train"].bytes > 0
+    with pytest.raises(InputError, match="are for other readers"):
+        next(iter(headrace.open(tmp_path / "old").stream("train", batch_size=2)))
 
 
 def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
@@ -359,3 +367,37 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
 def test_settings_that_cannot_work_say_what_to_do(asked: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         headrace.PackedSequences(**({"blend": "x.jsonl"} | asked))
+
+
+def test_padding_without_a_token_to_pad_with_is_refused(tmp_path: Path, source: list[Path]) -> None:
+    with pytest.raises(SettingsError, match="no tokenizer names an end token to pad with; give pad_id="):
+        packed(source, tmp_path / "out", pad_multiple=8, capacity="runtime")
+
+
+def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}] * 5)
+
+    with pytest.raises(InputError, match="no bin was made of 5 rows: bin_without_label 5"):
+        packed(path, tmp_path / "out", nothing_trained="keep")
+
+
+def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path]) -> None:
+    packed(source, tmp_path / "out", num_shards=3)
+
+    loader = headrace.open(tmp_path / "out").stream(
+        "train", batch_size=4, shuffle=True, seed=0, batch_format="arrow", columns=["input_ids"], remainder="exact"
+    )
+    found = Counter(tuple(ids) for batch in loader for ids in batch["input_ids"].to_pylist())
+    bins = bins_of(tmp_path / "out" / "splits" / "train")
+    assert Counter(tuple(token for ids, _ in each for token in ids) for each in bins) == found
+
+
+def test_splits_bins_and_fingerprints_are_pinned(tmp_path: Path) -> None:
+    """They may change only with the format version: whoever prepares the same data again must get the same bins."""
+    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": list(range(n, n + 2 + n % 37))} for n in range(400)])
+
+    run = packed(path, tmp_path / "out", pack_size=128)
+
+    groups = {group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]}
+    bins = [[ids[0] for ids, _ in each] for each in bins_of(tmp_path / "out" / "splits" / "train")]
+    assert PINNED == (groups, bins[:3])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from recipe_cases import packed, sequences_in, sources, token_rows, write_jsonl
 
 import headrace
-from recipe_cases import packed, sequences_in, sources, token_rows, write_jsonl
 from tables import split, write_rows
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from headrace.packing.pack import Algorithm
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.blend import SourceBlend, blend_of
 from headrace.run.context import RunContext
@@ -29,7 +30,8 @@ class PackedSequences(Settings):
     pack_size: tokens a bin may hold.
     capacity: what counts against pack_size: "stored" all tokens of a sequence, "runtime" one less, because readers
         that make labels by a shift drop one token of each sequence.
-    algorithm: see `headrace.packing`. seed: decides splits, samples, mixes and packing.
+    algorithm: see `headrace.packing.pack`; "exact_fit_shuffle" is the fullest for short chats.
+    seed: decides splits, samples, mixes and packing.
     too_long: sequences that fit no bin are cut at the end ("truncate"), left out ("drop"), cut into pieces ("split"),
         or end the run ("error"). Everything but "error" is counted, and so are trained tokens lost to it.
     pad_multiple: pad every sequence so that what is counted against pack_size is a multiple (context parallelism).
@@ -64,9 +66,7 @@ class PackedSequences(Settings):
     nothing_trained: Literal["reject", "keep"] = "reject"
     pack_size: int = Field(4096, ge=2)
     capacity: Literal["stored", "runtime"] = "stored"
-    algorithm: Literal["best_fit_shuffle", "first_fit_decreasing", "first_fit_shuffle", "concatenative"] = (
-        "best_fit_shuffle"
-    )
+    algorithm: Algorithm = "best_fit_shuffle"
     seed: int = Field(42, ge=0, lt=2**63)
     too_long: Literal["truncate", "drop", "split", "error"] = "error"
     pad_multiple: int = Field(1, ge=1)

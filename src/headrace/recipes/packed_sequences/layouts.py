@@ -80,7 +80,7 @@ Sample = Conversation | Text | Tokens
 
 def sample_of(row: object, layout: Layout = "auto", columns: Mapping[str, str] = _NO_COLUMNS) -> Sample:
     """What a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess."""
-    if not isinstance(row, Mapping):
+    if type(row) is not dict and not isinstance(row, Mapping):
         raise RowRejected("not_an_object", f"the row is {shown(row)}")
     cells = _Cells(row, columns)
     if layout == "auto":
@@ -117,8 +117,8 @@ class _Cells:
 def _found_layout(cells: _Cells) -> Layout:
     if "assistant" in cells.columns:
         return "question_answer"
-    for layout, names in _SIGNS:
-        if all(any(cells.get(name) is not None for name in either) for either in names):
+    for layout, first, others in _SIGNS:
+        if cells.get(first) is not None and (not others or any(cells.get(name) is not None for name in others)):
             return layout
     if any(cells.name(name) in cells.row for name in ("messages", "conversations")):
         raise RowRejected("no_messages", f"there is no conversation; columns are {shown(list(cells.row))}")
@@ -258,8 +258,8 @@ def _numbers(cells: _Cells, name: str) -> I64 | None:
         return None
     try:
         numbers = np.asarray(value)
-    except ValueError:
-        numbers = np.empty(0, object)
+    except (ValueError, OverflowError):  # lists of different lengths inside
+        numbers = np.empty((0, 0))
     if numbers.ndim != 1 or (numbers.dtype.kind not in "iub" and len(numbers)):
         raise RowRejected("bad_tokens", f"{cells.name(name)} is {shown(value)}; give a list of whole numbers")
     return numbers.astype(np.int64)
@@ -275,12 +275,12 @@ _READ: dict[Layout, Callable[[_Cells], Sample]] = {
     "text": _text,
     "tokens": _tokens,
 }
-_SIGNS: tuple[tuple[Layout, tuple[tuple[str, ...], ...]], ...] = (
-    ("tokens", (("input_ids",),)),
-    ("messages", (("messages",),)),
-    ("conversations", (("conversations",),)),
-    ("instruction", (("instruction",), ("output",))),
-    ("prompt_completion", (("prompt",), ("completion", "response"))),
-    ("question_answer", (("question",), ("answer",))),
-    ("text", (("text",),)),
+_SIGNS: tuple[tuple[Layout, str, tuple[str, ...]], ...] = (  # a layout, a column it has, and one of these besides
+    ("tokens", "input_ids", ()),
+    ("messages", "messages", ()),
+    ("conversations", "conversations", ()),
+    ("instruction", "instruction", ("output",)),
+    ("prompt_completion", "prompt", ("completion", "response")),
+    ("question_answer", "question", ("answer",)),
+    ("text", "text", ()),
 )

@@ -218,7 +218,7 @@ class _Rendering:
     def check_by_difference(self) -> None:
         """No message is missing from the rendering."""
         for place, message in enumerate(self.chat.messages):
-            core = message["content"].strip()
+            core = (message["content"] or "").strip()
             if core and core not in self.text:
                 self.changed(self.text, self.chat.messages, place)
 
@@ -227,13 +227,17 @@ def _changed(message: Message) -> Message:
     """A message with another text in every field that is its own; arguments keep being an object."""
     found = {**message, "content": _CHANGED}
     if "tool_calls" in message:
-        if not message["content"].strip():
+        if not (message["content"] or "").strip():
             found["content"] = message["content"]
         found["tool_calls"] = [
-            {**call, "function": {"name": _CHANGED, "arguments": {_CHANGED: _CHANGED}}}
+            {**call, "function": {"name": _CHANGED, "arguments": _changed_arguments(call["function"]["arguments"])}}
             for call in message["tool_calls"]
         ]
     return found
+
+
+def _changed_arguments(arguments: object) -> object:
+    return _CHANGED if isinstance(arguments, str) else {_CHANGED: _CHANGED}
 
 
 def _missing(message: Message, place: int, part: str) -> RowRejected:

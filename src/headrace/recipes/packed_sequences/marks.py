@@ -71,7 +71,9 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
         for name, value in message.items():
             if name == "role":
                 continue
-            if name == "content" or name in REASONING:
+            if value is None:
+                key.append((name, None))
+            elif name == "content" or name in REASONING:
                 core = value.strip()
                 if core and "<" not in core:
                     texts.append(core)
@@ -80,7 +82,9 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                     key.append((name, _pattern(value, tags, texts)))
             elif name == "tool_calls":
                 for call in value:
-                    key.append((name, _pattern(call["function"]["name"], tags, texts), call.get("id")))
+                    written = [call["function"]["name"], call["function"]["arguments"]]
+                    patterns = [_pattern(each, tags, texts) for each in written if isinstance(each, str)]
+                    key.append((name, *patterns, call.get("id")))
             else:
                 key.append((name, repr(value)))
     return key, texts
@@ -105,7 +109,8 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
     for place, message in enumerate(found):  # numbered behind the whole pieces
         for call in message.get("tool_calls", ()):
             function = call["function"]
-            function["arguments"] = marker.leaves(place, function["arguments"])
+            if not isinstance(function["arguments"], str):
+                function["arguments"] = marker.leaves(place, function["arguments"])
             for part in (message["tool_calls"], call, function, function["arguments"]):
                 marker.owners[id(part)] = place
     assert all(piece.whole for piece in marker.pieces[:leaves])
@@ -121,16 +126,20 @@ class _Marker:
     def message(self, owner: int, message: Message) -> Message:
         found: Message = {}
         for name, value in message.items():
-            if name == "content" or name in REASONING:
-                found[name] = self.text(owner, name, value, whole=True)
+            if value is not None and (name == "content" or name in REASONING):
+                found[name] = self.text(owner, name, value)
             elif name == "tool_calls":
-                found[name] = [
-                    {**call, "function": {**call["function"], "name": self.text(owner, name, call["function"]["name"])}}
-                    for call in value
-                ]
+                found[name] = [{**call, "function": self.function(owner, call["function"])} for call in value]
             else:
                 found[name] = value
         return found
+
+    def function(self, owner: int, function: Message) -> Message:
+        """A called function; arguments that are one text are marked as one."""
+        return {
+            key: self.text(owner, "tool_calls", value) if isinstance(value, str) else value
+            for key, value in function.items()
+        }
 
     def text(self, owner: int, part: str, text: str, whole: bool = True) -> str:
         found = []

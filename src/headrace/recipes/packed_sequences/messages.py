@@ -33,7 +33,7 @@ _CALL_PARTS = ("tool_call", "function_call", "tool_use")
 
 def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
     """One message, and 1 if it may be trained on, else 0. Raises `RowRejected`."""
-    if not isinstance(raw, Mapping):
+    if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
     content = raw.get(content_key)

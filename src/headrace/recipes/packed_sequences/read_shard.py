@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
 from headrace.packing.rows import PackedRows
+from headrace.recipes.packed_sequences.binary import BinaryShard
 from headrace.recipes.packed_sequences.legacy import read_legacy
 
 I64 = npt.NDArray[np.int64]
 
+_BINS_AT_ONCE = 256
 _COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 _TYPES = {"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8()), "seq_start_id": pa.list_(pa.int32())}
 
@@ -57,7 +59,8 @@ def _rows(path: Path, group: int, table: pa.Table) -> PackedRows:
 
 def _offsets(column: pa.ListArray) -> I64:
     offsets: I64 = column.offsets.to_numpy().astype(np.int64)
-    return offsets - offsets[0]
+    first: I64 = offsets - offsets[0]
+    return first
 
 
 def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:
@@ -72,4 +75,13 @@ def _read_legacy(path: Path) -> Iterator[PackedRows]:
         raise CorruptShard(str(error)) from error
 
 
-_READ = {"parquet": read_parquet, "legacy_npy_pickle": _read_legacy}
+def _read_binary(path: Path) -> Iterator[PackedRows]:
+    try:
+        shard = BinaryShard.open(path)
+    except InputError as error:
+        raise CorruptShard(str(error)) from error
+    for start in range(0, len(shard), _BINS_AT_ONCE):
+        yield shard.take(slice(start, start + _BINS_AT_ONCE))
+
+
+_READ = {"parquet": read_parquet, "legacy_npy_pickle": _read_legacy, "binary": _read_binary}

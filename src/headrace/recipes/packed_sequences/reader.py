@@ -9,6 +9,7 @@ longer than `line_bytes` is passed over without being held. A JSON array is deco
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, detect, open_bytes
+from headrace.formats.detect import Kind, detect, kind_of_name, open_bytes
 from headrace.formats.opened import open_file
 from headrace.recipes.packed_sequences.rejects import shown
 
@@ -25,6 +26,7 @@ BATCH_ROWS = 1000
 BATCH_BYTES = 16 << 20
 LINE_BYTES = 256 << 20
 _READ_BYTES = 1 << 20
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -68,7 +70,7 @@ def read_rows(
     the n parts together are all rows, each once, and other parts are not parsed. Raises `InputError` for files of other
     formats and for damaged ones.
     """
-    kind, name = detect(path), name or str(path)
+    kind, name = _kind(path), name or str(path)
     if kind.format == "jsonl":
         yield from _batched(name, "line", _lines(path, kind, part, line_bytes), batch_rows, batch_bytes)
     elif kind.format == "json":
@@ -77,6 +79,17 @@ def read_rows(
         yield from _parquet(path, name, kind, part, batch_rows, batch_bytes)
     else:
         raise InputError(f"{path}: is {kind.format}; chats are read from .jsonl, .json and .parquet, also .gz and .zst")
+
+
+def _kind(path: Path) -> Kind:
+    """What a file is. A text that does not begin with JSON may still be JSON lines, of which the first are broken."""
+    try:
+        return detect(path)
+    except InputError:
+        kind = kind_of_name(path.name)
+        if kind is None or kind.format != "jsonl" or _CONTROL.search(next(_chunks(path, kind), b"")):
+            raise
+        return kind
 
 
 def row_of_line(line: bytes) -> Row:

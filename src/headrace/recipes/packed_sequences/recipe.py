@@ -79,6 +79,9 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     )
     counts = Counts.of(encoded, choice, packed, written)
     counts.must_add_up(settings)
+    if not shards:
+        left_out = ", ".join(f"{reason} {rows:,}" for reason, rows in sorted(counts.dropped.items()) if rows)
+        raise InputError(f"no bin was made of {counts.rows_read:,} rows: {left_out}; correct the data or the settings")
     _tell(settings, context, choice, counts)
     made = _written(groups, shards, written)
     records = _group_records(groups, packed, shards)
@@ -251,6 +254,7 @@ def _index(made: Sequence[Written], written: Sequence[Receipt], settings: Packed
             format=EXTENSIONS[settings.packed_storage],
             block=block,
             digest=receipt.files[0].digest,
+            checksum=receipt.files[0].checksum,
             source_shard="",
             **facts,
         )

@@ -26,7 +26,7 @@ BAD = {
     "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
     "template_error": "the template refuses the conversation, or fails on it",
     "template_limit": "the template took too long or wrote too much",
-    "not_rendered": "the template silently leaves out a message or a tool call",
+    "not_rendered": "the template silently leaves out a message, a tool call or the tools",
     "uncertain_mask": "no method finds for certain which characters the model must produce",
     "nothing_trained": "no token is left to train on",
 }

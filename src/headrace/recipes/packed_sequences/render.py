@@ -9,6 +9,7 @@ the generation prompt through the token that ends the turn.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,7 +53,7 @@ class ChatRenderer:
         Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
-        if self._reasoning == "template" or not any(map(reasons, chat.messages)):
+        if self._reasoning == "template" or not any(reasons(message) for message in chat.messages):
             return [turns.render(chat)]
         parts = list(_user_turns(chat))
         if not parts:
@@ -70,16 +71,68 @@ def _user_turns(chat: Conversation) -> Iterator[Conversation]:
             yield Conversation(chat.messages[:end], weights, chat.tools, chat.values)
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a message with tool calls is given to a template, for templates expect one or another.
+
+    empty: its content where it has none; arguments: as an "object" or as JSON "text".
+    """
+
+    empty: str | None
+    arguments: str
+
+
+_FORMS = [_Form(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
+_PLAIN = _FORMS[:1]
+_ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
+
+
+def _in_form(chat: Conversation, form: _Form) -> Conversation:
+    messages = []
+    for message in chat.messages:
+        if "tool_calls" in message:
+            calls = [_call_in_form(call, form) for call in message["tool_calls"]]
+            message = {**message, "content": message["content"] or form.empty, "tool_calls": calls}
+        messages.append(message)
+    return Conversation(messages, chat.weights, chat.tools, chat.values)
+
+
+def _call_in_form(call: dict[str, Any], form: _Form) -> dict[str, Any]:
+    if form.arguments == "object":
+        return call
+    text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": text}}
+
+
 class _Turns:
     """One template, and what is known of its renderings."""
 
     def __init__(self, template: Template, specials: Specials) -> None:
         self._template = template
         self._tags = tags_of(template.source)
+        asks = _ASKS_FOR_NONE.search(template.source) is not None
+        self._forms = sorted(_FORMS, key=lambda form: asks and form.empty is not None)
         self._learner = Learner(template, specials, self._tags)
         self._skeletons: dict[Any, list[Skeleton]] = {}
 
     def render(self, chat: Conversation) -> Rendered:
+        """The sequence of a conversation. Tool calls are written as the template can read them."""
+        if chat.tools and not self._template.writes_tools:
+            raise RowRejected(
+                "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
+            )
+        first: RowRejected | None = None
+        for form in self._forms if any("tool_calls" in message for message in chat.messages) else _PLAIN:
+            try:
+                return self._render(chat if form is _PLAIN[0] else _in_form(chat, form))
+            except RowRejected as rejected:
+                if rejected.reason not in ("template_error", "not_rendered"):
+                    raise
+                first = first or rejected
+        assert first is not None
+        raise first
+
+    def _render(self, chat: Conversation) -> Rendered:
         trace = Trace()
         text = self._template.render(chat.messages, chat.tools, chat.values, trace=trace)
         if self._template.has_generation_blocks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from headrace.recipes.packed_sequences.marks import BEGIN, END, JSON_BEGIN, JSON_END, Found, Piece
 
@@ -38,10 +39,7 @@ class Skeleton:
             return None
         if "".join(filled) != text:
             return None
-        starts, at = [], 0
-        for each in filled:
-            starts.append(at)
-            at += len(each)
+        starts = [*accumulate(map(len, filled), initial=0)]
         return {
             message: (starts[first[0]] + first[1], starts[last[0]] + last[1])
             for message, (first, last) in self.turns.items()

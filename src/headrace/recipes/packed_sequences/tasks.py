@@ -96,7 +96,7 @@ def _sample_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset) 
 def encode_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset, encoder: Encoder) -> Task:
     """The work of one task."""
     source = dataset.source
-    blank = encoder.pad_id if settings.pad_multiple > 1 else None
+    blank = encoder.must_pad()
     return Task(
         _subject(task),
         _bytes_of(task, dataset),

@@ -17,14 +17,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
@@ -38,6 +40,7 @@ _TRACE = "__headrace_trace"
 _PROMPT = "add_generation_prompt"
 _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "previtem", "nextitem"))
 _DICT_NAMES = frozenset(dir(dict))
+_KNOWN_TYPES = frozenset((str, list, tuple, LoopContext))  # the sandbox judges their attributes by type and name alone
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class Template:
             raise SettingsError(f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}")
         self.source = source
         self._environment = _Environment(day)
-        self._globals = {**special, **values}
+        self._globals = {**self._environment.globals, "documents": None, **special, **values}
         try:
             self._compiled = self._environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -82,16 +85,15 @@ class Template:
         """The text of a conversation. Raises `RowRejected` (template_error, template_limit)."""
         trace.end_at = time.monotonic() + MOST_SECONDS
         variables = {
+            **self._globals,
             "messages": messages,
             "tools": tools,
-            "documents": None,
-            **self._globals,
             **values,
             "add_generation_prompt": generation_prompt,
             _TRACE: trace,
         }
         try:
-            context = self._compiled.new_context(variables)
+            context = Context(self._environment, variables, None, self._compiled.blocks)
             return _joined(self._compiled.root_render_func(context))
         except (RowRejected, SettingsError):
             raise
@@ -109,6 +111,11 @@ class Template:
     def has_generation_blocks(self) -> bool:
         """Whether the template itself says what is generated."""
         return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
+
+    @cached_property
+    def writes_tools(self) -> bool:
+        """Whether the template looks at the tools of a conversation at all."""
+        return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
 
     @cached_property
     def fixed_prompt(self) -> bool:
@@ -196,11 +203,16 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self, day: date | None) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _refuse
         self.globals["strftime_now"] = lambda form: _date_text(day, form)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) is BuiltinMethodType and type(obj.__self__) is str:
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return obj(*args, **kwargs)  # a text's own method: `getattr` let it through, and it loops over nothing
         trace = context.resolve_or_missing(_TRACE)
         if isinstance(trace, Trace) and time.monotonic() > trace.end_at:
             raise RowRejected("template_limit", f"the template ran for more than {MOST_SECONDS:g} s")
@@ -221,9 +233,23 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
-            return obj[attribute]  # what the sandbox would find too, without an exception on the way
-        return super().getattr(obj, attribute)
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_NAMES:  # what the sandbox finds too, without exceptions on the way
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
+        if kind not in _KNOWN_TYPES:
+            return super().getattr(obj, attribute)
+        if (kind, attribute) in self._safe:
+            return getattr(obj, attribute)
+        found = super().getattr(obj, attribute)
+        own = getattr(found, "__self__", None) is obj or kind is LoopContext  # `format` is wrapped, and stays so
+        if own and hasattr(kind, attribute) and self.is_safe_attribute(obj, attribute, found):
+            self._safe.add((kind, attribute))
+        return found
 
 
 @jinja2.pass_context

@@ -128,7 +128,8 @@ class ChatEncoder:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
         self._tokenizer = _load(self.files, settings.threads)
-        self._vocabulary = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
             raise SettingsError(
                 f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file, sha256_file
 from headrace.formats.write import Block, Written
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
+from headrace.packing.lengths import padded_lengths
 from headrace.packing.rows import PackedRows
+from headrace.recipes.packed_sequences.binary import BinaryShardWriter
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.joined import JoinedSpool
 from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter
@@ -80,7 +83,14 @@ def write_shard(
             counted["mask_sum"] += int(np.sum(rows.mask, dtype=np.int64))
             yield rows
 
-    blocks = _WRITE[settings.packed_storage](files, settings, shard.target, gathered(), metadata)
+    if settings.packed_storage == "binary":
+        stored = padded_lengths(spools.lengths, settings.pad_multiple, settings.capacity)
+        largest = max(int(bins.loads(stored).max()), settings.pack_size), int(bins.counts.max())
+        blocks = _write_binary(files, shard.target, largest, gathered(), metadata)
+    elif settings.packed_storage == "legacy_npy_pickle":
+        blocks = _write_legacy(files, shard.target, gathered())
+    else:
+        blocks = _write_parquet(files, settings, shard.target, gathered(), metadata)
     return {"rows_read": counted["bins"], **counted, "blocks": blocks}
 
 
@@ -100,19 +110,31 @@ def _write_parquet(
     return [asdict(block) for block in written.blocks]
 
 
-def _write_legacy(
-    files: TaskFiles, settings: PackedSequences, target: str, rows: Iterator[PackedRows], metadata: dict[str, str]
-) -> list[dict[str, Any]]:
+def _write_legacy(files: TaskFiles, target: str, rows: Iterator[PackedRows]) -> list[dict[str, Any]]:
     """The whole shard is one block, as it is one pickle. Such files have no room for metadata."""
     temporary = files.temporary(target)
     with LegacyPickleWriter(temporary) as writer:
         for each in rows:
             writer.write_bins(each)
-        bins = writer.finalize()["num_bins"]
+        result = writer.finalize()
+    return _one_block(files, temporary, target, result["num_bins"], sha256_file(temporary))
+
+
+def _write_binary(
+    files: TaskFiles, target: str, largest: tuple[int, int], rows: Iterator[PackedRows], metadata: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Records as large as the largest bin of the group needs them, so that those of all its shards are of one size."""
+    temporary = files.temporary(target)
+    tokens, sequences = largest
+    with BinaryShardWriter(temporary, pack_size=tokens, max_sequences=sequences, metadata=metadata) as writer:
+        for each in rows:
+            writer.write_bins(each)
+        result = writer.finalize()
+    return _one_block(files, temporary, target, result["num_bins"], result["sha256"])
+
+
+def _one_block(files: TaskFiles, temporary: Path, target: str, bins: int, digest: str) -> list[dict[str, Any]]:
     size = temporary.stat().st_size
     block = Block(first_row=0, rows=bins, offset=0, length=size, key_min=None, key_max=None)
-    files.finished(temporary, target, Written(bins, size, sha256_file(temporary), (block,)))
+    files.finished(temporary, target, Written(bins, size, digest, (block,), checksum_file(temporary)))
     return [asdict(block)]
-
-
-_WRITE = {"parquet": _write_parquet, "legacy_npy_pickle": _write_legacy}
