@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.dataset.index import Index, SplitIndex
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
@@ -87,11 +87,11 @@ class IndexedDataset(ABC):
     def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block.
 
-        verify: "first_touch", each shard is checked against its digest when this process first reads it; or "never".
+        verify: "first_touch", each shard is checked against its checksum when this process first reads it; or "never".
         """
         index = self.split_index(split)
         if (index.split, verify) not in self._readers:
-            checked = index if verify == "first_touch" else replace(index, digests=())
+            checked = index if verify == "first_touch" else replace(index, checksums=())
             self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
         return self._readers[index.split, verify]
 
@@ -99,7 +99,7 @@ class IndexedDataset(ABC):
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
     """Reads blocks of a split below a root directory. Picklable parts only; safe to call from any thread.
 
-    A shard whose digest is known is checked against it when it is first read, so that no corrupt byte is delivered:
+    A shard whose checksum is known is checked against it when it is first read, so that no corrupt byte is delivered:
     `CorruptShard` names it.
     """
     return _BlockReader(root, index, tuple(null_values))
@@ -108,13 +108,13 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
 class _BlockReader:
     def __init__(self, root: Path, index: SplitIndex, null_values: tuple[str, ...]) -> None:
         self._root, self._index, self._null_values = root, index, null_values
-        self._whole: dict[int, Stamp] = {}  # shards that have their digest, as they were when it was taken
+        self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
-        known = bool(index.digests) and bool(index.digests[shard])
+        known = bool(index.checksums) and bool(index.checksums[shard])
         if known:
             self._check(shard, path)
         return read_block(
@@ -137,7 +137,7 @@ class _BlockReader:
             with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
                 if self._whole.get(shard) == stamp:
                     return
-                if sha256_file(path) != self._index.digests[shard]:
+                if checksum_file(path) != self._index.checksums[shard]:
                     raise CorruptShard(
                         f"{path}: its bytes are not those that were published; restore it or prepare the run again"
                     )

@@ -83,7 +83,7 @@ class StreamOptions:
     on_bad_block: what a block does that cannot be read: "raise", or "quarantine" its rows, false in batch["valid"].
     quarantine_limit: the part of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
     stall_seconds: a wait for data that is logged as a warning; None: none is.
-    verify: when a shard of a prepared run is checked against its digest: at the "first_touch" in each process, or
+    verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in each process, or
         "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
     samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
         None: every row once; of a blend with weights, as many rows as its splits have together.

@@ -70,38 +70,35 @@ def read_share(
 def _gathered(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
     buffers = Buffers()
-    for pool in _announced(fetcher, pools):
+    ahead: deque[Pool] = deque()
+    _announce(fetcher, pools, ahead, most=1)
+    first = True
+    while ahead:
+        pool = ahead.popleft()
         blocks = pool.blocks
         decoded = dict(zip(blocks, fetcher.get(blocks), strict=True))
         pieces = [cut(decoded[block], start, stop) for block, start, stop in pool.pieces]
         columns = gather(pieces, pool.index, buffers)
         buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+        if first:  # the loop waits for it, so nothing else is begun before
+            yield pool.items, columns
+        _announce(fetcher, pools, ahead, most=_MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
         del decoded, pieces  # or they would live while the next pool is waited for
         fetcher.release(blocks)
-        yield pool.items, columns
+        if not first:
+            yield pool.items, columns
+        first = False
         del columns
 
 
-def _announced(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[Pool]:
-    """The pools, each after its blocks and those of at least the next pool were announced.
-
-    The next one is announced before this one is released, so that a block both need stays decoded.
-    """
-    ahead: deque[Pool] = deque()
-    ended = False
-    most = 2  # pools announced while the first batch is waited for: it and the next
-    while True:
-        while not ended and (len(ahead) < 2 or (fetcher.has_room and len(ahead) < most)):
-            pool = next(pools, None)
-            if pool is None:
-                ended = True
-            else:
-                ahead.append(pool)
-                fetcher.announce(pool.blocks)
-        if not ahead:
+def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool], *, most: int) -> None:
+    """Announce the next pool in any case, and up to `most` as long as the fetcher has room."""
+    while not ahead or (fetcher.has_room and len(ahead) < most):
+        pool = next(pools, None)
+        if pool is None:
             return
-        yield ahead.popleft()
-        most = _MOST_POOLS_AHEAD
+        ahead.append(pool)
+        fetcher.announce(pool.blocks)
 
 
 class _Batcher:

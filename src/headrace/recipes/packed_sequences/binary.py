@@ -110,7 +110,7 @@ class BinaryShardWriter:
             "format": "binary",
             "num_bins": self.bins,
             "bytes": self._file.written,
-            "sha256": self._file.hexdigest(),
+            "sha256": self._file.digest.sha256,
         }
 
     def __enter__(self) -> BinaryShardWriter:

@@ -123,7 +123,8 @@ class PackedParquet:
         self._flush()
         self._writer.close()
         self._file.close()
-        return Written(self.bins, self._file.written, self._file.hexdigest(), tuple(self._blocks))
+        digest = self._file.digest
+        return Written(self.bins, self._file.written, digest.sha256, tuple(self._blocks), digest.checksum)
 
     def abandon(self) -> None:
         """Close and remove the file."""

@@ -146,7 +146,7 @@ class SpoolWriter:
     def _end(self, name: str) -> Written:
         file = self._open[name][1]
         file.close()
-        return Written(self.sequences, file.written, file.hexdigest(), ())
+        return Written(self.sequences, file.written, file.digest.sha256, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
