@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
+    from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
@@ -63,6 +64,7 @@ _WHERE = {
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "PackedSequences": "headrace.recipes.packed_sequences.config",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
@@ -93,6 +95,7 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PackedSequences",
     "PipelineIterableDataset",
     "Prepared",
     "Processor",

@@ -33,7 +33,7 @@ def _check_anew() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_check_anew)
 
-ALIASES = {"oot": "test", "valid": "val"}
+ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
 
 
 class IndexedDataset(ABC):
@@ -70,7 +70,7 @@ class IndexedDataset(ABC):
         return tuple(self.split_rows)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" is "val"; None is the only split there is.
+        """The blocks of a split; "oot" is "test", "valid" and "val" are one; None is the only split there is.
 
         Raises `InputError` on other names, and on None where there are several.
         """
