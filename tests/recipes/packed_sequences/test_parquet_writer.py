@@ -140,6 +140,15 @@ def test_words_for_a_codec(tmp_path, word, codec):
     assert codec == write(tmp_path / "s.parquet", made_rows(), compression=word)["compression"]
 
 
+def test_a_higher_level_makes_the_same_bins_smaller(tmp_path):
+    rows = made_rows(300, longest=300)
+    rows = PackedRows(rows.ids % 300, rows.mask, rows.starts, rows.token_offsets, rows.start_offsets)
+    low, high = (write(tmp_path / f"{level}", rows, compression_level=level)["bytes"] for level in (1, 19))
+
+    assert high < low
+    assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "19"))
+
+
 def test_an_unknown_codec_is_refused(tmp_path):
     with pytest.raises(ValueError, match="compression is 'brotli9'; choose one of zstd, snappy"):
         ParquetShardWriter(tmp_path / "s.parquet", compression="brotli9")

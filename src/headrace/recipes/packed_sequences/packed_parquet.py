@@ -5,7 +5,9 @@
     seq_start_id   list<int32>   where each sequence starts; the first is 0
 
 Flat buffers become columns through their offsets: no list and no array of Python for a bin. Dictionaries are off:
-packed dictionary indices hide from the codec what repeats in tokens, and cost time. Pages carry checksums.
+packed dictionary indices hide from the codec what repeats in tokens, and cost time. Pages are large (8 MiB), so that
+the codec sees more of what repeats, and carry checksums. On chats zstd's level 3 saves a tenth of the bytes for about
+a fifth more time, level 6 a fifth for twice the time; reading takes the same.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ SCHEMA = pa.schema(
     ]
 )
 
+_PAGE_BYTES = 8 << 20
+_BATCH_VALUES = 1 << 16  # encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 
 
@@ -45,7 +49,8 @@ class PackedParquet:
     """Writes one file of packed bins to `path`, which must not exist; use as a context manager and call `finish`.
 
     The file has its final content when `finish` returns, and is neither synced nor renamed: that is the caller's. On an
-    error it is removed. Memory: O(row group). metadata: key-value texts for the footer.
+    error it is removed. Memory: O(row group). compression_level: of zstd (1 unless given) or gzip.
+    metadata: key-value texts for the footer.
     Raises `ValueError` for a row group size below 1 or an unknown codec.
     """
 
@@ -55,6 +60,7 @@ class PackedParquet:
         *,
         row_group_size: int = 1000,
         compression: str | None = "zstd",
+        compression_level: int | None = None,
         metadata: Mapping[str, str] | None = None,
         file: HashingFile | None = None,
     ) -> None:
@@ -71,6 +77,10 @@ class PackedParquet:
             self._file,
             SCHEMA.with_metadata(dict(metadata) if metadata else None),
             compression=self.compression,
+            compression_level=compression_level,
+            data_page_size=_PAGE_BYTES,
+            data_page_version="2.0",  # the codec is spared the list borders
+            write_batch_size=_BATCH_VALUES,
             use_dictionary=False,
             write_statistics=False,
             write_page_checksum=True,

@@ -28,6 +28,7 @@ class ParquetShardWriter:
     Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
     `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
+    compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
     Raises `ValueError` for a row group size below 1 or an unknown codec.
     """
@@ -41,6 +42,7 @@ class ParquetShardWriter:
         compression: str | None = "zstd",
         filesystem: pafs.FileSystem | None = None,
         *,
+        compression_level: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.output_path = os.fspath(output_path)
@@ -60,6 +62,7 @@ class ParquetShardWriter:
             Path(self.tmp_path),
             row_group_size=row_group_size,
             compression=compression,
+            compression_level=compression_level,
             metadata=metadata,
             file=file,
         )
