@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import headrace
 from chats import small_tokenizer
 from recipe_cases import all_sequences, token_rows, write_jsonl
+
+import headrace
 
 SPLIT = ["--train-ratio", "0.8", "--valid-ratio", "0.1", "--test-ratio", "0.1"]
 SRC = str(Path(headrace.__file__).parents[1])

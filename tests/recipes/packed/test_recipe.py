@@ -23,10 +23,14 @@ from recipe_cases import (
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.packed_sequences.read_shard import read_bins_of
-from headrace.run.events import Note
+from headrace.run.events import Note, StageBegan
 from tables import digests
 
 SPLITS = ("train", "valid", "test")
+PINNED = (
+    {"train": (50, "320:3faa903fd6031f45"), "valid": (7, "40:6987db553fef30ba"), "test": (6, "40:149bfcad25c12b7a")},
+    [[395, 121, 184, 175, 161, 336], [329, 71, 206, 251, 370], [327, 360, 132, 134, 375, 266]],
+)
 
 
 def rows_of(paths: list[Path]) -> list[dict[str, Any]]:
@@ -363,3 +367,49 @@ def test_rows_that_are_no_tokens_need_a_tokenizer(tmp_path: Path) -> None:
 def test_settings_that_cannot_work_say_what_to_do(asked: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         headrace.PackedSequences(**({"blend": "x.jsonl"} | asked))
+
+
+def test_padding_without_a_token_to_pad_with_is_refused(tmp_path: Path, source: list[Path]) -> None:
+    with pytest.raises(SettingsError, match="no tokenizer names an end token to pad with; give pad_id="):
+        packed(source, tmp_path / "out", pad_multiple=8, capacity="runtime")
+
+
+def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}] * 5)
+
+    with pytest.raises(InputError, match="no bin was made of 5 rows: bin_without_label 5"):
+        packed(path, tmp_path / "out", nothing_trained="keep")
+
+
+def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path]) -> None:
+    packed(source, tmp_path / "out", num_shards=3)
+
+    loader = headrace.open(tmp_path / "out").stream(
+        "train", batch_size=4, shuffle=True, seed=0, batch_format="arrow", columns=["input_ids"], remainder="exact"
+    )
+    found = Counter(tuple(ids) for batch in loader for ids in batch["input_ids"].to_pylist())
+    bins = bins_of(tmp_path / "out" / "splits" / "train")
+    assert Counter(tuple(token for ids, _ in each for token in ids) for each in bins) == found
+
+
+def test_splits_bins_and_fingerprints_are_pinned(tmp_path: Path) -> None:
+    """They may change only with the format version: whoever prepares the same data again must get the same bins."""
+    path = write_jsonl(tmp_path / "in.jsonl", [{"input_ids": list(range(n, n + 2 + n % 37))} for n in range(400)])
+
+    run = packed(path, tmp_path / "out", pack_size=128)
+
+    groups = {group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]}
+    bins = [[ids[0] for ids, _ in each] for each in bins_of(tmp_path / "out" / "splits" / "train")]
+    assert PINNED == (groups, bins[:3])
+
+
+def test_a_file_that_changes_while_it_is_read_ends_the_run(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", token_rows(50))
+
+    def grow(event: Any) -> None:
+        if isinstance(event, StageBegan) and event.stage == "tokenise":
+            with path.open("a") as file:
+                file.write(json.dumps({"input_ids": [1, 2, 3]}) + "\n")
+
+    with pytest.raises(InputError, match=r"in\.jsonl: changed while it was read; run again"):
+        packed(path, tmp_path / "out", on_event=grow)

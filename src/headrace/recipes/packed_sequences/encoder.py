@@ -53,6 +53,7 @@ class Encoder:
         self.fingerprint = encoder_fingerprint(settings)
         self._first: ChatEncoder | None = None
         self._loading = threading.Lock()
+        self._of_thread = threading.local()
         for _, sources in settings.blend.groups() if settings.tokenizer is not None else []:
             for source in sources:
                 chat_settings(settings, source)  # wrong words are told before any work
@@ -61,7 +62,11 @@ class Encoder:
         """An encoder of this dataset for the calling thread."""
         if self.settings.tokenizer is None:
             return _given_tokens(self.settings, source)
-        return self._chat.sharing(chat_settings(self.settings, source)).encode
+        own, name = self._of_thread.__dict__, str(id(source))
+        if name not in own:  # compiling the template takes longer than a small task
+            own[name] = self._chat.sharing(chat_settings(self.settings, source)).encode
+        found: Encode = own[name]
+        return found
 
     @property
     def vocabulary(self) -> int | None:
@@ -74,6 +79,17 @@ class Encoder:
         if self.settings.pad_id is not None or self.settings.tokenizer is None:
             return self.settings.pad_id
         return self._chat.eos_id
+
+    def must_pad(self) -> int | None:
+        """The padding token where sequences are padded, else None. Raises `SettingsError` where none is known."""
+        if self.settings.pad_multiple == 1:
+            return None
+        if self.pad_id is None:
+            raise SettingsError(
+                f"pad_multiple is {self.settings.pad_multiple}, and no tokenizer names an end token to pad with; "
+                f"give pad_id="
+            )
+        return self.pad_id
 
     @property
     def _chat(self) -> ChatEncoder:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -60,13 +60,16 @@ def links_of(shards: Sequence[Written]) -> dict[str, str]:
 
 
 def write_links(run: Path, directories: Sequence[str], links: Mapping[str, str]) -> None:
-    """Make the split directories anew with these links and nothing else. Before the manifest nobody looks at them."""
+    """Make the split directories hold these links and nothing else. Before the manifest nobody looks at them."""
     with local.storing(run):
         for directory in directories:
-            shutil.rmtree(run / directory, ignore_errors=True)
             local.make_directory(run / directory)
+            for path in sorted((run / directory).iterdir()):
+                if not path.is_symlink() or os.readlink(path) != links.get(path.relative_to(run).as_posix()):
+                    path.unlink()
         for link, target in links.items():
-            os.symlink(target, run / link)
+            with suppress(FileExistsError):  # an earlier attempt came so far
+                os.symlink(target, run / link)
     for directory in directories:
         local.sync_directory(run / directory)
 
