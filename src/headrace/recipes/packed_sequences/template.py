@@ -1,0 +1,285 @@
+"""Chat templates: Jinja as tokenizers ship it, in a sandbox, with marks in place of guesses.
+
+The environment is the one templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson` that
+keeps characters, `{% generation %}` blocks, and no clock: `strftime_now` gives the date that was set, or refuses.
+
+Two things are told by every rendering beside its text. `{% generation %}` blocks stand between marks, Unicode
+noncharacters that no text may hold. And `tojson` notes what it writes (`Trace`), because JSON is the one part of a
+rendering that is not a message's own text. A template from elsewhere can neither reach Python objects (the sandbox),
+nor write without end, nor loop for ever: every call it makes looks at the clock and at what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from types import BuiltinMethodType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from headrace.digest import sha256_hex
+from headrace.errors import SettingsError
+from headrace.recipes.packed_sequences.marks import GENERATED_BEGIN, GENERATED_END, json_mark
+from headrace.recipes.packed_sequences.rejects import RowRejected, shown
+
+MOST_CHARACTERS = 64 << 20
+MOST_SECONDS = 30.0
+_MOST_SOURCE = 1 << 20
+_TRACE = "__headrace_trace"
+_PROMPT = "add_generation_prompt"
+_PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "previtem", "nextitem"))
+_DICT_NAMES = frozenset(dir(dict))
+_KNOWN_TYPES = frozenset((str, list, tuple, LoopContext))  # the sandbox judges their attributes by type and name alone
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a rendering did. texts: what `tojson` wrote, in order; marked: whether it puts marks around it.
+
+    owners: by `id` of a part of a message, whose it is; owned: per text its owner, None where it has none.
+    """
+
+    marked: bool = False
+    texts: list[str] = field(default_factory=list)
+    owners: Mapping[int, int] = field(default_factory=dict)
+    owned: list[int | None] = field(default_factory=list)
+    end_at: float = 0.0
+
+
+class Template:
+    """A compiled chat template. Raises `SettingsError` if the source is no template."""
+
+    def __init__(self, source: str, *, special: Mapping[str, str], values: Mapping[str, Any], day: date | None) -> None:
+        if len(source) > _MOST_SOURCE:
+            raise SettingsError(f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}")
+        self.source = source
+        self._environment = _Environment(day)
+        self._globals = {**self._environment.globals, "documents": None, **special, **values}
+        try:
+            self._compiled = self._environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            where = "" if line is None else f", line {line}"
+            raise SettingsError(f"the chat template{where}: {error}; give another with chat_template=") from error
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        values: Mapping[str, Any],
+        *,
+        trace: Trace,
+        generation_prompt: bool = False,
+    ) -> str:
+        """The text of a conversation. Raises `RowRejected` (template_error, template_limit)."""
+        trace.end_at = time.monotonic() + MOST_SECONDS
+        variables = {
+            **self._globals,
+            "messages": messages,
+            "tools": tools,
+            **values,
+            "add_generation_prompt": generation_prompt,
+            _TRACE: trace,
+        }
+        try:
+            context = Context(self._environment, variables, None, self._compiled.blocks)
+            return _joined(self._compiled.root_render_func(context))
+        except (RowRejected, SettingsError):
+            raise
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RowRejected("template_error", f"{type(error).__name__}: {shown(str(error), 200)}") from None
+        except (RecursionError, MemoryError) as error:
+            raise RowRejected("template_limit", f"{type(error).__name__} in the template") from None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the source."""
+        return sha256_hex(self.source.encode())
+
+    @cached_property
+    def has_generation_blocks(self) -> bool:
+        """Whether the template itself says what is generated."""
+        return any(each.name == "_between_marks" for each in self._tree.find_all(nodes.ExtensionAttribute))
+
+    @cached_property
+    def writes_tools(self) -> bool:
+        """Whether the template looks at the tools of a conversation at all."""
+        return any(name.name == "tools" for name in self._tree.find_all(nodes.Name))
+
+    @cached_property
+    def fixed_prompt(self) -> bool:
+        """Whether what is written for `add_generation_prompt` depends on roles and places alone, on no content.
+
+        True only where that can be read off the source: wherever the word is asked for, it is in a condition; under it
+        and in the conditions around it nothing of a message is looked at but its role and place, and no variable that
+        the template sets.
+        """
+        names = list(self._tree.find_all(nodes.Name))
+        stored = {name.name for name in names if name.ctx != "load"} - {_PROMPT, "message", "messages", "loop"}
+        asked = sum(name.name == _PROMPT and name.ctx == "load" for name in names)
+        found = list(_prompt_branches(self._tree, []))
+        in_tests = sum(sum(name.name == _PROMPT for name in _all(branch.test, nodes.Name)) for branch, _ in found)
+        return asked == in_tests and all(
+            _looks_at_roles_only(node, stored) for branch, around in found for node in (branch, *around)
+        )
+
+    @cached_property
+    def _tree(self) -> nodes.Template:
+        return self._environment.parse(self.source)
+
+
+def _all(node: nodes.Node, kinds: Any) -> Iterator[Any]:
+    """Nodes of these kinds: the node itself and those below it."""
+    if isinstance(node, kinds):
+        yield node
+    yield from node.find_all(kinds)
+
+
+def _prompt_branches(node: nodes.Node, around: list[nodes.Node]) -> Iterator[tuple[Any, list[nodes.Node]]]:
+    """Every condition that asks for the generation prompt, with the conditions around it."""
+    if isinstance(node, nodes.If | nodes.CondExpr):
+        if any(name.name == _PROMPT for name in _all(node.test, nodes.Name)):
+            yield node, around
+        around = [*around, node.test]
+    for child in node.iter_child_nodes():
+        yield from _prompt_branches(child, around)
+
+
+def _looks_at_roles_only(node: nodes.Node, stored: set[str]) -> bool:
+    if any(name.name in stored for name in _all(node, nodes.Name)) or next(_all(node, nodes.Call), None) is not None:
+        return False
+    if any(each.attr not in _PLACES for each in _all(node, nodes.Getattr)):
+        return False
+    keys = [each.arg for each in _all(node, nodes.Getitem)]
+    whole = {id(each.node) for each in _all(node, (nodes.Getattr, nodes.Getitem))}
+    bare = [name for name in _all(node, nodes.Name) if name.name in ("message", "messages") and id(name) not in whole]
+    constant = [key.value for key in keys if isinstance(key, nodes.Const)]
+    return (
+        not bare
+        and all(isinstance(key, nodes.Const | nodes.Neg | nodes.Sub) for key in keys)
+        and all(not isinstance(value, str) or value in _PLACES for value in constant)
+    )
+
+
+def _joined(pieces: Any) -> str:
+    found, size = [], 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece)
+        if size > MOST_CHARACTERS:
+            raise RowRejected("template_limit", f"the template wrote more than {MOST_CHARACTERS:,} characters")
+    return "".join(found)
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}`: what is inside stands between marks."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_between_marks"), [], [], body).set_lineno(line)
+
+    def _between_marks(self, caller: Any) -> str:
+        return f"{GENERATED_BEGIN}{caller()}{GENERATED_END}"
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox: immutable, no large numbers or texts out of small ones, every call within the limits."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def __init__(self, day: date | None) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
+        self.filters["tojson"] = _tojson
+        self.globals["raise_exception"] = _refuse
+        self.globals["strftime_now"] = lambda form: _date_text(day, form)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if type(obj) is BuiltinMethodType and type(obj.__self__) is str:
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return obj(*args, **kwargs)  # a text's own method: `getattr` let it through, and it loops over nothing
+        trace = context.resolve_or_missing(_TRACE)
+        if isinstance(trace, Trace) and time.monotonic() > trace.end_at:
+            raise RowRejected("template_limit", f"the template ran for more than {MOST_SECONDS:g} s")
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(each) if isinstance(each, str | bytes | list | tuple) else abs(each) for each in (left, right)]
+        if operator == "**" and max(sizes) > 64:
+            raise RowRejected("template_limit", f"{shown(left)} ** {shown(right)} in the template")
+        if (
+            operator == "*"
+            and sizes[0] * sizes[1] > MOST_CHARACTERS
+            and not all(isinstance(each, int | float) for each in (left, right))
+        ):
+            raise RowRejected("template_limit", "a text or list times a large number in the template")
+        if operator == "%" and isinstance(left, str) and len(left) > 1 << 16:
+            raise RowRejected("template_limit", "a long format in the template")
+        return super().call_binop(context, operator, left, right)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_NAMES:  # what the sandbox finds too, without exceptions on the way
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                return self.undefined(obj=obj, name=attribute)
+        if kind not in _KNOWN_TYPES:
+            return super().getattr(obj, attribute)
+        if (kind, attribute) in self._safe:
+            return getattr(obj, attribute)
+        found = super().getattr(obj, attribute)
+        own = getattr(found, "__self__", None) is obj or kind is LoopContext  # `format` is wrapped, and stays so
+        if own and hasattr(kind, attribute) and self.is_safe_attribute(obj, attribute, found):
+            self._safe.add((kind, attribute))
+        return found
+
+
+@jinja2.pass_context
+def _tojson(
+    context: Context,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as model tokenizers write it: characters kept, nothing escaped for HTML."""
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    trace = context.resolve_or_missing(_TRACE)
+    if not isinstance(trace, Trace):
+        return text
+    trace.texts.append(text)
+    if not trace.marked:
+        return text
+    trace.owned.append(trace.owners.get(id(value)))
+    return json_mark(len(trace.texts) - 1, text)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _date_text(day: date | None, form: str) -> str:
+    if day is None:
+        raise SettingsError(
+            "the chat template asks for today's date, which would change the data from day to day; give date="
+        )
+    return day.strftime(form)
