@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.dataset.index import read_index
 from headrace.dataset.manifest import INDEX, MANIFEST
-from headrace.digest import sha256_file, sha256_hex
+from headrace.digest import checksum_file, sha256_file, sha256_hex
 
 
 def prepared(tmp_path: Path, **settings: object) -> headrace.Prepared:
@@ -34,9 +34,12 @@ def rewrite(run: Path, shard: Path, text: str) -> None:
     shard.write_text(text)
     table = pl.read_parquet(run / INDEX)
     name = shard.relative_to(run).as_posix()
-    digest = sha256_file(shard)
+    new = {"digest": sha256_file(shard), "checksum": checksum_file(shard)}
     metadata = read_index(run / INDEX)
-    table = table.with_columns(digest=pl.when(pl.col("shard") == name).then(pl.lit(digest)).otherwise("digest"))
+    table = table.with_columns(
+        pl.when(pl.col("shard") == name).then(pl.lit(value)).otherwise(column).alias(column)
+        for column, value in new.items()
+    )
     from headrace.dataset.index import IndexRow, index_bytes
 
     data = index_bytes([IndexRow(**row) for row in table.to_dicts()], metadata.schema, metadata.null_values)

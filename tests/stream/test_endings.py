@@ -18,6 +18,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,10 +26,11 @@ from stream_cases import Numbers, index_of, ranks
 
 import headrace
 from headrace.dataset.indexed import block_reader
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StreamError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
+from headrace.stream.torch import StreamingDataset
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])
@@ -208,8 +210,8 @@ def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
     table = pa.table({"n": [1, 2, 3]})
     os.mkfifo(tmp_path / "part-00000.parquet")
     pq.write_table(table, tmp_path / "part-00001.parquet")
-    digest = sha256_file(tmp_path / "part-00001.parquet")
-    index = dataclasses.replace(index_of([3, 3], schema=table.schema), digests=(digest, digest))
+    digest = checksum_file(tmp_path / "part-00001.parquet")
+    index = dataclasses.replace(index_of([3, 3], schema=table.schema), checksums=(digest, digest))
     read = block_reader(tmp_path, index, ())
     refused = []
 
@@ -244,6 +246,25 @@ def test_ctrl_c_ends_a_loop_and_all_it_started(workers, whom):
         assert len(pids) == workers[0]
         assert gone([child.process.pid, *pids])
         assert shared_names([child.process.pid, *pids]) == []
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ctrl_c_is_the_loops_to_hear_not_the_workers(method):
+    """From their first instant: the signals are sent before a spawned worker has imported anything."""
+    dataset = StreamingDataset(
+        index_of((300,) * 4),
+        Numbers((300,) * 4),
+        StreamOptions(batch_size=100, batch_format="numpy"),
+        num_workers=2,
+        topology=ranks(1)[0],
+    )
+    batches = iter(dataset.data_loader(method=method))
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGINT)
+
+    assert sorted(np.concatenate([batch["row"] for batch in batches])) == list(range(1200))
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.parametrize("workers", [(0, "-"), (1, "fork")])

@@ -9,7 +9,15 @@ import sys
 
 import typer
 
-from headrace.cli import commands, rewrite_command, split_command, stream_command, stream_commands
+from headrace.cli import (
+    commands,
+    convert_command,
+    pack_command,
+    rewrite_command,
+    split_command,
+    stream_command,
+    stream_commands,
+)
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -21,7 +29,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("split", help=split_command.HELP)(split_command.split)
+app.command("pack", help=pack_command.HELP)(pack_command.pack)
 app.command("rewrite")(rewrite_command.rewrite)
+app.command("convert")(convert_command.convert)
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)

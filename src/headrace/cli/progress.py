@@ -26,6 +26,10 @@ _TITLES = {
     "join": "join files",
     "nulls": "find nulls",
     "rewrite": "rewrite shards",
+    "sample": "choose a sample",
+    "tokenise": "render and tokenise",
+    "pack": "pack into bins",
+    "materialise": "write bins",
 }
 
 

@@ -24,6 +24,11 @@ _REASONS = {
 
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
     """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
+    if manifest.recipe == "packed_sequences":
+        from headrace.cli.packed_tables import print_packed
+
+        print_packed(console, manifest, detail)
+        return
     read = int(manifest.source["rows"])
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")

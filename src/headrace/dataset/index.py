@@ -37,7 +37,7 @@ class SplitIndex:
     rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
     schema: the logical columns a reader delivers, the same for all shards.
     condition: digest of the filter that left these rows; "" for all rows.
-    digests: SHA-256 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
+    checksums: XXH3-128 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
     """
 
     split: str
@@ -49,7 +49,7 @@ class SplitIndex:
     rows: I64
     offset: I64
     length: I64
-    digests: tuple[str, ...] = ()
+    checksums: tuple[str, ...] = ()
     condition: str = ""
 
     @cached_property
@@ -73,6 +73,7 @@ class SplitIndex:
 class IndexRow:
     """One block, as a row of index.parquet. shard: path relative to the run directory, or to the plain files' root.
 
+    digest, checksum: SHA-256 and XXH3-128 of the whole shard file.
     key_min, key_max: the smallest and largest row key of the block (TemporalSplit: the date, microseconds).
     """
 
@@ -85,6 +86,7 @@ class IndexRow:
     offset: int
     length: int
     digest: str
+    checksum: str
     source_shard: str
     key_min: int | None
     key_max: int | None
@@ -101,6 +103,7 @@ INDEX_SCHEMA = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
         pa.field("digest", pa.string(), nullable=False),
+        pa.field("checksum", pa.string(), nullable=False),
         pa.field("source_shard", pa.string(), nullable=False),
         pa.field("key_min", pa.int64()),
         pa.field("key_max", pa.int64()),
@@ -159,7 +162,7 @@ class Index:
             rows=array("rows"),
             offset=array("offset"),
             length=array("length"),
-            digests=of_shards("digest"),
+            checksums=of_shards("checksum"),
         )
 
 

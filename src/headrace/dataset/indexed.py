@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.dataset.index import Index, SplitIndex
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
@@ -33,7 +33,7 @@ def _check_anew() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_check_anew)
 
-ALIASES = {"oot": "test", "valid": "val"}
+ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
 
 
 class IndexedDataset(ABC):
@@ -69,16 +69,20 @@ class IndexedDataset(ABC):
         """The names of the splits."""
         return tuple(self.split_rows)
 
+    def split_named(self, asked: str) -> str | None:
+        """The split's own name, by that or an alias; None if there is no such split."""
+        return next((name for name in (asked, ALIASES.get(asked)) if name in self.splits), None)
+
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" is "val"; None is the only split there is.
+        """The blocks of a split; "oot" is "test", "valid" and "val" are one; None is the only split there is.
 
         Raises `InputError` on other names, and on None where there are several.
         """
         if split is None and len(self.splits) != 1:
             raise InputError(f"{self.root}: has {len(self.splits)} splits, {', '.join(self.splits)}; name one of them")
         asked = self.splits[0] if split is None else split
-        name = asked if asked in self.splits else ALIASES.get(asked, asked)
-        if name not in self.splits:
+        name = self.split_named(asked)
+        if name is None:
             raise InputError(f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}")
         if name not in self._split_indexes:
             self._split_indexes[name] = self.index.split(name)
@@ -87,11 +91,11 @@ class IndexedDataset(ABC):
     def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block.
 
-        verify: "first_touch", each shard is checked against its digest when this process first reads it; or "never".
+        verify: "first_touch", each shard is checked against its checksum when this process first reads it; or "never".
         """
         index = self.split_index(split)
         if (index.split, verify) not in self._readers:
-            checked = index if verify == "first_touch" else replace(index, digests=())
+            checked = index if verify == "first_touch" else replace(index, checksums=())
             self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
         return self._readers[index.split, verify]
 
@@ -99,7 +103,7 @@ class IndexedDataset(ABC):
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
     """Reads blocks of a split below a root directory. Picklable parts only; safe to call from any thread.
 
-    A shard whose digest is known is checked against it when it is first read, so that no corrupt byte is delivered:
+    A shard whose checksum is known is checked against it when it is first read, so that no corrupt byte is delivered:
     `CorruptShard` names it.
     """
     return _BlockReader(root, index, tuple(null_values))
@@ -108,13 +112,13 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
 class _BlockReader:
     def __init__(self, root: Path, index: SplitIndex, null_values: tuple[str, ...]) -> None:
         self._root, self._index, self._null_values = root, index, null_values
-        self._whole: dict[int, Stamp] = {}  # shards that have their digest, as they were when it was taken
+        self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         index = self._index
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
-        known = bool(index.digests) and bool(index.digests[shard])
+        known = bool(index.checksums) and bool(index.checksums[shard])
         if known:
             self._check(shard, path)
         return read_block(
@@ -137,7 +141,7 @@ class _BlockReader:
             with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
                 if self._whole.get(shard) == stamp:
                     return
-                if sha256_file(path) != self._index.digests[shard]:
+                if checksum_file(path) != self._index.checksums[shard]:
                     raise CorruptShard(
                         f"{path}: its bytes are not those that were published; restore it or prepare the run again"
                     )

@@ -11,7 +11,7 @@ from headrace.errors import CorruptShard, InputError
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _MAX_BYTES = 64 << 20
 
 

@@ -136,6 +136,7 @@ def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64
         "offset": pa.array(offset),
         "length": pa.array(length),
         "digest": pa.repeat(pa.scalar(""), len(rows)),
+        "checksum": pa.repeat(pa.scalar(""), len(rows)),
         "source_shard": shard,
         "key_min": pa.nulls(len(rows), pa.int64()),
         "key_max": pa.nulls(len(rows), pa.int64()),

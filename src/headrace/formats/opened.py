@@ -28,7 +28,7 @@ Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
 
 _MOST_IDLE = 64
-_MOST_FOOTER_BYTES = 64 << 20
+_MOST_FOOTER_BYTES = 16 << 20
 _FOOTER_GROWTH = 4  # a parsed footer takes a few times its bytes
 
 
@@ -138,13 +138,16 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
 
 
 def open_file(path: Path, kind: Kind, pages: Pages = "check", footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """A Parquet file that may be compressed as a whole. Raises `InputError` if it is none."""
+    """A Parquet file that may be compressed as a whole. Raises `InputError` if it is none.
+
+    Nothing is buffered ahead: a reader would keep the bytes of its last row group for as long as it is kept.
+    """
     verify = pages == "check"
     try:
         if kind.compression == "none":
-            return pq.ParquetFile(str(path), metadata=footer, page_checksum_verification=verify)
+            return pq.ParquetFile(str(path), metadata=footer, page_checksum_verification=verify, pre_buffer=False)
         with open_bytes(path, kind.compression) as stream:
-            return pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=verify)
+            return pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=verify, pre_buffer=False)
     except (OSError, pa.ArrowInvalid) as error:
         if isinstance(error, FileNotFoundError):
             raise

@@ -6,7 +6,6 @@ sees), so blocks are of one size whatever pieces the rows arrive in. The digest 
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.digest import FileDigest
 from headrace.formats import delimited, jsonl, records
 from headrace.formats.compress import compress_block
 from headrace.formats.detect import Compression, Kind
@@ -46,23 +46,24 @@ class Block:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished shard file, still under its temporary name."""
+    """A finished file, still under its temporary name. checksum: XXH3-128, of files that are streamed."""
 
     rows: int
     bytes: int
     digest: str
     blocks: tuple[Block, ...]
+    checksum: str = ""
 
 
-class _HashingFile(io.RawIOBase):
-    """A file opened for writing whose bytes are digested as they pass."""
+class HashingFile(io.RawIOBase):
+    """A file opened for writing whose bytes are digested as they pass. file: an open one to write to instead."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: Any = None) -> None:
         self._directory = path.parent
         with storing(self._directory):
-            self._file = path.open("xb", buffering=0)
+            self._file = path.open("xb", buffering=0) if file is None else file
         self._abandoned = False
-        self._digest = hashlib.sha256()
+        self._digest = FileDigest()
         self.written = 0
 
     def writable(self) -> bool:
@@ -91,8 +92,10 @@ class _HashingFile(io.RawIOBase):
         """Take what is still written and keep none of it: a Parquet writer cannot be stopped without its footer."""
         self._abandoned = True
 
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
+    @property
+    def digest(self) -> FileDigest:
+        """Of all that was written."""
+        return self._digest
 
 
 class _Sink(Protocol):
@@ -105,7 +108,7 @@ class _TextSink:
     """Text blocks: records as they stand, or tables rendered; each block compressed on its own."""
 
     def __init__(
-        self, file: _HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
+        self, file: HashingFile, header: bytes, render: Callable[[pa.Table], bytes], compression: Compression
     ) -> None:
         self._file, self._render, self._compression = file, render, compression
         if header:
@@ -138,7 +141,7 @@ class ShardWriter:
         block_rows: int | None = None,
     ) -> None:
         self.path = path
-        self._file = _HashingFile(path)
+        self._file = HashingFile(path)
         self._sink = self._open_sink(kind, schema, dialect, parquet_compression, encoding)
         self._pieces: list[tuple[Piece, Keys | None]] = []
         self._pending = 0
@@ -200,7 +203,8 @@ class ShardWriter:
             self._flush()
         self._sink.close()
         self._file.close()
-        return Written(self._rows, self._file.written, self._file.hexdigest(), tuple(self._blocks))
+        digest = self._file.digest
+        return Written(self._rows, self._file.written, digest.sha256, tuple(self._blocks), digest.checksum)
 
     def __enter__(self) -> ShardWriter:
         return self

@@ -46,7 +46,7 @@ class TaskFiles:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
             local.publish(temporary, target, sync="file" if self.durable else "none", announce=announce)
-            published.append(FileRecord(name, written.bytes, written.digest))
+            published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
         return tuple(published)
 
     def discard(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.errors import InputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
 
 Fingerprint = Literal["stat", "content"]

@@ -18,6 +18,7 @@ class FileRecord:
     path: str
     bytes: int
     digest: str
+    checksum: str
 
 
 @dataclass(frozen=True)

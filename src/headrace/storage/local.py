@@ -103,6 +103,14 @@ def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> None:
             temporary.unlink()
 
 
+def replace(temporary: Path, target: Path) -> None:
+    """Give a finished temporary file its name, durably; a file of that name is replaced in one step."""
+    with storing(target):
+        _sync(temporary)
+        os.replace(temporary, target)
+        sync_directory(target.parent)
+
+
 def alias(existing: Path, target: Path) -> None:
     """Give a published file a second name: a hard link, or a copy where links are not possible.
 

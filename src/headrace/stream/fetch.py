@@ -1,9 +1,10 @@
 """Decoded blocks, made by a few threads ahead of the reader.
 
 The reader announces the blocks of coming pools in order; threads decode them, each once while anyone wants it, as
-long as what is decoded or being decoded stays below a bound. A block that the reader asks for now is decoded in any
-case, so a bound that is too small costs speed, never progress. What is delivered does not depend on which thread was
-faster.
+long as what is decoded ahead, or being decoded, stays below a bound. The blocks of the pool that the reader has do not
+count: where they alone are more than the bound, nothing would be decoded while they are used. A block that the reader
+asks for now is decoded in any case, so a bound that is too small costs speed, never progress. What is delivered does
+not depend on which thread was faster.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Fetcher:
         self._waiting: deque[int] = deque()  # announced, not begun
         self._begun: dict[int, Future[Columns]] = {}
         self._sizes: dict[int, int] = {}  # of what is decoded
+        self._in_use: frozenset[int] = frozenset()  # by the pool that the reader has
         self._threads = start_threads(threads, name="headrace-read")
 
     def __enter__(self) -> Self:
@@ -72,10 +74,12 @@ class Fetcher:
             if block not in self._begun:
                 self._waiting.remove(block)
                 self._begin(block)
+        self._in_use = frozenset(blocks)
+        self._begin_ahead()
         return [self._begun[block].result() for block in blocks]
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One pool is done with these blocks; a block that no pool wants is let go."""
+        """The reader's pool is done with these blocks; a block that no pool wants is let go."""
         for block in blocks:
             self._wanted[block] -= 1
             if not self._wanted[block]:
@@ -84,12 +88,14 @@ class Fetcher:
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
-        held = sum(self._size(block) for block in self._begun)
-        while self._waiting and len(self._begun) < self._ahead_blocks:
+        ahead = [block for block in self._begun if block not in self._in_use]
+        held, count = sum(map(self._size, ahead)), len(ahead)
+        while self._waiting and count < self._ahead_blocks:
             held += self._estimate(self._waiting[0])
             if held > self._ahead_bytes:
                 return
             self._begin(self._waiting.popleft())
+            count += 1
 
     def _begin(self, block: int) -> None:
         self._begun[block] = self._threads.submit(self._decode, block)

@@ -48,25 +48,31 @@ def least_pool_rows(row_bytes: int) -> int:
 def plan_pools(
     order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
-    """The consumer's pools in order, all its items once; made one at a time. least_rows: of a pool, if there are."""
+    """The consumer's pools in order, all its items once; made one at a time.
+
+    least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
+    """
     if not share.items:
         return
     round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
     rounds = -(-least_rows * share.stride // round_rows)
     pool_rows = max(1, rounds) * round_rows
     border = share.origin + (remaining.first - share.origin) // pool_rows * pool_rows
+    begun = share.origin + (remaining.first - share.origin) // round_rows * round_rows
+    limit = min(begun + max(1, rounds // 4) * round_rows, border + pool_rows)
     item = 0
     while item < share.rows:
-        border += pool_rows
-        stop = share.items_below(remaining.count_below(border))
-        if stop == item:  # a hole in the order: nothing of ours before the next place that is left
+        stop = share.items_below(remaining.count_below(limit))
+        if stop > item:
+            filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
+            yield _pool(order, remaining.positions(share.places(item, stop)), filling)
+            item = stop
+            border = limit if limit == border + pool_rows else border
+        else:  # a hole in the order: nothing of ours before the next place that is left
             place = share.place_of(item)
             position = int(remaining.positions(np.array([place]))[0])
             border = share.origin + (position - share.origin) // pool_rows * pool_rows
-            continue
-        filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
-        yield _pool(order, remaining.positions(share.places(item, stop)), filling)
-        item = stop
+        limit = border + pool_rows
     if not share.rows:
         yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
 

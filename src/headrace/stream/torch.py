@@ -19,7 +19,8 @@ Inside torchdata's StatefulDataLoader each worker saves and loads its own progre
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
+from multiprocessing import get_start_method
 from typing import Any, get_args
 
 from headrace.dataset.index import SplitIndex
@@ -45,6 +46,7 @@ from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
+from headrace.stream.sheltered import sheltered_start
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state
 from headrace.stream.topology import Topology, capture, confirm
@@ -90,6 +92,8 @@ class StreamingDataset(IterableDataset[Batch]):
                 'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
+        if options.pack is not None:
+            raise SettingsError("pack= packs in the process of its rank, with threads: use stream(..., pack=)")
         check_memory(options, num_workers)
         self.index = index
         self.options = options
@@ -362,6 +366,8 @@ class WatchedLoader(DataLoader[Batch]):
     """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks."""
 
     def __iter__(self) -> Any:  # torch names its private iterator here
-        batches = super().__iter__()
+        method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
+        with sheltered_start(method) if self.num_workers else nullcontext():
+            batches = super().__iter__()
         watched = getattr(self.dataset, "watched", None)
         return batches if watched is None else watched(batches)

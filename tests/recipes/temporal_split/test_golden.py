@@ -14,7 +14,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "6decea9a-025e-5097-b3c3-186d2db92e7f"
+RUN_ID = "266bf9c7-fedc-584d-9a0c-1ad801357422"
 
 
 def split(tmp_path: Path) -> headrace.Prepared:

@@ -132,7 +132,8 @@ class ChatEncoder:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
         self.tokenizer = _load(self.files, settings.threads)
-        self._vocabulary = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        known = self.tokenizer.get_vocab(with_added_tokens=True)
+        self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
             raise SettingsError(
                 f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "
@@ -186,11 +187,15 @@ class ChatEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's files, the template and every setting that can change a token."""
-        own = self.settings.chat_template
-        return sha256_hex(
-            canonical_json([self.files.digest, None if own is None else _given(own), self.settings.identity()])
-        )
+        """See `fingerprint_of`."""
+        return fingerprint_of(self.settings, self.files)
+
+    def sharing(self, settings: ChatSettings) -> ChatEncoder:
+        """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
+        other = object.__new__(ChatEncoder)
+        other.settings, other.files = settings, self.files
+        other.tokenizer, other._vocabulary = self.tokenizer, self._vocabulary
+        return other
 
     def _id(self, name: str) -> int | None:
         token = self.files.special.get(name)
@@ -226,9 +231,7 @@ class ChatEncoder:
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
-                for name, words in filters:
-                    if not words & _words(row.get(name)):
-                        raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
+                filtered(row, filters)
                 sample = sample_of(row, settings.layout, settings.columns)
                 if isinstance(sample, Conversation):
                     for each in self.renderer.render(sample):
@@ -350,6 +353,19 @@ def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
         rows=np.fromiter((item.row for item in items), np.int64, len(items)),
         rejected=rejected,
     )
+
+
+def fingerprint_of(settings: ChatSettings, files: TokenizerFiles | None = None) -> str:
+    """SHA-256 of the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
+    own, files = settings.chat_template, files or read_tokenizer(settings.tokenizer)
+    return sha256_hex(canonical_json([files.digest, None if own is None else _given(own), settings.identity()]))
+
+
+def filtered(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raises `RowRejected` for a row that a filter leaves out."""
+    for name, words in filters:
+        if not words & _words(row.get(name)):
+            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
 
 
 def _words(value: object) -> frozenset[str]:

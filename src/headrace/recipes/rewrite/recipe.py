@@ -157,6 +157,7 @@ def _index(pieces: Sequence[Piece], made: Sequence[Receipt]) -> list[IndexRow]:
             format="parquet",
             block=block,
             digest=receipt.files[0].digest,
+            checksum=receipt.files[0].checksum,
             source_shard=piece.source_shard,
             **facts,
         )

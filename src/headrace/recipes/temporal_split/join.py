@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
+from headrace.digest import FileDigest
 from headrace.formats import delimited
 from headrace.formats.compress import compress_block
 from headrace.formats.detect import Kind
@@ -41,7 +41,7 @@ def _join_text(
     files: TaskFiles, plan: SplitPlan, first: Shard, split: str, parts: Sequence[Receipt], target: str
 ) -> dict[str, Any]:
     temporary = files.temporary(target)
-    digest, size, rows = hashlib.sha256(), 0, 0
+    digest, size, rows = FileDigest(), 0, 0
     blocks: list[dict[str, Any]] = []
     with storing(temporary.parent), temporary.open("xb") as sink:
 
@@ -63,7 +63,7 @@ def _join_text(
                 for block in found:
                     blocks.append({**block, "offset": block["offset"] + shift, "first_row": rows})
                     rows += block["rows"]
-    files.finished(temporary, target, Written(rows, size, digest.hexdigest(), ()))
+    files.finished(temporary, target, Written(rows, size, digest.sha256, (), digest.checksum))
     return {"rows_read": rows, "blocks": blocks}
 
 

@@ -288,6 +288,7 @@ def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list
                         format=kind.extension[1:],
                         block=block,
                         digest=record.digest,
+                        checksum=record.checksum,
                         source_shard=shard.name,
                         **facts,
                     )
@@ -319,6 +320,7 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
                     format=plan.kind.extension[1:],
                     block=block,
                     digest=record.digest,
+                    checksum=record.checksum,
                     source_shard="",
                     **facts,
                 )

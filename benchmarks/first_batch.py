@@ -1,0 +1,97 @@
+"""How long the first batch takes, beside a bare reading of the rows it must wait for, in one run.
+
+    python benchmarks/first_batch.py [--root DIR] [--rounds 15]
+
+The files are those of `streaming.py`. A shuffled stream has to decode one window before it can hand out any of its
+rows: the bare contestant reads just the row groups of that window with two threads of pyarrow and takes its rows in
+their order, as torch tensors. Both begin from an opened dataset; ratios are of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from streaming import spread
+from streaming_data import NUMBERS, make_data
+
+import headrace
+from headrace.stream.loader import StreamLoader
+from headrace.stream.pools import Pool, least_pool_rows, plan_pools
+
+
+def first_pool(loader: StreamLoader) -> Pool:
+    """What the first batch waits for."""
+    plan = loader.plan()
+    row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
+    share = plan.share(rank=0)
+    return next(plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(row_bytes)))
+
+
+def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
+    """Decode the window's row groups, cut its pieces, take its rows."""
+    index, pool = loader.index, first_pool(loader)
+    places = {
+        block: (root / index.shards[index.shard_of_block[block]], int(index.block[block])) for block in pool.blocks
+    }
+    order = None if pool.index is None else pa.array(pool.index)
+
+    def decode(block: int) -> pa.Table:
+        path, group = places[block]
+        with pq.ParquetFile(path) as file:
+            return file.read_row_group(group, columns=NUMBERS, use_threads=False)
+
+    def read() -> int:
+        with ThreadPoolExecutor(2) as threads:
+            decoded = dict(zip(pool.blocks, threads.map(decode, pool.blocks), strict=True))
+        table = pa.concat_tables([decoded[block].slice(start, stop - start) for block, start, stop in pool.pieces])
+        table = table if order is None else table.take(order)
+        for column in table.columns:
+            torch.from_numpy(np.array(column.to_numpy()))
+        return table.num_rows
+
+    return read
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Parse, make data, alternate, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    make_data(asked.root)
+    dataset = headrace.open(asked.root / "numbers", cache_dir=asked.root / "first-batch-index")
+    print("| order | rows of the window | reading it, ms | first batch, ms | ratio |")
+    print("|---|--:|--:|--:|--:|")
+    for shuffle in (True, False):
+        loader = dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS)
+        read = window_reading(loader, asked.root / "numbers")
+        bare, ours = [], []
+        for _ in range(asked.rounds):
+            bare.append(seconds_of(read))
+            batches = iter(dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS))
+            ours.append(seconds_of(lambda batches=batches: next(batches)))
+            batches.close()
+        ratios = [mine / other for mine, other in zip(ours, bare, strict=True)]
+        print(
+            f"| {'shuffled' if shuffle else 'in order'} | {read():,} | {spread([1e3 * each for each in bare], 1)} |"
+            f" {spread([1e3 * each for each in ours], 1)} | {spread(ratios)} |"
+        )
+    print(f"\nmedians of {asked.rounds} rounds [range]; each ratio in the same round")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+"""Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
+
+    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read,whole] [--bins 4000] [--large]
+                                 [--data ../shared/data] [--bridge algorithms.py]
+
+Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (threads included): it
+says the same on a busy machine; medians with their range. Imports and making the input are before the clock. Packers of
+other projects run their own code where the package is installed (`pip install --no-deps trl llamafactory
+megatron-bridge binpacking axolotl torchtune`); --bridge names `data/packing/algorithms.py` of a newer checkout.
+"Plain" and "specified" ones are written in `packing_peers.py`. --large streams 100,000 bins of 4,096.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packing_data
+import packing_peers
+import pyarrow.parquet as pq
+
+from headrace.packing.bins import Bins
+from headrace.packing.pack import pack
+from headrace.packing.rows import PackedRows
+from headrace.recipes.packed_sequences.binary import BinaryShard, BinaryShardWriter
+from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter, read_legacy
+from headrace.recipes.packed_sequences.materialise import gather, materialise_bin_arrays
+from headrace.recipes.packed_sequences.packed_parquet import packed_rows
+from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
+from headrace.recipes.packed_sequences.spool import Spool, SpoolWriter
+
+CAPACITY = 4096
+GROUP = 1000
+COUNTS = (10_000, 100_000, 1_000_000)
+
+
+def clocked(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What the work returns, its CPU and wall time, and how far memory rose above the start."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = work()
+    times = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
+    return result, {**times, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+
+
+def one_packer(name: str, count: int, bridge: Path | None) -> dict[str, float]:
+    """One packer on one set of lengths."""
+    run = packing_peers.packers(bridge)[name][1]()
+    lengths = packing_data.lognormal(count, CAPACITY)
+    finish, times = clocked(lambda: run(lengths, CAPACITY))
+    loads, counts = finish()
+    p50, p99 = np.percentile(counts, [50, 99])
+    bound = -(-int(lengths.sum()) // CAPACITY)
+    fill = 100 * float(lengths.sum()) / (len(loads) * CAPACITY)
+    return {
+        **times,
+        "bins": len(loads),
+        "bound": bound,
+        "fill": fill,
+        "p50": p50,
+        "p99": p99,
+        "most": int(counts.max()),
+    }
+
+
+class Made:
+    """What gathering, writing and reading work on: a spool on disk and bins of its sequences."""
+
+    def __init__(self, root: Path, data: Path, bins: int) -> None:
+        self.root = root
+        self.directory = root / "spool"
+        kept, self.what = packing_data.tokens(root, data)
+        if not (self.directory / "manifest.json").exists():
+            fitting = np.flatnonzero(kept.lengths <= CAPACITY)
+            with SpoolWriter(self.directory) as writer:
+                writer.add(*kept.take(fitting))
+                writer.finish()
+        self.spool = Spool.open(self.directory)
+        chosen = packing_data.repeated(self.spool, bins * CAPACITY)
+        packed = pack(self.spool.lengths[chosen], CAPACITY)[:bins]
+        self.bins = Bins(packed.offsets, chosen[packed.sequences])
+        self.tokens = int(self.bins.loads(self.spool.lengths).sum())
+
+    def groups(self) -> list[PackedRows]:
+        """All bins with their tokens."""
+        return [gather(self.spool, self.bins[at : at + GROUP]) for at in range(0, len(self.bins), GROUP)]
+
+    def written(self, group: int) -> Path:
+        """A shard with row groups of this size."""
+        path = self.root / f"rows-{group}-{len(self.bins)}.parquet"
+        if not path.exists():
+            with ParquetShardWriter(path, row_group_size=group) as writer:
+                for rows in self.groups():
+                    writer.write_bins(rows)
+        return path
+
+
+def one_gather(name: str, made: Made) -> dict[str, float]:
+    """All bins, by one way to gather them."""
+    ids, mask = np.zeros(CAPACITY, np.int32), np.zeros(CAPACITY, np.uint8)
+
+    def grouped() -> int:
+        return sum(len(gather(made.spool, made.bins[at : at + GROUP]).ids) for at in range(0, len(made.bins), GROUP))
+
+    def single() -> int:
+        return sum(
+            len(ids[: materialise_bin_arrays(made.spool, made.bins, b, CAPACITY, ids, mask)[0]].copy())
+            for b in range(len(made.bins))
+        )
+
+    def specified() -> int:
+        reader = packing_peers.PerSequenceSpool(made.directory)
+        total = 0
+        for number in range(len(made.bins)):
+            size, _ = packing_peers.specified_bin(reader, made.bins, number, CAPACITY, ids, mask)
+            total += len(ids[:size].copy()) + 0 * len(mask[:size].copy())
+        return total
+
+    gather(made.spool, made.bins[:1])  # what is loaded on first use comes before the clock
+    total, times = clocked(
+        {"a row group at a time": grouped, "bin by bin, mapped": single, "specified": specified}[name]
+    )
+    assert total == made.tokens
+    return {**times, "tokens": total}
+
+
+def one_write(name: str, made: Made) -> dict[str, float]:
+    """All bins into one file; making the arrays is before the clock."""
+    path = made.root / "written"
+    groups = made.groups()
+    bins = [rows.bin(number) for rows in groups for number in range(len(rows))] if "flat" not in name else []
+
+    def flat() -> None:
+        with ParquetShardWriter(path) as writer:
+            for rows in groups:
+                writer.write_bins(rows)
+
+    def each(make: Callable[[], Any]) -> Callable[[], None]:
+        def write() -> None:
+            writer = make()
+            for number, arrays in enumerate(bins):
+                writer.write_bin(number, *arrays)
+            writer.finalize()
+
+        return write
+
+    def binary() -> None:
+        most = max(int(np.diff(rows.start_offsets).max()) for rows in groups)
+        with BinaryShardWriter(path, pack_size=CAPACITY, max_sequences=most) as writer:
+            for rows in groups:
+                writer.write_bins(rows)
+
+    ways = {
+        "ParquetShardWriter, flat buffers": flat,
+        "ParquetShardWriter, bin by bin": each(lambda: ParquetShardWriter(path)),
+        "specified writer": each(lambda: packing_peers.SpecifiedWriter(str(path))),
+        "binary records, flat buffers": binary,
+        "legacy pickle": each(lambda: LegacyPickleWriter(path)),
+    }
+    with ParquetShardWriter(path) as writer:  # what is loaded on first use comes before the clock
+        writer.write_bins(groups[0][:1])
+    _, times = clocked(ways[name])
+    found = {**times, "tokens": made.tokens, "bytes": path.stat().st_size}
+    if name == "legacy pickle":
+        found["read"] = clocked(lambda: sum(len(rows.ids) for rows in read_legacy(path)))[1]["cpu"]
+    elif name.startswith("ParquetShardWriter, flat"):
+        found["read"] = clocked(lambda: sum(len(packed_rows(t).ids) for t in _row_groups(path)))[1]["cpu"]
+    path.unlink()
+    return found
+
+
+def _row_groups(path: Path) -> Any:
+    file = pq.ParquetFile(path)
+    return (file.read_row_group(group, use_threads=False) for group in range(file.num_row_groups))
+
+
+def one_read(name: str, made: Made) -> dict[str, float]:
+    """Bins one at a time as a trainer's reader takes them: one row group is kept."""
+    how, _, size = name.partition(", row groups of ")
+    if not size:
+        path = made.root / f"records-{len(made.bins)}.bin"
+        if not path.exists():
+            most = int(made.bins.counts.max())
+            with BinaryShardWriter(path, pack_size=CAPACITY, max_sequences=most) as writer:
+                for rows in made.groups():
+                    writer.write_bins(rows)
+        get: Callable[[int], Any] = BinaryShard.open(path).bin
+        megabytes = path.stat().st_size / 1e6
+    else:
+        path = made.written(int(size))
+        get, megabytes = _cached_reader(path, int(size), how), path.stat().st_size / 1e6
+    rng = np.random.default_rng(0)
+    asked = rng.integers(0, len(made.bins), 60 if size == "1000" else 300).tolist()
+    order = range(min(len(made.bins), 2000))
+    get(0)
+    random = clocked(lambda: [len(get(number)[0]) for number in asked])[1]
+    rising = clocked(lambda: [len(get(number)[0]) for number in order])[1]
+    return {
+        "random": 1e3 * random["cpu"] / len(asked),
+        "random_wall": 1e3 * random["wall"] / len(asked),
+        "rising": 1e3 * rising["cpu"] / len(order),
+        "size": megabytes,
+    }
+
+
+def _cached_reader(path: Path, size: int, how: str) -> Callable[[int], Any]:
+    file = pq.ParquetFile(path)
+    kept: list[Any] = [None, None]
+
+    def get(number: int) -> Any:
+        group, place = divmod(number, size)
+        if kept[0] != group:
+            table = file.read_row_group(group, use_threads=False)
+            kept[:] = [group, packed_rows(table) if how == "views" else table]
+        if how == "views":
+            return kept[1].bin(place)
+        return [kept[1].column(column)[place].as_py() for column in range(3)]
+
+    return get
+
+
+def one_large(made: Made) -> dict[str, float]:
+    """Gather and write all bins, a row group at a time; where memory ends up at all."""
+    path = made.root / "large.parquet"
+
+    def stream() -> None:
+        with ParquetShardWriter(path) as writer:
+            for at in range(0, len(made.bins), GROUP):
+                writer.write_bins(gather(made.spool, made.bins[at : at + GROUP]))
+
+    _, times = clocked(stream)
+    size = path.stat().st_size
+    path.unlink()
+    total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {**times, "tokens": made.tokens, "bytes": size, "total": total}
+
+
+GATHERS = ("a row group at a time", "bin by bin, mapped", "specified")
+WRITES = (
+    "ParquetShardWriter, flat buffers",
+    "ParquetShardWriter, bin by bin",
+    "specified writer",
+    "binary records, flat buffers",
+    "legacy pickle",
+)
+READS = (
+    "views, row groups of 1000",
+    "views, row groups of 100",
+    "views, row groups of 32",
+    "lists, row groups of 1000",
+    "lists, row groups of 32",
+    "lists, row groups of 16",
+    "binary records",
+)
+
+
+def measure(case: list[Any], asked: argparse.Namespace) -> dict[str, float]:
+    """One case, in this process."""
+    table, name, count = case
+    if table == "pack":
+        return one_packer(name, count, asked.bridge)
+    made = Made(asked.root, asked.data, count)
+    if table == "large":
+        return one_large(made)
+    found: dict[str, float] = {"gather": one_gather, "write": one_write, "read": one_read}[table](name, made)
+    return found
+
+
+def run(case: list[Any], rounds: int, arguments: list[str]) -> list[dict[str, float]] | str:
+    """A case in fresh processes, or why it did not run."""
+    found = []
+    for _ in range(rounds):
+        command = [sys.executable, __file__, *arguments, "--one", json.dumps(case)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        except subprocess.TimeoutExpired:
+            return "took more than 500 s"
+        results = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        if not results:
+            return (done.stderr.strip().splitlines() or ["no output"])[-1][:120]
+        found.append(json.loads(results[0]))
+        if sum(each.get("wall", 0) for each in found) > 60:
+            break
+    return found
+
+
+def middle(found: list[dict[str, float]], key: str) -> float:
+    """The median."""
+    return statistics.median(each[key] for each in found)
+
+
+def spread(found: list[dict[str, float]], key: str, digits: int = 3) -> str:
+    """Median and range."""
+    values = [each[key] for each in found]
+    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
+
+
+def pack_table(rounds: int, arguments: list[str], bridge: Path | None) -> None:
+    """Packers by number of sequences."""
+    print(f"\n### Packers: lognormal lengths, mean 600, capacity {CAPACITY:,}; CPU seconds\n")
+    heads = " | ".join(f"{count:,}" for count in COUNTS)
+    print(f"| packer | {heads} | × best fit at 100,000 | fill % | bins above the bound | sequences p50/p99/max |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    base: dict[int, float] = {}
+    for name, (most, _) in packing_peers.packers(bridge).items():
+        cells, last = [], None
+        counts = [count for count in COUNTS if count <= most] or [most]
+        failed = ""
+        for count in counts:
+            found = run(["pack", name, count], rounds, arguments)
+            if isinstance(found, str):
+                failed = found
+                break
+            last = found[-1]
+            base.setdefault(count, middle(found, "cpu"))
+            cells.append(spread(found, "cpu") + ("" if count in COUNTS else f" at {count:,}"))
+            if count == 100_000:
+                ratio = middle(found, "cpu") / base[count]
+        if failed:
+            print(f"| {name} | not run: {failed} |" + " |" * 6, flush=True)
+            continue
+        assert last is not None
+        cells += ["–"] * (3 - len(cells))
+        times = f"{ratio:.1f}" if 100_000 in counts else "–"
+        above = f"{last['bins'] - last['bound']:.0f} of {last['bound']:,}"
+        sizes = f"{last['p50']:.0f} / {last['p99']:.0f} / {last['most']:.0f}"
+        print(f"| {name} | {' | '.join(cells)} | {times} | {last['fill']:.3f} | {above} | {sizes} |", flush=True)
+
+
+def token_table(
+    title: str, table: str, names: tuple[str, ...], asked: argparse.Namespace, arguments: list[str]
+) -> None:
+    """Ways to do the same with the same tokens."""
+    print(f"\n### {title}\n")
+    print("| way | CPU s | ratio to the first | ns a token | MB | bytes a token | read back, CPU s |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    base = 0.0
+    for name in names:
+        found = run([table, name, asked.bins], asked.rounds, arguments)
+        if isinstance(found, str):
+            print(f"| {name} | not run: {found} |" + " |" * 5, flush=True)
+            continue
+        cpu, tokens = middle(found, "cpu"), found[0]["tokens"]
+        base = base or cpu
+        size = found[0].get("bytes")
+        sizes = f"{size / 1e6:.1f} | {size / tokens:.3f}" if size else "– | –"
+        back = spread(found, "read") if "read" in found[0] else "–"
+        print(
+            f"| {name} | {spread(found, 'cpu')} | {cpu / base:.2f} | {1e9 * cpu / tokens:.1f} | {sizes} | {back} |",
+            flush=True,
+        )
+
+
+def read_table(asked: argparse.Namespace, arguments: list[str]) -> None:
+    """Bins one at a time."""
+    print("\n### Reading bins one at a time, one row group kept; milliseconds a bin\n")
+    print("| reader | random, CPU | random, wall | in order, CPU | file, MB |")
+    print("|---|--:|--:|--:|--:|")
+    for name in READS:
+        found = run(["read", name, asked.bins], asked.rounds, arguments)
+        if isinstance(found, str):
+            print(f"| {name} | not run: {found} | | | |", flush=True)
+            continue
+        print(
+            f"| {name} | {spread(found, 'random')} | {spread(found, 'random_wall')} | {spread(found, 'rising', 4)} | "
+            f"{found[0]['size']:.1f} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Parse, make data, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/packing"))
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bins", type=int, default=4000)
+    parser.add_argument("--tables", default="pack,gather,write,read")
+    parser.add_argument("--bridge", type=Path)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--one", help="measure one case in this process")
+    asked = parser.parse_args()
+    if asked.one:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        print("RESULT " + json.dumps(measure(json.loads(asked.one), asked)), flush=True)
+        return
+    arguments = ["--root", str(asked.root), "--data", str(asked.data)]
+    if asked.bridge:
+        arguments += ["--bridge", str(asked.bridge)]
+    tables = asked.tables.split(",")
+    if "pack" in tables:
+        pack_table(asked.rounds, arguments, asked.bridge)
+    if {"gather", "write", "read"} & set(tables) or asked.large:
+        made = Made(asked.root, asked.data, asked.bins)
+        for size in (1000, 100, 32, 16):
+            made.written(size)
+        print(f"\nTokens: {made.what}, drawn with replacement to {len(made.bins):,} bins, {made.tokens:,} tokens.")
+    if "gather" in tables:
+        token_table("Gathering the tokens of all bins", "gather", GATHERS, asked, arguments)
+    if "write" in tables:
+        token_table("Writing all bins (zstd, row groups of 1,000)", "write", WRITES, asked, arguments)
+    if "read" in tables:
+        read_table(asked, arguments)
+    if asked.large:
+        found = run(["large", "", 100_000], 1, arguments)
+        print(f"\n### 100,000 bins of {CAPACITY:,}: gather and write\n\n{found}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""`headrace convert`: packed bins in the legacy pickled form into Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from headrace.cli.commands import Json
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="The legacy .npy file. It need not be trusted.")],
+    target: Annotated[Path, typer.Argument(help="The Parquet file to write; one of that name is replaced.")],
+    row_group_size: Annotated[
+        int, typer.Option(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
+    ] = 1000,
+    compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], typer.Option(help="Codec.")] = "zstd",
+    alignment: Annotated[
+        Literal["unknown", "shift_left", "legacy_roll_right"],
+        typer.Option(help="How the file's loss masks stand, noted in the output; masks are kept as they are."),
+    ] = "unknown",
+    as_json: Json = False,
+) -> None:
+    """Convert packed bins from a pickled .npy file to Parquet, without running anything the pickle names.
+
+    Example:  headrace convert legacy.npy bins.parquet
+    """
+    from headrace.packing.alignment import ALIGNMENT_KEY
+    from headrace.recipes.packed_sequences.legacy import convert_legacy_to_parquet
+
+    result = convert_legacy_to_parquet(source, target, row_group_size, compression, metadata={ALIGNMENT_KEY: alignment})
+    if as_json:
+        typer.echo(json.dumps({**result, "path": str(target)}))
+        return
+    before, after = result["source_bytes"], result["bytes"]
+    typer.echo(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
+    typer.echo(f"{before / 1e6:,.1f} MB → {after / 1e6:,.1f} MB ({100 * after / before:.1f} %)")

@@ -1,0 +1,81 @@
+"""Packed bins with their tokens, as flat arrays: what is gathered, written, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.packing.bins import I64
+
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRows:
+    """Bin b has the tokens ids[token_offsets[b] : token_offsets[b + 1]], its sequences begin at
+    starts[start_offsets[b] : start_offsets[b + 1]], counted from the bin's first token.
+
+    ids: int32 [tokens]; mask: uint8 [tokens]; starts: int32 [sequences]; token_offsets, start_offsets: int64
+    [bins + 1] from 0. Arrays may be read-only.
+    """
+
+    ids: I32
+    mask: U8
+    starts: I32
+    token_offsets: I64
+    start_offsets: I64
+
+    def __len__(self) -> int:
+        return len(self.token_offsets) - 1
+
+    def __getitem__(self, part: slice) -> PackedRows:
+        """Consecutive bins; the tokens are views."""
+        first, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError(f"packed rows: a slice with step {step}; take consecutive bins")
+        stop = max(first, stop)
+        token, token_end = self.token_offsets[first], self.token_offsets[stop]
+        start, start_end = self.start_offsets[first], self.start_offsets[stop]
+        return PackedRows(
+            self.ids[token:token_end],
+            self.mask[token:token_end],
+            self.starts[start:start_end],
+            self.token_offsets[first : stop + 1] - token,
+            self.start_offsets[first : stop + 1] - start,
+        )
+
+    def bin(self, number: int) -> tuple[I32, U8, I32]:
+        """Tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"packed rows: no bin {number}; there are {len(self)}, counted from 0")
+        tokens = slice(self.token_offsets[number], self.token_offsets[number + 1])
+        starts = slice(self.start_offsets[number], self.start_offsets[number + 1])
+        return self.ids[tokens], self.mask[tokens], self.starts[starts]
+
+    @property
+    def sequence_begins(self) -> I64:
+        """Where each sequence begins in `ids`; int64 [sequences]."""
+        return self.starts.astype(np.int64) + np.repeat(self.token_offsets[:-1], np.diff(self.start_offsets))
+
+    @property
+    def sequence_lengths(self) -> I64:
+        """Tokens of each sequence; int64 [sequences]. It ends where the next sequence, or the next bin, begins."""
+        return np.diff(self.sequence_begins, append=len(self.ids))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
+        """The bins of all parts, copied end to end."""
+        tokens = np.cumsum([0, *(len(part.ids) for part in parts)])
+        starts = np.cumsum([0, *(len(part.starts) for part in parts)])
+        zero = np.zeros(1, np.int64)
+        return cls(
+            np.concatenate([np.empty(0, np.int32), *(part.ids for part in parts)]),
+            np.concatenate([np.empty(0, np.uint8), *(part.mask for part in parts)]),
+            np.concatenate([np.empty(0, np.int32), *(part.starts for part in parts)]),
+            np.concatenate([zero, *(part.token_offsets[1:] + at for part, at in zip(parts, tokens, strict=False))]),
+            np.concatenate([zero, *(part.start_offsets[1:] + at for part, at in zip(parts, starts, strict=False))]),
+        )
