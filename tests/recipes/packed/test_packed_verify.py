@@ -176,5 +176,13 @@ def test_a_changed_blend_is_found(run: FinishedRun) -> None:
     record["train"], record["valid"] = record["valid"], record["train"]
     path.write_text(json.dumps(record))
 
+    assert "is not the blend of these shards" in problems(run)[0]
+
+
+@pytest.mark.parametrize("name", ["rejected.jsonl", "packing_metadata.json"])
+def test_a_changed_file_beside_the_shards_is_found(run: FinishedRun, name: str) -> None:
+    with (run.root / name).open("a") as file:
+        file.write("{}\n")
+
     (problem,) = problems(run)
-    assert "is not the blend of these shards" in problem
+    assert f"{name}: is missing, or not the file that was published" in problem

@@ -52,6 +52,6 @@ def test_tokens_and_masks_are_those_of_turn_by_turn_encoding(name, qwen, plain_t
     for row, (begin, end) in zip(rows, itertools.pairwise(encoded.offsets.tolist()), strict=True):
         sample = sample_of(row)
         text = plain_template.render(messages=sample.messages, tools=sample.tools)
-        ids, mask = turn_by_turn(qwen._tokenizer, text)
+        ids, mask = turn_by_turn(qwen.tokenizer, text)
         assert ids == encoded.tokens[begin:end].tolist()
         assert mask == encoded.mask[begin:end].tolist()

@@ -23,7 +23,7 @@ from recipe_cases import (
 import headrace
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.packed_sequences.read_shard import read_bins_of
-from headrace.run.events import Note
+from headrace.run.events import Note, StageBegan
 from tables import digests
 
 SPLITS = ("train", "valid", "test")
@@ -401,3 +401,15 @@ def test_splits_bins_and_fingerprints_are_pinned(tmp_path: Path) -> None:
     groups = {group["split"]: (group["bins"], group["print"]) for group in run.manifest.facts["groups"]}
     bins = [[ids[0] for ids, _ in each] for each in bins_of(tmp_path / "out" / "splits" / "train")]
     assert PINNED == (groups, bins[:3])
+
+
+def test_a_file_that_changes_while_it_is_read_ends_the_run(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", token_rows(50))
+
+    def grow(event: Any) -> None:
+        if isinstance(event, StageBegan) and event.stage == "tokenise":
+            with path.open("a") as file:
+                file.write(json.dumps({"input_ids": [1, 2, 3]}) + "\n")
+
+    with pytest.raises(InputError, match=r"in\.jsonl: changed while it was read; run again"):
+        packed(path, tmp_path / "out", on_event=grow)

@@ -18,6 +18,7 @@ TITLED = LOOP + "{{ '<|im_start|>' + message.role + '\n' + message.content[:1] |
 XML_CALLS = LOOP + "{{ '<|im_start|>' + message.role + '\n' + message.content }}{% for call in message.tool_calls or [] %}{{ '<call=' + call.function.name + '>' }}{% for name, value in call.function.arguments | items %}{{ '<' + name + '>' }}{{ value if value is string else value | tojson }}{{ '</' + name + '>' }}{% endfor %}{{ '</call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
 JSON_CALLS = XML_CALLS.replace("{% for name, value", "{{ call.function.arguments | tojson }}{% for name, value").replace("call.function.arguments | items", "{} | items")  # fmt: skip
 ONLY_USERS_AND_ANSWERS = LOOP + "{% if message.role in ('user', 'assistant') %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
+ITEM_CALLS = XML_CALLS.replace("value if value is string else value | tojson", "value | tojson")
 REVERSED = LOOP + "{{ '<|im_start|>' + message.role + '\n' + message.content | reverse + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
 
 BY_LENGTH = LOOP + "{{ '<|im_start|>' + message.role + '\n' }}{% if message.content | length > 3 %}{{ '(long) ' }}{% endif %}{{ message.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
@@ -109,6 +110,23 @@ def test_arguments_of_every_kind(under, arguments):
     written = f"<call=f>{json.dumps(arguments)}</call>"
 
     assert [[f"{written}{written}<|im_end|>", "x<|im_end|>"]] == trained_texts(under(JSON_CALLS), [row])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"a": 1}, {"a": [1, "b"], "c": {"d": None}}, {"a": True, "b": "x", "c": 2.5}]
+)
+@pytest.mark.parametrize("tools", [None, [{"name": "f", "parameters": {"n": 1}}]])
+def test_arguments_written_one_by_one(under, arguments, tools):
+    """Each as JSON; tools are written in the middle of the conversation, behind a message with a call."""
+    template = ITEM_CALLS.replace(
+        "{{ '<|im_start|>' +", "{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ '<|im_start|>' +", 1
+    )
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    row = {"messages": [{"role": "user", "content": "q"}, call, {"role": "assistant", "content": "x"}], "tools": tools}
+    written = "".join(f"<{name}>{json.dumps(value)}</{name}>" for name, value in arguments.items())
+    found = under(template if tools else ITEM_CALLS)
+
+    assert [[f"<call=f>{written}</call><|im_end|>", "x<|im_end|>"]] == trained_texts(found, [row])
 
 
 def test_what_a_template_leaves_out_is_no_sequence(under):

@@ -61,7 +61,7 @@ def test_no_token_is_half_the_prompts(answer, kind, place):
         pytest.skip("the tokenizer is not in the repository")
     found = encoder(place) if kind == "small" else qwen()
     ((ids, mask),) = ids_and_mask(found.encode([chat("q", answer)]))
-    encode = found._tokenizer.encode
+    encode = found.tokenizer.encode
     prompt = encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
     produced = encode(f"{answer}<|im_end|>", add_special_tokens=False).ids
     behind = encode("\n", add_special_tokens=False).ids
@@ -79,7 +79,7 @@ def test_tokenizers_that_put_spaces_before_texts_keep_the_whole_texts_tokens(pla
     found = encoder(place, chat_template=plain)
     ((ids, mask),) = ids_and_mask(found.encode([chat("ab", "cd")]))
 
-    assert found._tokenizer.encode("abcd<|im_end|>", add_special_tokens=False).ids == ids
+    assert found.tokenizer.encode("abcd<|im_end|>", add_special_tokens=False).ids == ids
     assert sum(mask) >= 2
 
 

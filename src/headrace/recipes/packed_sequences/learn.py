@@ -24,6 +24,7 @@ from headrace.recipes.packed_sequences.marks import (
     Found,
     Piece,
     marked,
+    parts_of,
     without_marks,
 )
 from headrace.recipes.packed_sequences.messages import Message
@@ -32,6 +33,8 @@ from headrace.recipes.packed_sequences.skeleton import Skeleton, Span, skeleton_
 from headrace.recipes.packed_sequences.template import Template, Trace
 from headrace.recipes.packed_sequences.turns import Specials, end_in, shared_start, start_in
 
+_TOOLS = -1  # the owner of what is written of the tools
+_JSON = (JSON_BEGIN, JSON_END)
 _MOST_REMEMBERED = 4096
 _CHANGED = "\ufdef"
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags
@@ -102,14 +105,17 @@ class _Rendering:
 
     def with_marks(self, messages: list[Message], owners: dict[int, int]) -> _Marks | None:
         """Marks of a rendering; None if they change it."""
-        trace = Trace(marked=True, owners=owners)
+        tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
+        trace = Trace(marked=True, owners={**tools, **owners})
         text, found = without_marks(self.render(messages, trace=trace))
         if text != self.text:
             return None
-        own = [
-            trace.owned[each.number] if each.kind in (JSON_BEGIN, JSON_END) else self.pieces[each.number].owner
-            for each in found
-        ]
+        own: list[int | None] = []
+        for each in found:
+            owner: int | None = self.pieces[each.number].owner if each.kind not in _JSON else trace.owned[each.number]
+            if owner is None and own and own[-1] is not None and "tool_calls" in self.chat.messages[own[-1]]:
+                owner = own[-1]  # a number, say, among the arguments that stand before it
+            own.append(None if owner == _TOOLS else owner)
         return _Marks(found, own)
 
     def render(self, messages: list[Message], *, trace: Trace | None = None, prompt: bool = False) -> str:
@@ -123,7 +129,7 @@ class _Rendering:
         present = {
             (self.pieces[each.number].owner, self.pieces[each.number].part)
             for each in marks.found
-            if each.kind not in (JSON_BEGIN, JSON_END)
+            if each.kind not in _JSON
         }
         with_json = {owner for each, owner in zip(marks.found, marks.owners, strict=True) if each.kind == JSON_BEGIN}
         for piece in self.pieces:

@@ -9,7 +9,7 @@ template looks for, so `trim`, `startswith("<think>")` and the like see what the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,8 +111,9 @@ def marked(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Mes
             function = call["function"]
             if not isinstance(function["arguments"], str):
                 function["arguments"] = marker.leaves(place, function["arguments"])
-            for part in (message["tool_calls"], call, function, function["arguments"]):
-                marker.owners[id(part)] = place
+            marker.owners[id(call)] = marker.owners[id(function)] = place
+        if "tool_calls" in message:
+            marker.owners[id(message["tool_calls"])] = place
     assert all(piece.whole for piece in marker.pieces[:leaves])
     return found, marker.pieces, marker.owners
 
@@ -157,9 +158,22 @@ class _Marker:
         """Arguments with every text in them marked; a template may write them one by one."""
         if isinstance(value, str):
             return self.text(owner, "arguments", value, whole=False)
-        if isinstance(value, Mapping):
-            return {key: self.leaves(owner, inner) for key, inner in value.items()}
-        return [self.leaves(owner, inner) for inner in value] if isinstance(value, list) else value
+        if not isinstance(value, Mapping | list):
+            return value
+        found: Any = (
+            {key: self.leaves(owner, inner) for key, inner in value.items()}
+            if isinstance(value, Mapping)
+            else [self.leaves(owner, inner) for inner in value]
+        )
+        self.owners[id(found)] = owner
+        return found
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """A value and all that it holds."""
+    yield value
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from parts_of(inner)
 
 
 def without_marks(text: str) -> tuple[str, list[Found]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
+from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.recipes.packed_sequences.assign import SPLITS, even_cuts, shard_counts
 from headrace.recipes.packed_sequences.choose import Candidate, Choice, choose
@@ -85,7 +86,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     _tell(settings, context, choice, counts)
     made = _written(groups, shards, written)
     records = _group_records(groups, packed, shards)
-    _publish_tree(settings, context, made, records, len(tasks))
+    beside = _publish_tree(settings, context, made, records, len(tasks))
     return Outcome(
         schema=SCHEMA,
         index=_index(made, written, settings),
@@ -98,7 +99,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "empty_shards": [],
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
-        facts=_facts(settings, encoder, encoded, choice, counts, records),
+        facts=_facts(settings, encoder, encoded, choice, counts, records) | {"files": beside},
     )
 
 
@@ -236,14 +237,19 @@ def _publish_tree(
     made: Sequence[Written],
     records: Sequence[Mapping[str, Any]],
     tasks: int,
-) -> None:
+) -> dict[str, str]:
+    """Make links, blend, metadata and the list of rejected rows; the SHA-256 of each file."""
     run = context.run
     write_links(run, [split_directory(split) for split in settings.asked_splits], links_of(made))
-    local.write_new(run / BLEND, blend_json(run.name, settings.asked_splits, made))
-    local.write_new(run / METADATA, metadata_json(records, settings.pack_size))
-    rejected = b"".join((run / rejected_file(number)).read_bytes() for number in range(tasks))
-    local.write_new(run / REJECTED, rejected)
+    files = {
+        BLEND: blend_json(run.name, settings.asked_splits, made),
+        METADATA: metadata_json(records, settings.pack_size),
+        REJECTED: b"".join((run / rejected_file(number)).read_bytes() for number in range(tasks)),
+    }
+    for name, data in files.items():
+        local.write_new(run / name, data)
     local.sync_directory(run)
+    return {name: sha256_hex(data) for name, data in files.items()}
 
 
 def _index(made: Sequence[Written], written: Sequence[Receipt], settings: PackedSequences) -> list[IndexRow]:

@@ -33,6 +33,7 @@ class Dataset:
     paths: Sequence[Path]
     names: Sequence[str]
     sizes: Sequence[int]
+    mtimes_ns: Sequence[int]
 
 
 def datasets_of(settings: PackedSequences) -> list[Dataset]:
@@ -46,7 +47,8 @@ def datasets_of(settings: PackedSequences) -> list[Dataset]:
             prefix = source.name if split is None else f"{split}/{source.name}"
             names = [f"{prefix}/{name}" for name in listing.names]
             paths = [listing.path(place) for place in range(len(names))]
-            found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
+            sizes, mtimes = listing.sizes.tolist(), listing.mtimes_ns.tolist()
+            found.append(Dataset(source, split, paths, names, sizes, mtimes))
     return found
 
 
@@ -64,7 +66,8 @@ def encode_tasks(
     for dataset in datasets:
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
         for parts in assign_files(dataset.sizes, dataset.names, shards):
-            task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, parts)
+            stats = list(zip(dataset.sizes, dataset.mtimes_ns, strict=True))
+            task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, stats, parts)
             tasks.append((task, dataset))
     if settings.sample is None:
         return tasks

@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.recipes.packed_sequences.render import ChatRenderer
 
 Span = tuple[int, int]
+
+_ROWS_AT_ONCE = 128  # rendered while those before them are encoded
 
 
 class ChatSettings(Settings):
@@ -121,14 +124,15 @@ class _Item:
 class ChatEncoder:
     """Encodes rows of chats with one tokenizer and template; the same rows and settings give the same tokens anywhere.
 
-    Each thread needs an encoder of its own. Raises `SettingsError`, `InputError` and `MissingExtra` when built.
+    Each thread needs an encoder of its own, which starts one thread more while it works. Raises `SettingsError`,
+    `InputError` and `MissingExtra` when built.
     """
 
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
-        self._tokenizer = _load(self.files, settings.threads)
-        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.tokenizer = _load(self.files, settings.threads)
+        known = self.tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
             raise SettingsError(
@@ -142,8 +146,7 @@ class ChatEncoder:
         Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
         and there is none.
         """
-        items, rejected = self._items(rows)
-        self._encode_texts([item for item in items if item.ids is None])
+        items, rejected = self._encoded_items(rows)
         kept: list[_Item] = []
         dead: set[int] = set()
         for item in items:
@@ -163,7 +166,7 @@ class ChatEncoder:
             ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
             cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
             parts = [ids[first:last].tolist() for first, last in pairwise(cuts)]
-            decoded = self._tokenizer.decode_batch(parts, skip_special_tokens=False)
+            decoded = self.tokenizer.decode_batch(parts, skip_special_tokens=False)
             found.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
         return found
 
@@ -191,24 +194,47 @@ class ChatEncoder:
         """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
         other = object.__new__(ChatEncoder)
         other.settings, other.files = settings, self.files
-        other._tokenizer, other._vocabulary = self._tokenizer, self._vocabulary
+        other.tokenizer, other._vocabulary = self.tokenizer, self._vocabulary
         return other
 
     def _id(self, name: str) -> int | None:
         token = self.files.special.get(name)
-        return None if token is None else self._tokenizer.token_to_id(token)
+        return None if token is None else self.tokenizer.token_to_id(token)
 
-    def _items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
+    def _encoded_items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
+        """All sequences with their ids and masks. While some rows are being encoded, the next ones are rendered."""
+        if len(rows) <= _ROWS_AT_ONCE:
+            items, rejected = self._items(rows, 0)
+            texts = [item for item in items if item.ids is None]
+            self._fill(texts, self._encode([item.text for item in texts]))
+            return items, rejected
+        items, rejected, waiting = [], [], []
+        with ThreadPoolExecutor(1, "headrace-encode") as encoder:
+            for begin in range(0, len(rows), _ROWS_AT_ONCE):
+                found, wrong = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin)
+                texts = [item for item in found if item.ids is None]
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
+                items += found
+                rejected += wrong
+                if len(waiting) > 2:
+                    done, future = waiting.pop(0)
+                    self._fill(done, future.result())
+            for done, future in waiting:
+                self._fill(done, future.result())
+        return items, rejected
+
+    def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
+        """What is to be encoded of some rows, numbered from `first` on."""
         settings, items, rejected = self.settings, [], []
         filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
-        for place, row in enumerate(rows):
+        for place, row in enumerate(rows, first):
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
                 filtered(row, filters)
                 sample = sample_of(row, settings.layout, settings.columns)
                 if isinstance(sample, Conversation):
-                    for each in self._renderer.render(sample):
+                    for each in self.renderer.render(sample):
                         _check_text(each.text)
                         items.append(_Item(place, each.text, each.spans))
                 elif isinstance(sample, Text):
@@ -239,10 +265,11 @@ class ChatEncoder:
             )
         return _Item(row, ids=sample.ids, mask=sample.mask)
 
-    def _encode_texts(self, items: Sequence[_Item]) -> None:
-        if not items:
-            return
-        encodings = self._tokenizer.encode_batch([item.text for item in items], add_special_tokens=False)
+    def _encode(self, texts: list[str]) -> list[Encoding]:
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+
+    def _fill(self, items: Sequence[_Item], encodings: Sequence[Encoding]) -> None:
+        """Give texts their ids and masks."""
         for item, encoding in zip(items, encodings, strict=True):
             ids = encoding.ids
             runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
@@ -265,7 +292,7 @@ class ChatEncoder:
         parts = [item.text[first:last] for first, last in pairwise(cuts)]
         ids: list[int] = []
         at = {0: 0}
-        for cut, encoding in zip(cuts[1:], self._tokenizer.encode_batch(parts, add_special_tokens=False), strict=True):
+        for cut, encoding in zip(cuts[1:], self.tokenizer.encode_batch(parts, add_special_tokens=False), strict=True):
             ids += encoding.ids
             at[cut] = len(ids)
         return ids, [(at[first], at[last]) for first, last in item.spans]
@@ -274,12 +301,13 @@ class ChatEncoder:
     def _adds_up(self) -> bool:
         """Whether a text cut behind a line has the tokens of its parts."""
         whole, *parts = (
-            self._tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
+            self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
         )
         return whole == [*chain.from_iterable(parts)]
 
     @cached_property
-    def _renderer(self) -> ChatRenderer:
+    def renderer(self) -> ChatRenderer:
+        """What turns conversations into text and spans. Raises `SettingsError` if there is no template."""
         try:
             from headrace.recipes.packed_sequences.render import ChatRenderer
             from headrace.recipes.packed_sequences.template import Template
@@ -290,7 +318,7 @@ class ChatEncoder:
         sources = self.files.templates if own is None else {"default": _given(own)}
         if not sources:
             raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
-        tokens = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special]
         specials = Specials.of([*tokens, *self.files.special.values()], self.files.special.get("eos_token"))
         values = self.settings.template_values
         templates = {

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
+from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.packing.rows import PackedRows
@@ -65,6 +66,7 @@ def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
         _sequences_check(run, settings, groups, seen),
         _splits_check(groups),
         _links_check(run, groups, seen),
+        _files_check(run),
         _tokens_check(run),
     ]
 
@@ -139,6 +141,15 @@ def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Ma
     if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
         return Check("links", detail, f"{blend}: is not the blend of these shards")
     return Check("links", detail)
+
+
+def _files_check(run: FinishedRun) -> Check:
+    files = run.manifest.facts["files"]
+    for name, digest in files.items():
+        path = run.root / name
+        if not path.is_file() or sha256_file(path) != digest:
+            return Check("files beside", "", f"{path}: is missing, or not the file that was published")
+    return Check("files beside", f"{', '.join(files)} are as they were published")
 
 
 def _tokens_check(run: FinishedRun) -> Check:
