@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -403,3 +404,20 @@ def test_the_same_bins_for_any_number_of_threads_that_decode(path):
     ]
 
     assert got[0] == got[1]
+
+
+@pytest.mark.parametrize("lengths", [[0, 0, 0], [0]])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_rows_without_a_token_make_no_batch(tmp_path, lengths, world_size):
+    path = write_rows(tmp_path / "d", lengths)
+    stream = packed(path, world_size=world_size)
+
+    assert 0 == len(stream) == len(list(stream))
+    assert (0, 0, len(lengths)) == (stream.report().bins, stream.report().fill, stream.report().empty_rows)
+
+
+def test_a_set_without_rows_makes_no_batch(tmp_path):
+    path = write_rows(tmp_path / "d", [3]) / "00000.parquet"
+    pq.ParquetWriter(path, pq.read_schema(path)).close()
+
+    assert 0 == len(list(packed(tmp_path / "d", cache=tmp_path / "c")))
