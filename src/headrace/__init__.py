@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
     from headrace.stream.options import StreamOptions
+    from headrace.stream.pack_rows import PackRows
+    from headrace.stream.packed import PackedBatches
     from headrace.stream.torch import StreamingDataset
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -64,6 +66,8 @@ _WHERE = {
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "PackRows": "headrace.stream.pack_rows",
+    "PackedBatches": "headrace.stream.packed",
     "PackedSequences": "headrace.recipes.packed_sequences.config",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
@@ -95,6 +99,8 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PackRows",
+    "PackedBatches",
     "PackedSequences",
     "PipelineIterableDataset",
     "Prepared",

@@ -116,8 +116,8 @@ def pack(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="best_fit_shuffle (default) | exact_fit_shuffle: fuller for short chats | first_fit_decreasing | "
-            "first_fit_shuffle | concatenative.",
+            help="fullest_shuffle (default): best_fit_shuffle or exact_fit_shuffle, which needs fewer bins | "
+            "first_fit_decreasing | first_fit_shuffle | concatenative.",
             rich_help_panel=_PACKING,
             show_default=False,
         ),

@@ -26,9 +26,9 @@ def print_packed(console: Console, manifest: Manifest, detail: str = "short") ->
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
-    table.add_column("dataset")
-    for name in ("rows", "tokens", "trained", "bins", "fill", "seqs/bin", "MB"):
-        table.add_column(name, justify="right")
+    table.add_column("dataset", overflow="fold")
+    for name in ("rows", "tokens", "trained", "bins", "fill %", "each", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
     for split in ("train", "valid", "test"):
         if split not in manifest.splits:
             continue
@@ -40,6 +40,7 @@ def print_packed(console: Console, manifest: Manifest, detail: str = "short") ->
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
     console.print(table)
+    console.print("[dim]each: sequences in a bin[/dim]")
     _print_left_out(console, manifest)
     if detail == "long":
         _print_facts(console, manifest)
@@ -54,7 +55,7 @@ def _numbers(groups: list[dict[str, Any]]) -> list[str]:
         f"{total['tokens']:,}",
         _share(total["labels"], total["tokens"]),
         f"{total['bins']:,}",
-        f"{100 * used / room:.2f} %" if room else "",
+        f"{100 * used / room:.2f}" if room else "",
         f"{total['sequences'] / total['bins']:.1f}" if total["bins"] else "",
     ]
 

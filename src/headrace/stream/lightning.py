@@ -171,9 +171,11 @@ class HeadraceDataModule(LightningDataModule):
         self._loaded = dict(state_dict)
 
     def _evaluation(self, split: str) -> PassLoader | list[PassLoader]:
-        if split not in self.dataset.splits:
+        if self.dataset.split_named(split) is None:
             return []
         options: StreamArguments = {"columns": self._train_options["columns"], "remainder": "pad"}
+        if "packed" in self._train_options:
+            options["packed"] = self._train_options["packed"]
         return PassLoader(self._stream(split, self.val_batch_size, options), None)
 
     def _stream(self, split: str, batch_size: int, options: StreamArguments) -> StreamingDataset:

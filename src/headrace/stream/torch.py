@@ -92,6 +92,8 @@ class StreamingDataset(IterableDataset[Batch]):
                 'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
+        if options.pack is not None:
+            raise SettingsError("pack= packs in the process of its rank, with threads: use stream(..., pack=)")
         check_memory(options, num_workers)
         self.index = index
         self.options = options

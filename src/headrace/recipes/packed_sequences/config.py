@@ -30,7 +30,7 @@ class PackedSequences(Settings):
     pack_size: tokens a bin may hold.
     capacity: what counts against pack_size: "stored" all tokens of a sequence, "runtime" one less, because readers
         that make labels by a shift drop one token of each sequence.
-    algorithm: see `headrace.packing.pack`; "exact_fit_shuffle" is the fullest for short chats.
+    algorithm: see `headrace.packing.pack`; the default has bins of even size.
     seed: decides splits, samples, mixes and packing.
     too_long: sequences that fit no bin are cut at the end ("truncate"), left out ("drop"), cut into pieces ("split"),
         or end the run ("error"). Everything but "error" is counted, and so are trained tokens lost to it.
@@ -66,7 +66,7 @@ class PackedSequences(Settings):
     nothing_trained: Literal["reject", "keep"] = "reject"
     pack_size: int = Field(4096, ge=2)
     capacity: Literal["stored", "runtime"] = "stored"
-    algorithm: Algorithm = "best_fit_shuffle"
+    algorithm: Algorithm = "fullest_shuffle"
     seed: int = Field(42, ge=0, lt=2**63)
     too_long: Literal["truncate", "drop", "split", "error"] = "error"
     pad_multiple: int = Field(1, ge=1)

@@ -83,11 +83,12 @@ class _Form:
 
 
 _FORMS = [_Form(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
-_PLAIN = _FORMS[:1]
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
 def _in_form(chat: Conversation, form: _Form) -> Conversation:
+    if form is _FORMS[0]:  # as they were normalised
+        return chat
     messages = []
     for message in chat.messages:
         if "tool_calls" in message:
@@ -121,10 +122,12 @@ class _Turns:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
             )
+        if not any("tool_calls" in message for message in chat.messages):
+            return self._render(chat)
         first: RowRejected | None = None
-        for form in self._forms if any("tool_calls" in message for message in chat.messages) else _PLAIN:
+        for form in self._forms:
             try:
-                return self._render(chat if form is _PLAIN[0] else _in_form(chat, form))
+                return self._render(_in_form(chat, form))
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
@@ -142,9 +145,13 @@ class _Turns:
         if not wanted:
             raise RowRejected("nothing_trained", "no assistant message may be trained on")
         turns = self._known(chat, text, trace, wanted)
-        spans = [turns[place] for place in wanted]
-        if any(begin >= end for begin, end in spans) or any(first[1] > second[0] for first, second in pairwise(spans)):
-            raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {spans}")
+        spans, last = [], 0
+        for place in wanted:
+            span = turns[place]
+            if not last <= span[0] < span[1]:
+                raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(turns.values())}")
+            spans.append(span)
+            last = span[1]
         return Rendered(text, spans)
 
     def _known(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> dict[int, Span]:
