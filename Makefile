@@ -70,6 +70,7 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/entities.py
 	$(BIN)/python benchmarks/dynamic.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/packing.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
