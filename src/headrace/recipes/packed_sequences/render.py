@@ -50,15 +50,12 @@ class ChatRenderer:
     def render(self, chat: Conversation) -> list[Rendered]:
         """The sequences of one conversation: one, or with reasoning="every_user_turn" one per answered user turn.
 
-        Raises `RowRejected`.
+        A conversation without anything to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         if self._reasoning == "template" or not any(reasons(message) for message in chat.messages):
             return [turns.render(chat)]
-        parts = list(_user_turns(chat))
-        if not parts:
-            raise RowRejected("nothing_trained", "no user turn has an answer that may be trained on")
-        return [turns.render(part) for part in parts]
+        return [turns.render(part) for part in list(_user_turns(chat)) or [chat]]
 
 
 def _user_turns(chat: Conversation) -> Iterator[Conversation]:
@@ -143,7 +140,7 @@ class _Turns:
         _check_reserved(text)
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
-            raise RowRejected("nothing_trained", "no assistant message may be trained on")
+            return Rendered(text, [])
         turns = self._known(chat, text, trace, wanted)
         spans, last = [], 0
         for place in wanted:
@@ -180,8 +177,6 @@ class _Turns:
                     f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not trained",
                 )
             spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
-        if not spans:
-            raise RowRejected("nothing_trained", "the template's generation blocks hold nothing to train on")
         return Rendered(text, spans)
 
 
