@@ -381,14 +381,17 @@ def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
         packed(path, tmp_path / "out", nothing_trained="keep")
 
 
-def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path]) -> None:
-    packed(source, tmp_path / "out", num_shards=3)
+@pytest.mark.parametrize("reader", ["megatron", "headrace"])
+def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path], reader: str) -> None:
+    run = packed(source, tmp_path / "out", num_shards=3, reader=reader)
 
     loader = headrace.open(tmp_path / "out").stream(
         "train", batch_size=4, shuffle=True, seed=0, batch_format="arrow", columns=["input_ids"], remainder="exact"
     )
     found = Counter(tuple(ids) for batch in loader for ids in batch["input_ids"].to_pylist())
     bins = bins_of(tmp_path / "out" / "splits" / "train")
+    assert {reader == "megatron"} == {column["nullable"] for column in run.manifest.schema}
+    assert headrace.verify(tmp_path / "out").problems == []
     assert Counter(tuple(token for ids, _ in each for token in ids) for each in bins) == found
 
 
