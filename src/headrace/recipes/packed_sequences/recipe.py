@@ -302,7 +302,7 @@ def _facts(
     rows = {split: sum(each["rows"] for each in records if each["split"] == split) for split in settings.asked_splits}
     return {
         "source_rows": rows,
-        "encoder": {"fingerprint": encoder.fingerprint, "vocabulary": encoder.vocabulary, "pad_id": encoder.pad_id},
+        "encoder": encoder.facts(),
         "units": [{"of": what, **units} for what, units in choice.units],
         "encoded": dict(counts.encoded),
         "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
