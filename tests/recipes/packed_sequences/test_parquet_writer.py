@@ -67,6 +67,20 @@ def test_a_table_is_packed_rows_again_slices_and_chunks_too():
     assert np.shares_memory(packed_rows(table).ids, rows.ids)
 
 
+def test_columns_may_be_declared_to_hold_no_nulls(tmp_path):
+    rows = made_rows(30)
+    with ParquetShardWriter(tmp_path / "s.parquet", row_group_size=20, declared="required") as writer:
+        writer.write_bins(rows)
+    schema = pq.read_schema(tmp_path / "s.parquet")
+
+    assert not any(field.nullable or field.type.value_field.nullable for field in schema)
+    assert [pa.int32(), pa.uint8(), pa.int32()] == [field.type.value_type for field in schema]
+    assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "s.parquet"))
+    with pytest.raises(ValueError, match="declared is 'maybe'; choose one of nullable, required"):
+        ParquetShardWriter(tmp_path / "t.parquet", declared="maybe")
+    assert ["s.parquet"] == os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("size", [1, 3, 25, 1000])
 def test_the_bytes_do_not_depend_on_how_bins_arrive(tmp_path, size):
     rows = made_rows(60)
