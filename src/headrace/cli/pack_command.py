@@ -58,7 +58,41 @@ def pack(
     reasoning: Annotated[
         str | None,
         typer.Option(
-            help="template (default): as the template has it | every_turn: a sequence per user turn.",
+            help="template (default): as it has it | every_user_turn: a sequence per user turn.",
+            rich_help_panel=_SOURCE,
+            show_default=False,
+        ),
+    ] = None,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="COLUMN=WORD,...",
+            help="Keep rows whose column holds one of the words; again for other columns. Not with a blend file.",
+            rich_help_panel=_SOURCE,
+            show_default=False,
+        ),
+    ] = None,
+    eos: Annotated[
+        str | None,
+        typer.Option(
+            help="Plain text ends with the end token: append (default) | none.",
+            rich_help_panel=_SOURCE,
+            show_default=False,
+        ),
+    ] = None,
+    date: Annotated[
+        str | None,
+        typer.Option(
+            help="What a template that asks for today is told, e.g. 2026-01-31.",
+            rich_help_panel=_SOURCE,
+            show_default=False,
+        ),
+    ] = None,
+    nothing_trained: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows without a token to train on: reject (default) | keep.",
             rich_help_panel=_SOURCE,
             show_default=False,
         ),
@@ -107,6 +141,12 @@ def pack(
     pad_multiple: Annotated[
         int | None,
         typer.Option(help="Pad each sequence to a multiple.", rich_help_panel=_PACKING, show_default=False),
+    ] = None,
+    pad_id: Annotated[
+        int | None,
+        typer.Option(
+            help="Token to pad with; the end token unless given.", rich_help_panel=_PACKING, show_default=False
+        ),
     ] = None,
     max_sequences_per_bin: Annotated[
         int | None, typer.Option(help="No limit unless given.", rich_help_panel=_PACKING, show_default=False)
@@ -189,6 +229,9 @@ def pack(
         "tokenizer": tokenizer,
         "chat_template": chat_template,
         "reasoning": reasoning,
+        "eos": eos,
+        "date": date,
+        "nothing_trained": nothing_trained,
         "sample": sample,
         "max_bad_share": max_bad_share,
         "pack_size": pack_size,
@@ -196,6 +239,7 @@ def pack(
         "capacity": capacity,
         "too_long": too_long,
         "pad_multiple": pad_multiple,
+        "pad_id": pad_id,
         "max_sequences_per_bin": max_sequences_per_bin,
         "loss_mask_alignment": loss_mask_alignment,
         "empty_bins": empty_bins,
@@ -211,28 +255,32 @@ def pack(
         "packed_storage": packed_storage,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    recipe = PackedSequences(blend=_blend(blend, layout, mapping), **settings)
+    recipe = PackedSequences(blend=_blend(blend, layout, mapping, filters), **settings)
     execute(recipe, out, workers, "json" if as_json else "text")
 
 
-def _blend(paths: list[str], layout: str | None, mapping: str | None) -> Any:
-    """What was given as BLEND; --layout and --mapping belong to the one dataset of plain paths."""
+def _blend(paths: list[str], layout: str | None, mapping: str | None, filters: list[str] | None) -> Any:
+    """What was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
     from headrace.recipes.packed_sequences.blend import blend_of, is_blend_file
 
     if len(paths) == 1 and is_blend_file(Path(paths[0])):
-        if layout is not None or mapping is not None:
-            raise SettingsError(f"{paths[0]}: is a blend file; write layout and mapping into its datasets")
+        if layout is not None or mapping is not None or filters:
+            raise SettingsError(f"{paths[0]}: is a blend file; write layout, mapping and filters into its datasets")
         return paths[0]
     blend: Any = blend_of(paths)
     if layout is not None:
         blend["datasets"][0]["layout"] = layout
     if mapping is not None:
-        blend["datasets"][0]["mapping"] = dict(_pair(each) for each in mapping.split(",") if each.strip())
+        pairs = [_pair("--mapping", each, "user=question") for each in mapping.split(",") if each.strip()]
+        blend["datasets"][0]["mapping"] = dict(pairs)
+    if filters:
+        found = [_pair("--filter", each, "used_in=sft,chat") for each in filters]
+        blend["datasets"][0]["filters"] = {name: words.split(",") for name, words in found}
     return blend
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, found, column = text.partition("=")
+def _pair(option: str, text: str, example: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
     if not found:
-        raise SettingsError(f"--mapping: {text!r} is no NAME=COLUMN; write e.g. user=question,assistant=answer")
-    return name.strip(), column.strip()
+        raise SettingsError(f"{option}: {text!r} has no =; write e.g. {example}")
+    return name.strip(), value.strip()

@@ -1,5 +1,6 @@
 """Chat data, a tokenizer made in a moment, and templates, for tests. Nothing here knows how masks are found."""
 
+import functools
 import gzip
 import json
 import re
@@ -44,6 +45,16 @@ def small_tokenizer(directory: Path, template: str | None = CHATML, eos: str | N
 
 def encoder(tokenizer: Path, **settings) -> ChatEncoder:
     return ChatEncoder(ChatSettings(tokenizer=tokenizer, **settings))
+
+
+@functools.cache
+def _qwen() -> ChatEncoder:
+    return encoder(QWEN)
+
+
+def qwen_encoder(**settings) -> ChatEncoder:
+    """An encoder with the real tokenizer, which is loaded once for all tests."""
+    return _qwen().sharing(ChatSettings(tokenizer=QWEN, **settings))
 
 
 def rows_of(name: str, most: int | None = None) -> list[dict]:

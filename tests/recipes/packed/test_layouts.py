@@ -1,6 +1,7 @@
 """Rows of every layout as normalised messages, and every kind of bad row with its reason."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,3 +199,10 @@ def test_real_files_keep_every_message(name):
         ]
 
         assert written == [message["role"] for message in sample_of(row).messages]
+
+
+def test_the_page_lists_every_reason():
+    page = (Path(__file__).parents[3] / "docs" / "chats.md").read_text("utf-8")
+    table = [line for line in page.split("| reason | what |")[1].splitlines() if line.startswith("| `")]
+
+    assert [f"| `{word}` | {what} |" for word, what in REASONS.items()] == table

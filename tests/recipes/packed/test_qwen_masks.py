@@ -9,7 +9,7 @@ import re
 
 import jinja2
 import pytest
-from chats import QWEN, encoder, needs_data, rows_of
+from chats import QWEN, chat, needs_data, qwen_encoder, rows_of
 
 from headrace.recipes.packed_sequences.layouts import sample_of
 from headrace.recipes.packed_sequences.tokenizer_files import read_tokenizer
@@ -21,7 +21,7 @@ TURN = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 
 @pytest.fixture(scope="module")
 def qwen():
-    return encoder(QWEN)
+    return qwen_encoder()
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +55,49 @@ def test_tokens_and_masks_are_those_of_turn_by_turn_encoding(name, qwen, plain_t
         ids, mask = turn_by_turn(qwen.tokenizer, text)
         assert ids == encoded.tokens[begin:end].tolist()
         assert mask == encoded.mask[begin:end].tolist()
+
+
+THOUGHT = "<think>\nwhy\n</think>\n\n"
+SYNTHETIC = [
+    chat("q", f"{THOUGHT}one"),
+    chat("q", f"{THOUGHT}one", "r", f"{THOUGHT}two"),
+    chat("q", f"{THOUGHT}one", "r", "two", "s"),
+    chat("q", "<think>never closed", "r", "two"),
+    chat("q", "closed</think> twice</think>one", "r", "\n\ntwo\n"),
+    chat("q", "one", "assistant: more", "r", "two"),
+    chat("system: s", "q", "one", "system: t", "r", "two"),
+    chat("<tool_response>x</tool_response>", "one"),
+    chat("q", "one", "<tool_response>\nx\n</tool_response>", f"{THOUGHT}two"),
+    chat("q", "", "r", "two"),
+    chat("  q  ", "  one  ", "\n", "\n"),
+    chat("q", "<tool_call>\n{}\n</tool_call>", "tool: 1", "tool: 2", "two"),
+    {**chat("q", "one"), "tools": [{"name": "f", "parameters": {"é": [1, None]}}]},
+]
+
+
+@pytest.mark.parametrize("place", range(len(SYNTHETIC)))
+def test_chats_that_this_template_looks_into(place, qwen, plain_template):
+    """Reasoning inside the content, which it splits; tool responses as users; empty and blank texts."""
+    row = SYNTHETIC[place]
+    for _ in range(2):
+        encoded = qwen.encode([row])
+        sample = sample_of(row)
+        text = plain_template.render(messages=sample.messages, tools=sample.tools)
+
+        assert [] == encoded.rejected
+        assert turn_by_turn(qwen.tokenizer, text) == (encoded.tokens.tolist(), encoded.mask.tolist())
+
+
+def test_every_user_turn_keeps_its_reasoning(plain_template):
+    """The template alone strips what was thought before the last user turn."""
+    rows = rows_of("reason_tool_use_demo_50.jsonl.gz")
+    alone, every = qwen_encoder(), qwen_encoder(reasoning="every_user_turn")
+    encoded = every.encode(rows)
+    thoughts = [part["value"] for row in rows for message in row["messages"] if message["role"] == "assistant" for part in message["content"] if part["type"] == "reasoning"]  # fmt: skip
+    trained = ["".join(text for text, mask in parts if mask) for parts in every.texts(encoded)]
+    stripped = ["".join(text for text, mask in parts if mask) for parts in alone.texts(alone.encode(rows))]
+
+    assert [] == encoded.rejected
+    assert sum(message["role"] == "user" for row in rows for message in row["messages"]) == len(encoded.lengths)
+    assert [1] * len(thoughts) == [sum(thought.strip() in text for text in trained) for thought in thoughts]
+    assert 0 < sum(not any(thought.strip() in text for text in stripped) for thought in thoughts)

@@ -117,3 +117,24 @@ def gsm8k_settings(run: Prepared) -> dict:
     config = json.loads((run.run / "config.json").read_bytes())
     config.pop("recipe")
     return headrace.PackedSequences(**config).identity_settings()
+
+
+@needs_data
+@pytest.mark.parametrize(("reasoning", "more"), [("template", 0), ("every_user_turn", 1)])
+def test_rows_may_give_several_sequences_that_stay_in_one_split(tmp_path: Path, reasoning: str, more: int) -> None:
+    (path,) = DEMOS.glob("reason*")
+    recipe = headrace.PackedSequences(
+        blend=path,
+        tokenizer=QWEN,
+        pack_size=16384,
+        reasoning=reasoning,
+        train_ratio=0.5,
+        valid_ratio=0.3,
+        test_ratio=0.2,
+    )
+    run = headrace.prepare(recipe, tmp_path / "out")
+
+    facts = run.manifest.facts
+    assert {"train": 25, "valid": 15, "test": 10} == facts["source_rows"]
+    assert (facts["packed"]["sequences"] > 50) == bool(more)
+    assert headrace.verify(run.out).problems == []

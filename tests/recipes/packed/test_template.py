@@ -90,6 +90,10 @@ def test_a_format_stays_in_the_sandbox_every_time():
         "{{ 999 ** 999999 }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ ([0] * 99999) * 99999 }}",
+        "{% set ns = namespace(a='x') %}{% for n in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
+        "{% set ns = namespace(a='x') %}{% for n in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+        "{% set ns = namespace(a=[1]) %}{% for n in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
+        "{% set ns = namespace(a='xx') %}{% for n in range(99) %}{% set ns.a = ns.a.replace('x', 'xx') %}{% endfor %}",
     ],
 )
 def test_hostile_templates_come_to_an_end(source, monkeypatch):

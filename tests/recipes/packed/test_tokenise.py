@@ -1,6 +1,5 @@
 """Tokens: borders, texts without templates, given tokens, filters, what is rejected, and what the fingerprint holds."""
 
-import functools
 import gzip
 import hashlib
 import itertools
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chats import CHATML, QWEN, chat, encoder, small_tokenizer, trained_texts
+from chats import CHATML, QWEN, chat, encoder, qwen_encoder, small_tokenizer, trained_texts
 from tokenizers import Tokenizer
 
 from headrace.errors import InputError, SettingsError
@@ -48,18 +47,13 @@ def test_no_rows_and_only_bad_rows_are_empty_arrays(place):
         assert list(range(len(rows))) == [each.row for each in encoded.rejected]
 
 
-@functools.cache
-def qwen():
-    return encoder(QWEN, chat_template=CHATML)
-
-
 @pytest.mark.parametrize("answer", ["\nx", "\n\n\nx", " x", "x", "\n", "é", "😀", "e\u0301"])
 @pytest.mark.parametrize("kind", ["small", "qwen"])
 def test_no_token_is_half_the_prompts(answer, kind, place):
     """With Qwen3's tokens two line ends are one token, so an answer that begins with one needs the text cut."""
     if kind == "qwen" and not QWEN.is_dir():
         pytest.skip("the tokenizer is not in the repository")
-    found = encoder(place) if kind == "small" else qwen()
+    found = encoder(place) if kind == "small" else qwen_encoder(chat_template=CHATML)
     ((ids, mask),) = ids_and_mask(found.encode([chat("q", answer)]))
     encode = found.tokenizer.encode
     prompt = encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False).ids
@@ -160,9 +154,26 @@ def test_a_row_without_a_sequence_has_a_reason(reason, row, place):
 
 
 def test_rows_with_nothing_trained_may_be_kept(place):
-    encoded = encoder(place, nothing_trained="keep").encode([{"input_ids": [5], "loss_mask": [0]}])
+    rows = [{"input_ids": [5], "loss_mask": [0]}, chat("q"), {"messages": [{"role": "assistant", "content": "a", "weight": 0}]}]  # fmt: skip
+    for reasoning in ("template", "every_user_turn"):
+        encoded = encoder(place, nothing_trained="keep", reasoning=reasoning).encode(rows)
 
-    assert ([5], [0]) == ids_and_mask(encoded)[0]
+        assert [0, 1, 2] == encoded.rows.tolist()
+        assert ([5], [0]) == ids_and_mask(encoded)[0]
+        assert not encoded.mask.any()
+
+
+@pytest.mark.parametrize("asked", ["keep", "reject"])
+@pytest.mark.parametrize(
+    "row", [{"text": ""}, {"input_ids": [5], "attention_mask": [0]}, {"prompt": "", "completion": ""}]
+)
+def test_a_row_without_any_token_is_counted(row, asked, place):
+    encoded = encoder(place, nothing_trained=asked, layout="raw_completion" if "prompt" in row else "auto").encode(
+        [row]
+    )
+
+    assert [(0, "nothing_trained")] == [(each.row, each.reason) for each in encoded.rejected]
+    assert 0 == len(encoded.lengths)
 
 
 def test_every_setting_that_changes_a_token_is_in_the_fingerprint(place, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from recipe_cases import packed, sequences_in, sources, token_rows, write_jsonl
 
 import headrace
+from headrace.errors import StoreError
 from tables import split, write_rows
 
 
@@ -135,6 +136,27 @@ def test_another_recipe_in_the_same_directory_takes_the_links_away(tmp_path: Pat
 
     assert ["oot", "test", "train", "val"] == sorted(os.listdir(out / "splits"))
     assert not (out / "blend.json").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["blend.json", "splits/train"])
+def test_what_is_in_the_way_of_a_link_is_refused_before_the_work(tmp_path: Path, blend: dict, name: str) -> None:
+    out = tmp_path / "out"
+    (out / name).mkdir(parents=True)
+    events: list[Any] = []
+
+    with pytest.raises(StoreError, match=f"{name}: is in the way of a link of that name; move it"):
+        packed(blend, out, on_event=events.append)
+
+    assert [] == events
+
+
+def test_more_tasks_than_rows_is_fine(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", token_rows(5))
+
+    packed(path, tmp_path / "out", num_shards=20)
+
+    assert 5 == sum(len(sequences_in(tmp_path / "out", name)) for name in ("train", "valid", "test"))
+    assert headrace.verify(tmp_path / "out").problems == []
 
 
 def test_files_of_users_beside_the_links_are_left_alone(tmp_path: Path, blend: dict) -> None:

@@ -47,9 +47,10 @@ class Source(Settings):
     @field_validator("name")
     @classmethod
     def _is_a_directory_name(cls, value: str) -> str:
-        if not _NAME.fullmatch(value):
+        if not _NAME.fullmatch(value) or "__" in value:
             raise ValueError(
-                f"dataset name {value!r} cannot name a directory; use letters, digits, '.', '_' and '-' only"
+                f"dataset name {value!r} cannot name a directory and a part of a link's name; use letters, digits, "
+                f"'.', '-' and single '_' only"
             )
         return value
 
@@ -117,7 +118,7 @@ def plain(paths: Sequence[str | Path]) -> dict[str, Any]:
     """A blend of one dataset, named after its first file or directory."""
     first = Path(paths[0]).expanduser()
     stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "data"
+    name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
 
 

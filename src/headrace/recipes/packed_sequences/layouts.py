@@ -249,6 +249,8 @@ def _tokens(cells: _Cells) -> Tokens:
         if len(attention) != len(ids):
             raise RowRejected("bad_tokens", f"{len(ids)} tokens have an attention mask of {len(attention)} values")
         ids, mask = ids[attention != 0], mask[attention != 0]
+        if not len(ids):
+            raise RowRejected("nothing_trained", "the attention mask leaves no token")
     return Tokens(ids, mask.astype(np.uint8))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.digest import sha256_hex
-from headrace.errors import InputError
+from headrace.errors import InputError, StoreError
 from headrace.recipes.packed_sequences.assign import SPLITS, even_cuts, shard_counts
 from headrace.recipes.packed_sequences.choose import Candidate, Choice, choose
 from headrace.recipes.packed_sequences.config import PackedSequences
@@ -53,6 +53,7 @@ from headrace.storage import local
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
+    _refuse_occupied(settings, context)
     encoder, datasets = Encoder(settings), datasets_of(settings)
     tasks = encode_tasks(settings, context, datasets)
     encoded = context.stage(
@@ -101,6 +102,14 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts=_facts(settings, encoder, encoded, choice, counts, records) | {"files": beside},
     )
+
+
+def _refuse_occupied(settings: PackedSequences, context: RunContext) -> None:
+    """Names that links will need are asked for before the work, not after it."""
+    out = context.run.parents[1]
+    for name in (BLEND, METADATA, REJECTED, *(split_directory(split) for split in settings.asked_splits)):
+        if (out / name).exists() and not (out / name).is_symlink():
+            raise StoreError(f"{out / name}: is in the way of a link of that name; move it, or choose another --out")
 
 
 def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequence[Receipt]) -> None:

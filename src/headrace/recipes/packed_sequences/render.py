@@ -50,15 +50,12 @@ class ChatRenderer:
     def render(self, chat: Conversation) -> list[Rendered]:
         """The sequences of one conversation: one, or with reasoning="every_user_turn" one per answered user turn.
 
-        Raises `RowRejected`.
+        A conversation without anything to train on has a text without spans. Raises `RowRejected`.
         """
         turns = self._turns["tool_use" if chat.tools and "tool_use" in self._turns else "default"]
         if self._reasoning == "template" or not any(reasons(message) for message in chat.messages):
             return [turns.render(chat)]
-        parts = list(_user_turns(chat))
-        if not parts:
-            raise RowRejected("nothing_trained", "no user turn has an answer that may be trained on")
-        return [turns.render(part) for part in parts]
+        return [turns.render(part) for part in list(_user_turns(chat)) or [chat]]
 
 
 def _user_turns(chat: Conversation) -> Iterator[Conversation]:
@@ -83,11 +80,12 @@ class _Form:
 
 
 _FORMS = [_Form(empty, arguments) for empty in ("", None) for arguments in ("object", "text")]
-_PLAIN = _FORMS[:1]
 _ASKS_FOR_NONE = re.compile(r"content(['\"]\])? is (not )?none", re.IGNORECASE)
 
 
 def _in_form(chat: Conversation, form: _Form) -> Conversation:
+    if form is _FORMS[0]:  # as they were normalised
+        return chat
     messages = []
     for message in chat.messages:
         if "tool_calls" in message:
@@ -121,10 +119,12 @@ class _Turns:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"
             )
+        if not any("tool_calls" in message for message in chat.messages):
+            return self._render(chat)
         first: RowRejected | None = None
-        for form in self._forms if any("tool_calls" in message for message in chat.messages) else _PLAIN:
+        for form in self._forms:
             try:
-                return self._render(chat if form is _PLAIN[0] else _in_form(chat, form))
+                return self._render(_in_form(chat, form))
             except RowRejected as rejected:
                 if rejected.reason not in ("template_error", "not_rendered"):
                     raise
@@ -140,11 +140,15 @@ class _Turns:
         _check_reserved(text)
         wanted = [place for place, weight in enumerate(chat.weights) if weight]
         if not wanted:
-            raise RowRejected("nothing_trained", "no assistant message may be trained on")
+            return Rendered(text, [])
         turns = self._known(chat, text, trace, wanted)
-        spans = [turns[place] for place in wanted]
-        if any(begin >= end for begin, end in spans) or any(first[1] > second[0] for first, second in pairwise(spans)):
-            raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {spans}")
+        spans, last = [], 0
+        for place in wanted:
+            span = turns[place]
+            if not last <= span[0] < span[1]:
+                raise RowRejected("uncertain_mask", f"the turns found overlap or are empty: {sorted(turns.values())}")
+            spans.append(span)
+            last = span[1]
         return Rendered(text, spans)
 
     def _known(self, chat: Conversation, text: str, trace: Trace, wanted: list[int]) -> dict[int, Span]:
@@ -173,8 +177,6 @@ class _Turns:
                     f"{len(spans)} generation blocks for {len(answers)} assistant messages, some of them not trained",
                 )
             spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
-        if not spans:
-            raise RowRejected("nothing_trained", "the template's generation blocks hold nothing to train on")
         return Rendered(text, spans)
 
 

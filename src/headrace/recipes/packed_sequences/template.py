@@ -22,6 +22,7 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
@@ -196,9 +197,45 @@ class _Generation(Extension):
         return f"{GENERATED_BEGIN}{caller()}{GENERATED_END}"
 
 
+class _Generator(CodeGenerator):
+    """Looks up names in plain objects, the messages, where they stand: half of what a template does.
+
+    A name that is no attribute of `dict` is found in an object by the sandbox too, after two exceptions.
+    """
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+        if node.attr in _DICT_NAMES:
+            super().visit_Getattr(node, frame)
+        else:
+            self._looked_up(node, node.attr, "getattr", frame)
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
+            self._looked_up(node, node.arg.value, "getitem", frame)
+        else:
+            super().visit_Getitem(node, frame)
+
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+        grows = not isinstance(node.left, nodes.Const) and not isinstance(node.right, nodes.Const)
+        self.write("environment.bounded(" if grows else "")  # with a constant it grows by as much each time
+        super().visit_Add(node, frame)
+        self.write(")" if grows else "")
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja2's name
+        self.write("environment.bounded(")
+        super().visit_Concat(node, frame)
+        self.write(")")
+
+    def _looked_up(self, node: nodes.Getattr | nodes.Getitem, name: str, how: str, frame: Frame) -> None:
+        self.write(f"(_found[{name!r}] if type(_found := (")
+        self.visit(node.node, frame)
+        self.write(f")) is dict and {name!r} in _found else environment.{how}(_found, {name!r}))")
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox: immutable, no large numbers or texts out of small ones, every call within the limits."""
 
+    code_generator_class = _Generator
     intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self, day: date | None) -> None:
@@ -209,14 +246,20 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda form: _date_text(day, form)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if type(obj) is BuiltinMethodType and type(obj.__self__) is str:
-            kwargs.pop("_loop_vars", None)
+        if obj is Namespace or (type(obj) is BuiltinMethodType and type(obj.__self__) is str):
+            kwargs.pop("_loop_vars", None)  # these loop over nothing, and `getattr` let them through
             kwargs.pop("_block_vars", None)
-            return obj(*args, **kwargs)  # a text's own method: `getattr` let it through, and it loops over nothing
+            return self.bounded(obj(*args, **kwargs))
         trace = context.resolve_or_missing(_TRACE)
         if isinstance(trace, Trace) and time.monotonic() > trace.end_at:
             raise RowRejected("template_limit", f"the template ran for more than {MOST_SECONDS:g} s")
         return super().call(context, obj, *args, **kwargs)
+
+    def bounded(self, value: Any) -> Any:
+        """A text or list that was put together, if it is no longer than a rendering may be."""
+        if isinstance(value, str | list) and len(value) > MOST_CHARACTERS:
+            raise RowRejected("template_limit", f"the template made a text of {len(value):,} characters")
+        return value
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [len(each) if isinstance(each, str | bytes | list | tuple) else abs(each) for each in (left, right)]
@@ -234,7 +277,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
-        if kind is dict and attribute not in _DICT_NAMES:  # what the sandbox finds too, without exceptions on the way
+        if kind is dict and attribute not in _DICT_NAMES:  # absent: the generator has looked
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind is Namespace and not attribute.startswith("_"):
             try:

@@ -150,10 +150,10 @@ class ChatEncoder:
         kept: list[_Item] = []
         dead: set[int] = set()
         for item in items:
-            if self.settings.nothing_trained == "reject" and not item.mask.any():
-                dead.add(item.row)
-            elif len(item.ids):
+            if len(item.ids) and (self.settings.nothing_trained == "keep" or item.mask.any()):
                 kept.append(item)
+            else:
+                dead.add(item.row)
         dead -= {item.row for item in kept}
         rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
         rejected.sort(key=lambda each: each.row)
