@@ -85,6 +85,16 @@ def test_a_known_shape_does_not_decide_what_the_text_is(under):
     assert [["one<|im_end|>"], ["two<|im_end|>"], ["(long) three<|im_end|>"], ["(long) four<|im_end|>"], ["(long) five<|im_end|>"], ["six<|im_end|>"]] == trained_texts(under(BY_LENGTH), rows)  # fmt: skip
 
 
+@pytest.mark.parametrize("change", ["", " | upper", " | reverse"])
+def test_an_answer_that_is_written_twice_has_no_certain_mask(under, change):
+    template = "{{ messages[-1].content" + change + " + '\n' }}" + CHATML.replace("message.content", "(message.content" + change + ")")  # fmt: skip
+    found = under(template)
+
+    assert [] == trained_texts(found, [chat("q", "one")], rejected=["uncertain_mask"])
+    if "reverse" not in change:  # which marks disturb; the turn alone is then written twice too
+        assert [["one<|im_end|>"]] == [[text.lower() for text in texts] for texts in trained_texts(found, [chat("q", "one", "r")])]  # fmt: skip
+
+
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}]}  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.packed_parquet import CODECS, PackedParquet, columns, packed_rows
 from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
 from headrace.run.context import TaskFiles
+from headrace.storage.local import strays
 
 
 def write(path, rows, how="bins", **options):
@@ -161,6 +162,13 @@ def test_a_higher_level_makes_the_same_bins_smaller(tmp_path):
 
     assert high < low
     assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "19"))
+
+
+@pytest.mark.parametrize(("compression", "level"), [("zstd", 0), ("zstd", 23), ("gzip", 10), ("lz4", 1), ("none", 1)])
+def test_a_level_that_the_codec_has_not_is_refused(tmp_path, compression, level):
+    with pytest.raises(ValueError, match=f"compression_level is {level}; levels of {compression}: "):
+        ParquetShardWriter(tmp_path / "s.parquet", compression=compression, compression_level=level)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_codec_is_refused(tmp_path):
@@ -338,3 +346,24 @@ def test_memory_is_of_a_row_group_and_random_tokens_shrink(tmp_path):
 
     assert peak < 50 << 20
     assert 10_000 * (2000 * 5 + 16) / size > 1.5
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = %r
+from packed_cases import made_rows
+from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
+writer = ParquetShardWriter(sys.argv[1], row_group_size=10)
+writer.write_bins(made_rows(25))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_the_old_file_and_a_stray_that_gc_knows(tmp_path):
+    write(tmp_path / "s.parquet", made_rows(3))
+    done = subprocess.run([sys.executable, "-c", KILLED % sys.path, str(tmp_path / "s.parquet")], check=False)
+
+    assert done.returncode == -9
+    assert 3 == pq.read_table(tmp_path / "s.parquet").num_rows
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "s.parquet") == strays(tmp_path)
+    assert 1 == len(strays(tmp_path))

@@ -76,6 +76,7 @@ class PackedParquet:
         self.path = path
         self.row_group_size = checked_row_group_size(row_group_size)
         self.compression = checked_codec(compression)
+        checked_level(self.compression, compression_level)
         self.schema = schema_of(declared)
         self.bins = 0
         self.tokens = 0
@@ -214,6 +215,14 @@ def checked_row_group_size(size: int) -> int:
     if size < 1:
         raise ValueError(f"row_group_size is {size}; give the bins of a row group, at least 1")
     return size
+
+
+def checked_level(codec: str | None, level: int | None) -> None:
+    """Raises `ValueError` if the codec has no such level."""
+    most = {"zstd": 22, "gzip": 9}.get(checked_codec(codec), 0)
+    if level is not None and not 1 <= level <= most:
+        known = f"1 to {most}" if most else "none"
+        raise ValueError(f"compression_level is {level}; levels of {codec}: {known}; leave it out for the codec's own")
 
 
 def checked_codec(word: str | None) -> Codec:

@@ -22,6 +22,7 @@ from headrace.recipes.packed_sequences.packed_parquet import (
     Declared,
     PackedParquet,
     checked_codec,
+    checked_level,
     checked_row_group_size,
     schema_of,
 )
@@ -57,6 +58,7 @@ class ParquetShardWriter:
         self.compression = checked_codec(compression)
         self.filesystem = filesystem
         schema_of(declared)  # what is wrong is told before there is a file
+        checked_level(compression, compression_level)
         file = None
         if filesystem is None:
             target = Path(self.output_path)
