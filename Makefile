@@ -70,7 +70,10 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/entities.py
 	$(BIN)/python benchmarks/dynamic.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/first_batch.py
 	$(BIN)/python benchmarks/packing.py
+	$(BIN)/python benchmarks/tokenising.py
+	$(BIN)/python benchmarks/packed_reading.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -6,7 +6,8 @@ Bins of synthetic tokens (as a tokenizer's: few are frequent) are written with r
 of the process, threads included, and wall time, per bin, the median of three passes:
 
     as_py, in order / random     a reader with one cached row group whose rows become Python lists
-    views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group
+    views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group; and of
+                                 blocks that cache="decoded" kept, mapped
     varlen, padded               headrace's packed batches of 8 bins, in order; shuffled over the set; of kept blocks
     decode alone                 what Arrow takes for the row groups, a part of all of the above
     map, random                  headrace's random access with room for one row group
@@ -109,14 +110,16 @@ def table(path: Path, bins: int, group: int, picks: int) -> None:
 
     padded = headrace.PackedBatches(form="padded", pad_to_multiple_of=64)
     reader = OneGroup(path)
-    kept = dataset.stream(
-        batch_size=8, batch_format="numpy", shuffle=True, cache="decoded", cache_dir=path.parent / "decoded"
-    )
-    consume(kept)
+    mapped: Any = {"batch_format": "numpy", "cache": "decoded", "cache_dir": path.parent / "decoded"}
+    kept = dataset.stream(batch_size=8, shuffle=True, **mapped)
+    views = dataset.stream(batch_size=1, packed="off", **mapped)
+    for each in (kept, views):
+        consume(each)
     ways: list[tuple[str, Callable[[], int], int]] = [
         ("as_py, in order", lambda: consume(map(reader.read, range(bins))), bins),
         ("as_py, random", lambda: consume(map(reader.read, order)), len(order)),
         ("views, in order", stream(packed="off", batch_size=1), bins),
+        ("views, in order, kept", lambda: consume(views), bins),
         ("varlen, in order", stream(), bins),
         ("varlen, shuffled", stream(shuffle=True), bins),
         ("varlen, shuffled, torch", stream(shuffle=True, batch_format="torch"), bins),

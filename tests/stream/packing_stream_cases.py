@@ -26,6 +26,7 @@ def write_rows(root: Path, lengths, *, shard_rows=300, group_rows=50, mask=None)
         {
             "input_ids": pa.array(ids, pa.list_(pa.int32())),
             "trained": pa.array(trained, pa.list_(pa.int8())).cast(mask or pa.list_(pa.int8())),
+            "other": pa.array([[1, *row] for row in trained], pa.list_(pa.int8())),
             "row": np.arange(len(ids)),
             "tokens": np.array(lengths, np.int64),
         }

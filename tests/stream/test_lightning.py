@@ -57,6 +57,11 @@ def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
     assert sorted(token for row in rows for token in row["input_ids"][4:]) == sorted(tokens)
 
 
+def test_the_data_module_does_not_pack(path):
+    with pytest.raises(headrace.SettingsError, match="streams prepared bins"):
+        HeadraceDataModule(path, batch_size=2, options={"pack": 100})
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_workers):
     model = fit(path, epochs=3, num_workers=num_workers, val_batch_size=7)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -34,6 +35,12 @@ SETTINGS = st.builds(
     attention_mask=st.sampled_from(["none", "none", "bool"]),
 )
 ALIGNMENTS = ["shift_left", "unshifted", "legacy_roll_right"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Indexes of plain shards are kept below the home directory."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 def columns_of(bins, alignment="shift_left", **types):
@@ -361,3 +368,11 @@ def test_a_loader_of_its_own_streams_rows_as_they_are(tmp_path):
     loader = StreamLoader(dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=3))
 
     assert "seq_start_id" in next(iter(loader))
+
+
+def test_a_set_without_bins_makes_no_batch(tmp_path):
+    root = tmp_path / "d"
+    root.mkdir()
+    pq.ParquetWriter(root / "shard_000000.parquet", table_of([]).schema).close()
+
+    assert [] == list(headrace.open(root, cache_dir=tmp_path / "c").stream(batch_size=2))

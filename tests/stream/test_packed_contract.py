@@ -36,6 +36,12 @@ def root(bins, tmp_path_factory):
     return root
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Indexes of plain shards are kept below the home directory."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
 def pairs_of(sequences):
     """(token, label, trained) of every place that is fed, from the source itself."""
     return [(token, label, trained) for sequence in sequences for (token, _), (label, trained) in pairwise(sequence)]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +17,9 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
 from headrace.stream.topology import Topology
+from headrace.stream.torch import StreamingDataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 
 ROWS = 700
 PLAIN = headrace.PackedBatches(pad_id=-1)
@@ -223,6 +227,12 @@ def test_lengths_that_a_column_says_wrongly_are_found_out(tmp_path):
         list(packed(path, lengths="row", capacity=30))
 
 
+def test_a_mask_of_another_length_is_refused(tmp_path):
+    path = write_rows(tmp_path / "d", [4, 5, 6])
+    with pytest.raises(InputError, match="has 4 values in column input_ids and 5 in other; a mask is as long"):
+        list(packed(path, mask="other", shuffle=False))
+
+
 def test_a_filtered_set_and_a_blend_are_packed(path, lengths):
     dataset = headrace.open(path, cache_dir=path.parent / "cache")
     pack = headrace.PackRows(capacity=100, buffer_rows=64)
@@ -269,12 +279,94 @@ def test_settings_that_do_not_fit_say_so(path, options, said):
         headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2, **options)
 
 
-def test_loaders_that_cannot_know_lengths_refuse_to_pack(path):
+@pytest.mark.parametrize("loader", [StreamLoader, StreamingDataset])
+def test_loaders_that_do_not_know_lengths_refuse_to_pack(path, loader):
     dataset = headrace.open(path, cache_dir=path.parent / "cache")
-    with pytest.raises(SettingsError, match="use stream"):
-        dataset.torch_dataset(batch_size=2, pack=100)
     with pytest.raises(SettingsError, match="needs the lengths"):
-        StreamLoader(dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=2, pack=100))
+        loader(dataset.split_index(), dataset.block_reader(), StreamOptions(batch_size=2, pack=100))
+
+
+def in_workers(path, *, rank=0, world_size=1, workers=2, batch_size=3, seed=0):
+    return headrace.open(path, cache_dir=path.parent / "cache").torch_dataset(
+        batch_size=batch_size,
+        num_workers=workers,
+        shuffle=True,
+        seed=seed,
+        packed=PLAIN,
+        pack=headrace.PackRows(capacity=100, buffer_rows=64),
+        topology=Topology(rank=rank, world_size=world_size),
+    )
+
+
+def received(dataset):
+    """One pass; workers by fork, as what they do is the same however they start."""
+    return [sequences_of(batch) for batch in dataset.data_loader(method="fork")]
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 3), (2, 2)])
+def test_workers_pack_rows_of_their_own_and_every_rank_has_as_many_batches(path, lengths, world_size, workers):
+    ranks = [in_workers(path, rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
+    got = [received(dataset) for dataset in ranks]
+
+    assert of_rows(lengths) == sorted(s for of_rank in got for batch in of_rank for s in batch)
+    assert {len(ranks[0])} == {len(of_rank) for of_rank in got}
+    if workers == 0:
+        alone = packed(path, buffer_rows=64)
+        assert [sequences_of(batch) for batch in alone] == got[0]
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 6, 38])
+def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path, stop):
+    whole = received(in_workers(path, workers=3))
+    state = json.loads(json.dumps(in_workers(path, workers=3).state_after(stop)))
+    later = in_workers(path, workers=3)
+    later.load_state_dict(state)
+
+    assert 40 < len(whole) == stop + len(later)
+    assert whole[stop:] == received(later)
+    assert stop + 1 == later.state_after(1)["batches"]
+
+
+@pytest.mark.parametrize(("workers", "stop"), [(1, 7), (3, 8), (0, 3)])
+def test_a_resume_with_other_workers_brings_the_rows_that_are_left(path, lengths, workers, stop):
+    first = [in_workers(path, rank=rank, world_size=2) for rank in range(2)]
+    got = [s for dataset in first for batch in received(dataset)[:stop] for s in batch]
+    state = first[1].state_after(stop)
+    assert state == first[0].state_after(stop)
+    later = in_workers(path, workers=workers)
+    later.load_state_dict(state)
+    alone = packed(path, buffer_rows=64, batch_size=2)
+    alone.load_state_dict(state)
+
+    assert of_rows(lengths) == sorted(got + [s for batch in received(later) for s in batch])
+    assert of_rows(lengths) == sorted(got + [s for batch in alone for s in sequences_of(batch)])
+
+
+def test_workers_that_live_on_see_the_epoch(path, lengths):
+    dataset = in_workers(path)
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    epochs = []
+    for epoch in (0, 3, 0):
+        dataset.set_epoch(epoch)
+        epochs.append([sequences_of(batch) for batch in loader])
+
+    assert epochs[0] == epochs[2] != epochs[1]
+    assert all(of_rows(lengths) == sorted(s for batch in epoch for s in batch) for epoch in epochs)
+
+
+def test_a_spawned_worker_packs_the_same(path):
+    one = in_workers(path, workers=1)
+
+    assert received(one) == [sequences_of(batch) for batch in one.data_loader(method="spawn")]
+
+
+def test_states_of_workers_are_counted_in_the_loop(path):
+    with pytest.raises(StreamError, match="call state_after"):
+        in_workers(path).state_dict()
+    with pytest.raises(StreamError, match="has 4. batches on a rank, not 1000"):
+        in_workers(path).state_after(1000)
 
 
 def test_states_of_other_streams_are_refused(path):
@@ -312,3 +404,20 @@ def test_the_same_bins_for_any_number_of_threads_that_decode(path):
     ]
 
     assert got[0] == got[1]
+
+
+@pytest.mark.parametrize("lengths", [[0, 0, 0], [0]])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_rows_without_a_token_make_no_batch(tmp_path, lengths, world_size):
+    path = write_rows(tmp_path / "d", lengths)
+    stream = packed(path, world_size=world_size)
+
+    assert 0 == len(stream) == len(list(stream))
+    assert (0, 0, len(lengths)) == (stream.report().bins, stream.report().fill, stream.report().empty_rows)
+
+
+def test_a_set_without_rows_makes_no_batch(tmp_path):
+    path = write_rows(tmp_path / "d", [3]) / "00000.parquet"
+    pq.ParquetWriter(path, pq.read_schema(path)).close()
+
+    assert 0 == len(list(packed(tmp_path / "d", cache=tmp_path / "c")))

@@ -55,10 +55,11 @@ class Blend:
         """As `Dataset.stream`. split: of the datasets that were given without one."""
         settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
         if settings.pack is not None:
-            from headrace.stream.packing import packing_loader
+            from headrace.stream.packing import PackingLoader, lengths_for
 
             index, read_block = self.source(split, replace(settings, packed="off"))
-            return packing_loader(index, read_block, settings, topology=topology)
+            lengths = lengths_for(index, read_block, settings)
+            return PackingLoader(index, read_block, settings, lengths=lengths, topology=topology)
         index, read_block = self.source(split, settings)
         return StreamLoader(index, read_block, settings, topology=topology)
 
@@ -77,6 +78,15 @@ class Blend:
         except ImportError as error:
             raise MissingExtra("torch", "torch") from error
         settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
+        if settings.pack is not None:
+            from headrace.stream.packing import lengths_for
+            from headrace.stream.packing_torch import PackingDataset
+
+            index, read_block = self.source(split, replace(settings, packed="off"))
+            lengths = lengths_for(index, read_block, settings)
+            return PackingDataset(
+                index, read_block, settings, lengths=lengths, num_workers=num_workers, topology=topology
+            )
         index, read_block = self.source(split, settings)
         return StreamingDataset(index, read_block, settings, num_workers=num_workers, topology=topology)
 

@@ -145,7 +145,13 @@ class Dataset(IndexedDataset):
             raise MissingExtra("torch", "torch") from error
         rows = self.filter(filter)
         index = rows.split_index(split)
-        asked = packed_options([(self.root, index)], StreamOptions(batch_size=batch_size, **options))
+        asked = StreamOptions(batch_size=batch_size, **options)
+        if asked.pack is not None:
+            from headrace.stream.packing_torch import PackingDataset
+
+            index, read_block, lengths = rows._packing_parts(split, asked)
+            return PackingDataset(index, read_block, asked, lengths=lengths, num_workers=num_workers, topology=topology)
+        asked = packed_options([(self.root, index)], asked)
         index = packed_index(index, asked)
         return StreamingDataset(
             index,
@@ -156,16 +162,20 @@ class Dataset(IndexedDataset):
         )
 
     def _packing(self, split: str | None, options: StreamOptions, topology: Topology | None) -> StreamLoader:
-        from headrace.stream.packing import packing_loader
+        from headrace.stream.packing import PackingLoader
+
+        index, read_block, lengths = self._packing_parts(split, options)
+        return PackingLoader(index, read_block, options, lengths=lengths, topology=topology)
+
+    def _packing_parts(self, split: str | None, options: StreamOptions) -> tuple[SplitIndex, ReadBlock, Any]:
+        from headrace.stream.packing import lengths_for
 
         index, read_block = self.split_index(split), self.reader(split, replace(options, packed="off"))
         try:
             contents: str | None = self.contents
         except SettingsError:  # it has none: lengths are counted each time
             contents = None
-        return packing_loader(
-            index, read_block, options, topology=topology, contents=contents, cache_dir=self._cache_dir
-        )
+        return index, read_block, lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""

@@ -76,7 +76,7 @@ class PackingPlan:
 
     @cached_property
     def steps(self) -> int:
-        """Batches of every rank: as many as the one with the most bins needs. Raises `InputError` for too long rows."""
+        """Batches of every reader: what the one with the most bins needs. Raises `InputError` for too long rows."""
         self.check_lengths()
         most = max(int(self.bins_of_windows(consumer).sum()) for consumer in range(self.plan.consumers))
         return -(-most // self.batch_size)
@@ -93,7 +93,7 @@ class PackingPlan:
             )
 
     def share(self, consumer: int) -> Share:
-        """The rows of one rank."""
+        """The rows of one reader, numbered worker * world_size + rank."""
         return self.plan.share(rank=consumer)
 
     def lengths_of(self, consumer: int) -> I64:
@@ -113,19 +113,19 @@ class PackingPlan:
         return np.concatenate(parts)[: share.rows].astype(np.int64)
 
     def bins_of_windows(self, consumer: int) -> I64:
-        """How many bins each window of a rank makes: int64 [windows]."""
+        """How many bins each window of a reader makes: int64 [windows]."""
         if consumer not in self._known:
             counts = [len(bins) for bins in self.windows(consumer)]
             self._known[consumer] = np.array(counts, np.int64)
         return self._known[consumer]
 
     def windows(self, consumer: int, first: int = 0) -> Iterator[Bins]:
-        """The bins of each window of a rank, from window `first` on; their sequences are places in the window."""
+        """The bins of each window of a reader, from window `first` on; their sequences are places in the window."""
         for window, lengths in enumerate(self.window_lengths(consumer, first), start=first):
             yield self._bins(lengths, consumer, window)
 
     def window_lengths(self, consumer: int, first: int = 0) -> Iterator[I64]:
-        """Tokens of the rows of each window of a rank, as they are stored, from window `first` on."""
+        """Tokens of the rows of each window of a reader, as they are stored, from window `first` on."""
         lengths, size = self.lengths_of(consumer), self.pack.buffer_rows
         for window in range(first, -(-len(lengths) // size)):
             yield lengths[window * size : (window + 1) * size]
@@ -136,13 +136,16 @@ class PackingPlan:
             return np.where(lengths > self.longest, 0, lengths)
         return np.minimum(lengths, self.longest)
 
-    def left_after(self, batches: int) -> Remaining:
-        """The rows that nobody has received after so many batches of every rank, those without tokens among them."""
+    def left_after(self, batches: I64) -> Remaining:
+        """The rows that nobody has received after so many batches of each reader, int64 [consumers].
+
+        Rows that take no part are left if their window is not delivered to its end.
+        """
         positions = [np.zeros(0, np.int64)]
         for consumer in range(self.plan.consumers):
             share = self.share(consumer)
             left = np.ones(share.rows, np.bool_)
-            given = batches * self.batch_size
+            given = int(batches[consumer]) * self.batch_size
             for window, bins in enumerate(self.windows(consumer)):
                 begin = window * self.pack.buffer_rows
                 if given >= len(bins):
