@@ -48,7 +48,7 @@ REQUIRED = pa.schema(
 """The same columns, declared to hold no nulls."""
 
 _PAGE_BYTES = 8 << 20
-_BATCH_VALUES = 1 << 16  # encoded at a time
+_BATCH_VALUES = 1 << 14  # encoded at a time
 _MOST_TOKENS = (1 << 31) - 1  # of a row group: its offsets are int32
 
 
