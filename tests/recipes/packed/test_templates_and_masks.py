@@ -185,3 +185,18 @@ def test_values_of_the_template_change_the_prompt(under):
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one")])
     assert [["one<|im_end|>"]] == trained_texts(under(template, template_values={"quiet": True}), [chat("q", "one")])
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one", chat_template_kwargs={"quiet": True})])  # fmt: skip
+
+
+@pytest.mark.parametrize("written", ["", " + (message.tool_call_id or '')"])
+def test_ids_of_calls_do_not_hinder_and_are_not_mixed_up(under, written):
+    template = JSON_CALLS.replace("+ message.content", "+ message.content" + written)
+    rows = []
+    for place in range(12):
+        call = {"id": f"call_{place}", "function": {"name": "f", "arguments": {}}}
+        answer = {"role": "tool", "content": "r", "tool_call_id": f"call_{place}"}
+        rows.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}, answer, {"role": "assistant", "content": "x"}]})  # fmt: skip
+    found = under(template)
+
+    assert [["<call=f>{}</call><|im_end|>", "x<|im_end|>"]] * 12 == trained_texts(found, rows)
+    for place, parts in enumerate(found.texts(found.encode(rows))):
+        assert bool(written) is (f"rcall_{place}<|im_end|>" in "".join(text for text, _ in parts))
