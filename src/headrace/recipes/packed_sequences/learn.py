@@ -107,7 +107,10 @@ class _Rendering:
         """Marks of a rendering; None if they change it."""
         tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
         trace = Trace(marked=True, owners={**tools, **owners})
-        text, found = without_marks(self.render(messages, trace=trace))
+        try:
+            text, found = without_marks(self.render(messages, trace=trace))
+        except RowRejected:
+            return None  # a template may refuse a text for its marks
         if text != self.text:
             return None
         own: list[int | None] = []
@@ -192,13 +195,24 @@ class _Rendering:
         prompt = asked[len(plain) :] if asked.startswith(plain) else ""
         return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
-    def tail(self, place: int) -> str:
-        """What is behind the turn's last own text in a conversation that ends with it."""
-        text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
+    def tail(self, place: int) -> str | None:
+        """What is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
+        try:
+            text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
+        except RowRejected:
+            return None
         return text[found[-1].at :] if found else text
 
     def turn_by_difference(self, place: int) -> Span:
         """The turn of a message, from what changes with it."""
+        try:
+            return self.difference(place)
+        except RowRejected as rejected:
+            if rejected.reason in ("uncertain_mask", "not_rendered"):
+                raise
+            raise _uncertain(place, "which part of the text is its own") from None
+
+    def difference(self, place: int) -> Span:
         specials, before = self.learner.specials, self.chat.messages[:place]
         begin, end = self.changed(self.text, self.chat.messages, place)
         try:
