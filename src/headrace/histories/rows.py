@@ -120,7 +120,7 @@ class Encoded:
 
     def blobs(self, places: I64) -> list[bytes]:
         """The blobs of these rows."""
-        view = memoryview(self.data)
+        view = self.data.data
         starts, stops = self.offsets[places].tolist(), self.offsets[places + 1].tolist()
         return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
