@@ -322,6 +322,7 @@ def test_rows_without_tokens_are_bins_of_nothing():
         ({"pad_to": 10, "pad_to_multiple_of": 4}, "no multiple"),
         ({"pad_to": 0}, "pad_to is 0; expected an integer of 1 or more"),
         ({"pad_id": True}, "pad_id is True"),
+        ({"most_sequences": 0}, "most_sequences is 0"),
         ({"loss_mask_alignment": "left"}, "loss_mask_alignment is 'left'"),
     ],
 )
@@ -361,6 +362,23 @@ def test_a_row_wider_than_pad_to_is_an_error_that_says_how_wide(tmp_path):
         list(dataset.stream(batch_size=2, packed=PackedBatches(form="padded", pad_to=8)))
     dropped = PackedBatches(form="padded", pad_to=8, last_token="drop")
     assert [2, 8] == list(next(iter(dataset.stream(batch_size=2, packed=dropped)))["input_ids"].shape)
+
+
+@pytest.mark.parametrize("form", ["varlen", "padded"])
+def test_borders_of_a_fixed_number_repeat_the_last(tmp_path, form):
+    dataset = headrace.open(write_shards(tmp_path / "d", table_of(make_bins(20))))
+    width = 200 if form == "varlen" else 80
+    free, fixed = (PackedBatches(form=form, pad_to=width, most_sequences=most) for most in (None, 30))
+
+    for as_it_is, padded in zip(
+        dataset.stream(batch_size=3, packed=free), dataset.stream(batch_size=3, packed=fixed), strict=True
+    ):
+        borders = as_it_is["cu_seqlens"].tolist()
+        assert borders + [padded["input_ids"].numel()] * (31 - len(borders)) == padded["cu_seqlens"].tolist()
+        assert torch.int32 == padded["cu_seqlens"].dtype
+        assert torch.equal(as_it_is["labels"], padded["labels"])
+    with pytest.raises(StreamError, match=r"a batch has \d+ sequences, filling among them, and most_sequences is 2"):
+        list(dataset.stream(batch_size=3, packed=PackedBatches(form=form, most_sequences=2)))
 
 
 def test_a_loader_of_its_own_streams_rows_as_they_are(tmp_path):

@@ -99,12 +99,14 @@ def _print_facts(console: Console, manifest: Manifest) -> None:
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"created": manifest.created_at, **manifest.facts["encoder"]}
+    encoder = dict(manifest.facts["encoder"])
+    libraries = manifest.libraries | encoder.pop("libraries")
+    rows: dict[str, Any] = {"created": manifest.created_at, **encoder}
     for units in manifest.facts["units"]:
         counts = ", ".join(f"{name} {count:,}" for name, count in units.items() if name != "of" and count)
         rows[f"split of {units['of']}"] = counts
     rows["bins without a label"] = manifest.facts["packed"]["bins_without_label"]
-    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
+    rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
     for name, value in rows.items():
         facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     console.print(facts)

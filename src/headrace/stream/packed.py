@@ -43,6 +43,8 @@ class PackedBatches:
         tokens and L - 1 labels (Megatron); a sequence of one token is then gone.
     pad_id: what fills input_ids up. pad_to: width of every row; None: as wide as the batch needs, rounded up to
         pad_to_multiple_of.
+    most_sequences: cu_seqlens has one entry more than these, whatever the batch holds, the last one repeated, for
+        shapes that never change; those that fill rows up count. None: as many as there are.
     attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence,
         [bins or 1, 1, width, width]. It takes width² values a row: for small widths.
     loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
@@ -57,6 +59,7 @@ class PackedBatches:
     pad_id: int = 0
     pad_to: int | None = None
     pad_to_multiple_of: int = 1
+    most_sequences: int | None = None
     attention_mask: AttentionMask = "none"
     loss_mask_alignment: MaskAlignment | None = None
 
@@ -71,6 +74,8 @@ class PackedBatches:
         _integer("pad_to_multiple_of", self.pad_to_multiple_of, least=1)
         if self.ignore_index is not None:
             _integer("ignore_index", self.ignore_index)
+        if self.most_sequences is not None:
+            _integer("most_sequences", self.most_sequences, least=1)
         if self.pad_to is not None:
             _integer("pad_to", self.pad_to, least=1)
             if self.pad_to % self.pad_to_multiple_of:

@@ -55,7 +55,7 @@ def packed_batches(
     """Batches of `batch_size` bins, the last with what is left, as arrays; bins that are not valid train nothing.
 
     ids, mask, starts: the packed columns of as many rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
-    Raises `StreamError` if a row is wider than pad_to.
+    Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
     """
     for start in range(0, len(ids), batch_size):
         part = slice(start, start + batch_size)
@@ -82,7 +82,8 @@ def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
     """One batch of these bins.
 
     input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
-    [sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask [rows, 1, width, width] if asked for.
+    [sequences + 1, or most_sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask, if asked for:
+    [rows, 1, width, width].
     """
     filling = settings.pad_id if settings.ignore_index is None else settings.ignore_index
     ids, mask = bins.input_ids, bins.loss_mask
@@ -117,7 +118,7 @@ def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
         "labels": _rows(labels, tokens, width, filling),
         "loss_mask": _rows(mask, tokens, width, 0),
         "position_ids": positions.reshape(len(tokens), width),
-        "cu_seqlens": borders.astype(np.int32),
+        "cu_seqlens": _borders(borders, settings.most_sequences),
         "max_seqlen": int(lengths.max(initial=0)),
     }
     if settings.attention_mask != "none":
@@ -163,6 +164,16 @@ def _width(tokens: I64, settings: PackedBatches) -> int:
             f"packed: a row has {longest} tokens and pad_to is {settings.pad_to}{whole}; set a larger pad_to{less}"
         )
     return settings.pad_to
+
+
+def _borders(borders: I64, most: int | None) -> npt.NDArray[np.int32]:
+    """As cu_seqlens, with `most` + 1 entries if that is asked for."""
+    if most is not None and len(borders) > most + 1:
+        raise StreamError(
+            f"packed: a batch has {len(borders) - 1} sequences, filling among them, and most_sequences is {most}; set a"
+            " larger one, or prepare bins with max_sequences_per_bin"
+        )
+    return np.pad(borders, (0, 0 if most is None else most + 1 - len(borders)), mode="edge").astype(np.int32)
 
 
 def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ import re
 
 import jinja2
 import pytest
-from chats import QWEN, chat, needs_data, qwen_encoder, rows_of
+from chats import QWEN, chat, needs_data, qwen_encoder, rows_of, trained_texts
 
 from headrace.recipes.packed_sequences.layouts import sample_of
 from headrace.recipes.packed_sequences.tokenizer_files import read_tokenizer
@@ -101,3 +101,12 @@ def test_every_user_turn_keeps_its_reasoning(plain_template):
     assert sum(message["role"] == "user" for row in rows for message in row["messages"]) == len(encoded.lengths)
     assert [1] * len(thoughts) == [sum(thought.strip() in text for text in trained) for thought in thoughts]
     assert 0 < sum(not any(thought.strip() in text for text in stripped) for thought in thoughts)
+
+
+def test_what_the_prompt_already_says_is_not_trained():
+    rows = [chat("q", "one"), chat("q", "one", "r", "two"), chat("q", f"{THOUGHT}one")]
+    usual, quiet = qwen_encoder(), qwen_encoder(template_values={"enable_thinking": False})
+    empty = "<think>\n\n</think>\n\n"
+
+    assert [[f"{empty}one<|im_end|>"], ["one<|im_end|>", f"{empty}two<|im_end|>"], [f"{THOUGHT}one<|im_end|>"]] == trained_texts(usual, rows)  # fmt: skip
+    assert [["one<|im_end|>"], ["one<|im_end|>", "two<|im_end|>"]] == trained_texts(quiet, rows[:2])

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -147,3 +148,23 @@ def test_a_first_line_that_is_broken_is_a_row_like_any_other(tmp_path):
 
     assert [1, 2] == numbers
     assert ["broken_json", None] == [getattr(row, "reason", None) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.parquet"])
+def test_memory_is_bounded_by_the_batch(name, tmp_path):
+    """Twenty megabytes of rows, a megabyte at a time."""
+    rows = [{"text": f"{n} " * 500} for n in range(8000)]
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=500)
+    else:
+        text = "\n".join(map(json.dumps, rows)) if "jsonl" in name else json.dumps(rows)
+        path.write_bytes(gzip.compress(text.encode(), 1) if name.endswith(".gz") else text.encode())
+    del rows
+    tracemalloc.start()
+    count = sum(len(batch.rows) for batch in read_rows(path, batch_bytes=1 << 20))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert 8000 == count
+    assert peak < 16 << 20

@@ -193,6 +193,23 @@ def test_a_blend_per_split_leaves_keys_of_test_out_of_train_and_counts_them(tmp_
     assert ["test", "train"] == sorted(run.manifest.splits)
 
 
+def test_test_keeps_its_keys_before_valid_and_valid_before_train(tmp_path: Path) -> None:
+    parts = {
+        name: [{"input_ids": [place, 7, number], "task": task} for number, task in enumerate(tasks)]
+        for place, (name, tasks) in enumerate({"train": "abcd", "valid": "bcx", "test": "cdy"}.items(), 1)
+    }
+    blend = {
+        name: [{"name": "d", "path": write_jsonl(tmp_path / f"{name}.jsonl", rows)}] for name, rows in parts.items()
+    }
+
+    run = packed(blend, tmp_path / "out", split_key="task")
+
+    kept = {name: "".join(sorted(parts[name][ids[2]]["task"] for ids, _ in sequences_in(tmp_path / "out", name))) for name in SPLITS}  # fmt: skip
+    assert {"train": "a", "valid": "bx", "test": "cdy"} == kept
+    assert (3, 1) == (run.manifest.dropped["key_in_test"], run.manifest.dropped["key_in_valid"])
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
 def test_rows_without_a_key_are_rejected_and_listed(tmp_path: Path) -> None:
     rows = [*token_rows(300, 1), {"input_ids": [1, 2, 3]}]
     path = write_jsonl(tmp_path / "in.jsonl", rows)
@@ -381,14 +398,17 @@ def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
         packed(path, tmp_path / "out", nothing_trained="keep")
 
 
-def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path]) -> None:
-    packed(source, tmp_path / "out", num_shards=3)
+@pytest.mark.parametrize("reader", ["megatron", "headrace"])
+def test_the_stream_delivers_every_bin_once(tmp_path: Path, source: list[Path], reader: str) -> None:
+    run = packed(source, tmp_path / "out", num_shards=3, reader=reader)
 
     loader = headrace.open(tmp_path / "out").stream(
         "train", batch_size=4, shuffle=True, seed=0, batch_format="arrow", columns=["input_ids"], remainder="exact"
     )
     found = Counter(tuple(ids) for batch in loader for ids in batch["input_ids"].to_pylist())
     bins = bins_of(tmp_path / "out" / "splits" / "train")
+    assert {reader == "megatron"} == {column["nullable"] for column in run.manifest.schema}
+    assert headrace.verify(tmp_path / "out").problems == []
     assert Counter(tuple(token for ids, _ in each for token in ids) for each in bins) == found
 
 

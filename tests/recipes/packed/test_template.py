@@ -6,7 +6,7 @@ from datetime import date
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences import template as module
+from headrace.recipes.packed_sequences import sandbox
 from headrace.recipes.packed_sequences.rejects import RowRejected
 from headrace.recipes.packed_sequences.template import Template, Trace
 
@@ -97,8 +97,8 @@ def test_a_format_stays_in_the_sandbox_every_time():
     ],
 )
 def test_hostile_templates_come_to_an_end(source, monkeypatch):
-    monkeypatch.setattr(module, "MOST_SECONDS", 0.5)
-    monkeypatch.setattr(module, "MOST_CHARACTERS", 1 << 22)
+    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(sandbox, "MOST_CHARACTERS", 1 << 22)
     with pytest.raises(RowRejected) as found:
         written(source)
     assert "template_limit" == found.value.reason

@@ -85,6 +85,16 @@ def test_a_known_shape_does_not_decide_what_the_text_is(under):
     assert [["one<|im_end|>"], ["two<|im_end|>"], ["(long) three<|im_end|>"], ["(long) four<|im_end|>"], ["(long) five<|im_end|>"], ["six<|im_end|>"]] == trained_texts(under(BY_LENGTH), rows)  # fmt: skip
 
 
+@pytest.mark.parametrize("change", ["", " | upper", " | reverse"])
+def test_an_answer_that_is_written_twice_has_no_certain_mask(under, change):
+    template = "{{ messages[-1].content" + change + " + '\n' }}" + CHATML.replace("message.content", "(message.content" + change + ")")  # fmt: skip
+    found = under(template)
+
+    assert [] == trained_texts(found, [chat("q", "one")], rejected=["uncertain_mask"])
+    if "reverse" not in change:  # which marks disturb; the turn alone is then written twice too
+        assert [["one<|im_end|>"]] == [[text.lower() for text in texts] for texts in trained_texts(found, [chat("q", "one", "r")])]  # fmt: skip
+
+
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}]}  # fmt: skip
 
 
@@ -175,3 +185,37 @@ def test_values_of_the_template_change_the_prompt(under):
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one")])
     assert [["one<|im_end|>"]] == trained_texts(under(template, template_values={"quiet": True}), [chat("q", "one")])
     assert [["one<|im_end|>"]] == trained_texts(under(template), [chat("q", "one", chat_template_kwargs={"quiet": True})])  # fmt: skip
+
+
+@pytest.mark.parametrize("written", ["", " + (message.tool_call_id or '')"])
+def test_ids_of_calls_do_not_hinder_and_are_not_mixed_up(under, written):
+    template = JSON_CALLS.replace("+ message.content", "+ message.content" + written)
+    rows = []
+    for place in range(12):
+        call = {"id": f"call_{place}", "function": {"name": "f", "arguments": {}}}
+        answer = {"role": "tool", "content": "r", "tool_call_id": f"call_{place}"}
+        rows.append({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}, answer, {"role": "assistant", "content": "x"}]})  # fmt: skip
+    found = under(template)
+
+    assert [["<call=f>{}</call><|im_end|>", "x<|im_end|>"]] * 12 == trained_texts(found, rows)
+    for place, parts in enumerate(found.texts(found.encode(rows))):
+        assert bool(written) is (f"rcall_{place}<|im_end|>" in "".join(text for text, _ in parts))
+
+
+def test_a_call_that_may_not_be_the_last_message_still_has_its_end(under):
+    """The turn alone cannot be rendered, so the token that ends sequences is the only certain end."""
+    template = JSON_CALLS.replace("{{ '<|im_start|>' + message.role", "{% if loop.last and message.tool_calls %}{{ raise_exception('unanswered') }}{% endif %}{{ '<|im_start|>' + message.role", 1)  # fmt: skip
+    row = {"messages": [{"role": "user", "content": "q"}, CALL, {"role": "tool", "content": "r"}, {"role": "assistant", "content": "x"}]}  # fmt: skip
+
+    assert [['<call=add>{"a": 1, "b": "two"}</call><|im_end|>', "x<|im_end|>"]] == trained_texts(under(template), [row])
+    assert [] == trained_texts(under(template, eos="</s>"), [row], rejected=["uncertain_mask"])
+
+
+@pytest.mark.parametrize("texts", ["['q', 'one']", "['q', 'one', 'two'] or message.content | length > 4"])
+def test_a_template_that_knows_all_its_texts_is_no_error_of_the_row(under, texts):
+    """It refuses marks and changes; what can be rendered is not called an error of the template."""
+    template = LOOP + "{% if not (message.content in " + texts + ") %}{{ raise_exception('unknown') }}{% endif %}{% endfor %}" + CHATML  # fmt: skip
+    certain = "length" in texts  # there a mark makes the text long enough
+    found = under(template).encode([chat("q", "one"), chat("q", "nope")])
+
+    assert ([] if certain else ["uncertain_mask"]) + ["template_error"] == [each.reason for each in found.rejected]

@@ -159,6 +159,19 @@ def test_more_tasks_than_rows_is_fine(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+def test_gc_removes_a_link_that_was_not_finished_and_nothing_else(tmp_path: Path, blend: dict) -> None:
+    out = tmp_path / "out"
+    packed(blend, out)
+    (out / ".tmp-blend.json-0123456789abcdef").symlink_to("runs")
+    before = sequences_in(out, "train")
+
+    swept = headrace.collect(out)
+
+    assert [out / ".tmp-blend.json-0123456789abcdef"] == list(swept.removed)
+    assert before == sequences_in(out, "train")
+    assert headrace.verify(out).problems == []
+
+
 def test_files_of_users_beside_the_links_are_left_alone(tmp_path: Path, blend: dict) -> None:
     out = tmp_path / "out"
     out.mkdir()

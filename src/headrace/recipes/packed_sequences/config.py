@@ -39,7 +39,8 @@ class PackedSequences(Settings):
     max_sequences_per_bin: None for no limit.
     loss_mask_alignment: "shift_left", whether the label at each position counts; "legacy_roll_right" as older files.
     empty_bins: bins without a label to train on are kept, or dropped and counted.
-    reader: row groups for whom: "megatron" (32 bins; that reader shuffles bins globally) or "headrace" (1000).
+    reader: row groups for whom: "megatron" (32 bins; that reader shuffles bins globally) or "headrace" (1000,
+        and columns declared without nulls, which decode faster).
     row_group_bins: another number of bins a row group.
     compression: of Parquet.
     num_shards: tasks and output shards of each dataset; None: by size. A split with bins has one shard at least.
@@ -122,6 +123,11 @@ class PackedSequences(Settings):
     def row_group_size(self) -> int:
         """Bins of a row group."""
         return self.row_group_bins or ROW_GROUPS[self.reader]
+
+    @property
+    def declared(self) -> Literal["nullable", "required"]:
+        """What shards say of nulls: for our own reader that there are none, for others what the format was given."""
+        return "required" if self.reader == "headrace" else "nullable"
 
     @property
     def ratios(self) -> Mapping[Split, float]:

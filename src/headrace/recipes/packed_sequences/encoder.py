@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,16 @@ class Encoder:
         if self.settings.pad_id is not None or self.settings.tokenizer is None:
             return self.settings.pad_id
         return self._chat.eos_id
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of it: digest, vocabulary, padding token, and the libraries that made the tokens."""
+        names = () if self.settings.tokenizer is None else ("tokenizers", "jinja2")
+        return {
+            "fingerprint": self.fingerprint,
+            "vocabulary": self.vocabulary,
+            "pad_id": self.pad_id,
+            "libraries": {name: version(name) for name in names},
+        }
 
     def must_pad(self) -> int | None:
         """The padding token where sequences are padded, else None. Raises `SettingsError` where none is known."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.recipes.packed_sequences.layouts import Conversation
 from headrace.recipes.packed_sequences.marks import (
+    BEGIN,
     JSON_BEGIN,
     JSON_END,
     Found,
@@ -37,6 +38,7 @@ _TOOLS = -1  # the owner of what is written of the tools
 _JSON = (JSON_BEGIN, JSON_END)
 _MOST_REMEMBERED = 4096
 _CHANGED = "\ufdef"
+_SHORT = 8  # texts of so few characters may stand anywhere by chance
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags
 
 
@@ -74,8 +76,6 @@ class Learner:
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
         """What was found for this key before. Only where nothing but the key decides."""
-        if not self.template.fixed_prompt:
-            return find()
         if key not in self._remembered:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -107,7 +107,10 @@ class _Rendering:
         """Marks of a rendering; None if they change it."""
         tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
         trace = Trace(marked=True, owners={**tools, **owners})
-        text, found = without_marks(self.render(messages, trace=trace))
+        try:
+            text, found = without_marks(self.render(messages, trace=trace))
+        except RowRejected:
+            return None  # a template may refuse a text for its marks
         if text != self.text:
             return None
         own: list[int | None] = []
@@ -139,14 +142,23 @@ class _Rendering:
                 raise _missing(self.chat.messages[piece.owner], piece.owner, piece.part)
 
     def turn_by_marks(self, place: int, marks: _Marks, own: list[int]) -> Span:
+        begun = [  # a function's name may well be written twice within its turn
+            each.number
+            for each in marks.found[own[0] : own[-1] + 1]
+            if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
+        ]
+        if own != list(range(own[0], own[-1] + 1)) or len(set(begun)) < len(begun):
+            raise _uncertain(place, "which part of the text is its own, as some of it is written twice")
         first, last = marks.found[own[0]].at, marks.found[own[-1]].at
         before = marks.found[own[0] - 1].at if own[0] else 0
         behind = marks.found[own[-1] + 1].at if own[-1] + 1 < len(marks.found) else len(self.text)
         literal, after = self.text[before:first], self.text[last:behind]
         role = self.chat.messages[place - 1]["role"] if place else ""
         learner, specials = self.learner, self.learner.specials
-        start = learner.remembered(
-            ("start", role, own[0] == 0, literal), lambda: self.start(place, literal, own[0], marks)
+        start = (
+            learner.remembered(("start", role, own[0] == 0, literal), lambda: self.start(place, literal, own[0], marks))
+            if learner.template.fixed_prompt
+            else self.start(place, literal, own[0], marks)  # what was said before may decide
         )
         end = learner.remembered(
             ("end", behind == len(self.text), after), lambda: end_in(after, self.tail(place), specials)
@@ -157,21 +169,21 @@ class _Rendering:
 
     def start(self, place: int, literal: str, own: int, marks: _Marks) -> int | None:
         """Where in the text before a turn the model begins, from a rendering that ends with the generation prompt."""
-        specials = self.learner.specials
+        before = marks.found[own - 1] if own else None
         try:
-            asked = self.render(self.marked[:place], trace=Trace(marked=True), prompt=True)
-            plain = self.render(self.marked[:place], trace=Trace(marked=True))
+            text, found = without_marks(self.render(self.marked[:place], trace=Trace(marked=True), prompt=True))
+            last = found[-1] if found else None
+            known = (last and (last.kind, last.number)) == (before and (before.kind, before.number))
+            lead = text[last.at :] if last else text
+            if known and literal.startswith(lead):
+                return len(lead)
+            plain, _ = without_marks(self.render(self.marked[:place], trace=Trace(marked=True)))
         except RowRejected:
             return self.start_from_probe(literal)
-        (text, found), (shorter, _) = without_marks(asked), without_marks(plain)
-        prompt = text[len(shorter) :] if text.startswith(shorter) else ""
-        last = found[-1] if found else None
-        before = marks.found[own - 1] if own else None
-        if (last is None) != (before is None) or (
-            last is not None and before is not None and (last.kind, last.number) != (before.kind, before.number)
-        ):
-            return start_in(literal, "\x00", prompt, specials) if prompt else None
-        return start_in(literal, text[last.at :] if last else text, prompt, specials)
+        prompt = text[len(plain) :] if text.startswith(plain) else ""
+        if known:
+            return start_in(literal, lead, prompt, self.learner.specials)
+        return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
     def start_from_probe(self, literal: str) -> int | None:
         """The same where nothing can be rendered before the turn: with the generation prompt after any user."""
@@ -183,13 +195,24 @@ class _Rendering:
         prompt = asked[len(plain) :] if asked.startswith(plain) else ""
         return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
-    def tail(self, place: int) -> str:
-        """What is behind the turn's last own text in a conversation that ends with it."""
-        text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
+    def tail(self, place: int) -> str | None:
+        """What is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
+        try:
+            text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
+        except RowRejected:
+            return None
         return text[found[-1].at :] if found else text
 
     def turn_by_difference(self, place: int) -> Span:
         """The turn of a message, from what changes with it."""
+        try:
+            return self.difference(place)
+        except RowRejected as rejected:
+            if rejected.reason in ("uncertain_mask", "not_rendered"):
+                raise
+            raise _uncertain(place, "which part of the text is its own") from None
+
+    def difference(self, place: int) -> Span:
         specials, before = self.learner.specials, self.chat.messages[:place]
         begin, end = self.changed(self.text, self.chat.messages, place)
         try:
@@ -217,7 +240,12 @@ class _Rendering:
         shared = shared_start(text[::-1][:most], other[::-1][:most])
         instead = other[begin : len(other) - shared]
         plain = not messages[place].get("tool_calls")
-        if _CHANGED not in instead or (plain and not _LEFT.fullmatch(instead.replace(_CHANGED, ""))):
+        others = [message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])]
+        if (
+            _CHANGED not in instead
+            or (plain and (instead.count(_CHANGED) > 1 or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))))
+            or any(len(each) > _SHORT and each in instead for each in others)
+        ):
             raise _uncertain(place, "which part of the text is its own")
         return begin, len(text) - shared
 

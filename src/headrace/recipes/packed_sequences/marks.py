@@ -84,9 +84,9 @@ def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[A
                 for call in value:
                     written = [call["function"]["name"], call["function"]["arguments"]]
                     patterns = [_pattern(each, tags, texts) for each in written if isinstance(each, str)]
-                    key.append((name, *patterns, call.get("id")))
-            else:
-                key.append((name, repr(value)))
+                    key.append((name, *patterns))
+            else:  # ids and the like are of one conversation alone, and most templates leave them out
+                key.append(name)
     return key, texts
 
 

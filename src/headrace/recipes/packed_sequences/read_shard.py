@@ -19,7 +19,7 @@ I64 = npt.NDArray[np.int64]
 
 _BINS_AT_ONCE = 256
 _COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
-_TYPES = {"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8()), "seq_start_id": pa.list_(pa.int32())}
+_TYPES = {"input_ids": pa.int32(), "loss_mask": pa.uint8(), "seq_start_id": pa.int32()}
 
 
 class UnequalLengths(CorruptShard):
@@ -41,8 +41,12 @@ def _rows(path: Path, group: int, table: pa.Table) -> PackedRows:
     for name, kind in _TYPES.items():
         column = table[name].combine_chunks()
         column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        if column.type != kind or column.null_count or column.values.null_count:
-            raise CorruptShard(f"{path}: row group {group}: column {name} is {column.type} or holds nulls; not {kind}")
+        right = pa.types.is_list(column.type) and column.type.value_type == kind
+        if not right or column.null_count or column.values.null_count:
+            raise CorruptShard(
+                f"{path}: row group {group}: column {name} is {column.type} or holds nulls, not lists of {kind}; "
+                f"prepare the run again"
+            )
         columns[name] = column
     ids, mask, starts = (columns[name] for name in _COLUMNS)
     tokens, masks = _offsets(ids), _offsets(mask)

@@ -28,7 +28,7 @@ from headrace.recipes.packed_sequences.encoder import Encoder
 from headrace.recipes.packed_sequences.joined import JoinedSpool
 from headrace.recipes.packed_sequences.origins import Origins, read_origins
 from headrace.recipes.packed_sequences.pack_group import Group, pack_group, read_bins
-from headrace.recipes.packed_sequences.packed_parquet import SCHEMA
+from headrace.recipes.packed_sequences.packed_parquet import schema_of
 from headrace.recipes.packed_sequences.spool import Spool
 from headrace.recipes.packed_sequences.tasks import Dataset, datasets_of, encode_task, encode_tasks
 from headrace.recipes.packed_sequences.tree import (
@@ -89,7 +89,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     records = _group_records(groups, packed, shards)
     beside = _publish_tree(settings, context, made, records, len(tasks))
     return Outcome(
-        schema=SCHEMA,
+        schema=schema_of(settings.declared),
         index=_index(made, written, settings),
         splits=_totals(settings, made, written),
         dropped={reason: counts.dropped[reason] for reason in sorted(DROPPED)},
@@ -302,7 +302,7 @@ def _facts(
     rows = {split: sum(each["rows"] for each in records if each["split"] == split) for split in settings.asked_splits}
     return {
         "source_rows": rows,
-        "encoder": {"fingerprint": encoder.fingerprint, "vocabulary": encoder.vocabulary, "pad_id": encoder.pad_id},
+        "encoder": encoder.facts(),
         "units": [{"of": what, **units} for what, units in choice.units],
         "encoded": dict(counts.encoded),
         "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},

@@ -159,10 +159,11 @@ class _Turns:
             if (turns := skeleton.spans(text, texts, trace.texts)) is not None:
                 return turns
         turns, learnt = self._learner.learn(chat, text, trace, wanted)
-        if learnt is not None and len(skeletons) < _MOST_SKELETONS:
+        if learnt is not None:
             if len(self._skeletons) >= _MOST_SHAPES:
                 self._skeletons.clear()
-            self._skeletons.setdefault(key, []).append(learnt)
+            kept = self._skeletons.setdefault(key, [])
+            kept[:] = [*kept[-_MOST_SKELETONS + 1 :], learnt]
         return turns
 
     def _generated(self, chat: Conversation, marked: str) -> Rendered:

@@ -1,61 +1,36 @@
-"""Chat templates: Jinja as tokenizers ship it, in a sandbox, with marks in place of guesses.
+"""Chat templates: Jinja as tokenizers ship it, rendered in the sandbox, and what can be read off their source.
 
 The environment is the one templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson` that
 keeps characters, `{% generation %}` blocks, and no clock: `strftime_now` gives the date that was set, or refuses.
 
 Two things are told by every rendering beside its text. `{% generation %}` blocks stand between marks, Unicode
 noncharacters that no text may hold. And `tojson` notes what it writes (`Trace`), because JSON is the one part of a
-rendering that is not a message's own text. A template from elsewhere can neither reach Python objects (the sandbox),
-nor write without end, nor loop for ever: every call it makes looks at the clock and at what was written.
+rendering that is not a message's own text.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.runtime import Context
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences.marks import GENERATED_BEGIN, GENERATED_END, json_mark
+from headrace.recipes.packed_sequences import sandbox
 from headrace.recipes.packed_sequences.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.sandbox import TRACE, Sandbox, Trace, joined
 
-MOST_CHARACTERS = 64 << 20
-MOST_SECONDS = 30.0
+__all__ = ["Template", "Trace"]
+
 _MOST_SOURCE = 1 << 20
-_TRACE = "__headrace_trace"
 _PROMPT = "add_generation_prompt"
 _PLACES = frozenset(("role", "last", "first", "index", "index0", "length", "previtem", "nextitem"))
-_DICT_NAMES = frozenset(dir(dict))
-_KNOWN_TYPES = frozenset((str, list, tuple, LoopContext))  # the sandbox judges their attributes by type and name alone
-
-
-@dataclass(slots=True)
-class Trace:
-    """What a rendering did. texts: what `tojson` wrote, in order; marked: whether it puts marks around it.
-
-    owners: by `id` of a part of a message, whose it is; owned: per text its owner, None where it has none.
-    """
-
-    marked: bool = False
-    texts: list[str] = field(default_factory=list)
-    owners: Mapping[int, int] = field(default_factory=dict)
-    owned: list[int | None] = field(default_factory=list)
-    end_at: float = 0.0
 
 
 class Template:
@@ -65,7 +40,7 @@ class Template:
         if len(source) > _MOST_SOURCE:
             raise SettingsError(f"the chat template has {len(source):,} characters; the most is {_MOST_SOURCE:,}")
         self.source = source
-        self._environment = _Environment(day)
+        self._environment = Sandbox(day)
         self._globals = {**self._environment.globals, "documents": None, **special, **values}
         try:
             self._compiled = self._environment.from_string(source)
@@ -84,18 +59,18 @@ class Template:
         generation_prompt: bool = False,
     ) -> str:
         """The text of a conversation. Raises `RowRejected` (template_error, template_limit)."""
-        trace.end_at = time.monotonic() + MOST_SECONDS
+        trace.end_at = time.monotonic() + sandbox.MOST_SECONDS
         variables = {
             **self._globals,
             "messages": messages,
             "tools": tools,
             **values,
             "add_generation_prompt": generation_prompt,
-            _TRACE: trace,
+            TRACE: trace,
         }
         try:
             context = Context(self._environment, variables, None, self._compiled.blocks)
-            return _joined(self._compiled.root_render_func(context))
+            return joined(self._compiled.root_render_func(context))
         except (RowRejected, SettingsError):
             raise
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -171,158 +146,3 @@ def _looks_at_roles_only(node: nodes.Node, stored: set[str]) -> bool:
         and all(isinstance(key, nodes.Const | nodes.Neg | nodes.Sub) for key in keys)
         and all(not isinstance(value, str) or value in _PLACES for value in constant)
     )
-
-
-def _joined(pieces: Any) -> str:
-    found, size = [], 0
-    for piece in pieces:
-        found.append(piece)
-        size += len(piece)
-        if size > MOST_CHARACTERS:
-            raise RowRejected("template_limit", f"the template wrote more than {MOST_CHARACTERS:,} characters")
-    return "".join(found)
-
-
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`: what is inside stands between marks."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_between_marks"), [], [], body).set_lineno(line)
-
-    def _between_marks(self, caller: Any) -> str:
-        return f"{GENERATED_BEGIN}{caller()}{GENERATED_END}"
-
-
-class _Generator(CodeGenerator):
-    """Looks up names in plain objects, the messages, where they stand: half of what a template does.
-
-    A name that is no attribute of `dict` is found in an object by the sandbox too, after two exceptions.
-    """
-
-    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
-        if node.attr in _DICT_NAMES:
-            super().visit_Getattr(node, frame)
-        else:
-            self._looked_up(node, node.attr, "getattr", frame)
-
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802 - jinja2's name
-        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
-            self._looked_up(node, node.arg.value, "getitem", frame)
-        else:
-            super().visit_Getitem(node, frame)
-
-    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802 - jinja2's name
-        grows = not isinstance(node.left, nodes.Const) and not isinstance(node.right, nodes.Const)
-        self.write("environment.bounded(" if grows else "")  # with a constant it grows by as much each time
-        super().visit_Add(node, frame)
-        self.write(")" if grows else "")
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - jinja2's name
-        self.write("environment.bounded(")
-        super().visit_Concat(node, frame)
-        self.write(")")
-
-    def _looked_up(self, node: nodes.Getattr | nodes.Getitem, name: str, how: str, frame: Frame) -> None:
-        self.write(f"(_found[{name!r}] if type(_found := (")
-        self.visit(node.node, frame)
-        self.write(f")) is dict and {name!r} in _found else environment.{how}(_found, {name!r}))")
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox: immutable, no large numbers or texts out of small ones, every call within the limits."""
-
-    code_generator_class = _Generator
-    intercepted_binops = frozenset(("*", "**", "%"))
-
-    def __init__(self, day: date | None) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self._safe: set[tuple[type, str]] = set()  # attributes that it allows, whatever the value
-        self.filters["tojson"] = _tojson
-        self.globals["raise_exception"] = _refuse
-        self.globals["strftime_now"] = lambda form: _date_text(day, form)
-
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if obj is Namespace or (type(obj) is BuiltinMethodType and type(obj.__self__) is str):
-            kwargs.pop("_loop_vars", None)  # these loop over nothing, and `getattr` let them through
-            kwargs.pop("_block_vars", None)
-            return self.bounded(obj(*args, **kwargs))
-        trace = context.resolve_or_missing(_TRACE)
-        if isinstance(trace, Trace) and time.monotonic() > trace.end_at:
-            raise RowRejected("template_limit", f"the template ran for more than {MOST_SECONDS:g} s")
-        return super().call(context, obj, *args, **kwargs)
-
-    def bounded(self, value: Any) -> Any:
-        """A text or list that was put together, if it is no longer than a rendering may be."""
-        if isinstance(value, str | list) and len(value) > MOST_CHARACTERS:
-            raise RowRejected("template_limit", f"the template made a text of {len(value):,} characters")
-        return value
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(each) if isinstance(each, str | bytes | list | tuple) else abs(each) for each in (left, right)]
-        if operator == "**" and max(sizes) > 64:
-            raise RowRejected("template_limit", f"{shown(left)} ** {shown(right)} in the template")
-        if (
-            operator == "*"
-            and sizes[0] * sizes[1] > MOST_CHARACTERS
-            and not all(isinstance(each, int | float) for each in (left, right))
-        ):
-            raise RowRejected("template_limit", "a text or list times a large number in the template")
-        if operator == "%" and isinstance(left, str) and len(left) > 1 << 16:
-            raise RowRejected("template_limit", "a long format in the template")
-        return super().call_binop(context, operator, left, right)
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        kind = type(obj)
-        if kind is dict and attribute not in _DICT_NAMES:  # absent: the generator has looked
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind is Namespace and not attribute.startswith("_"):
-            try:
-                return getattr(obj, attribute)
-            except AttributeError:
-                return self.undefined(obj=obj, name=attribute)
-        if kind not in _KNOWN_TYPES:
-            return super().getattr(obj, attribute)
-        if (kind, attribute) in self._safe:
-            return getattr(obj, attribute)
-        found = super().getattr(obj, attribute)
-        own = getattr(found, "__self__", None) is obj or kind is LoopContext  # `format` is wrapped, and stays so
-        if own and hasattr(kind, attribute) and self.is_safe_attribute(obj, attribute, found):
-            self._safe.add((kind, attribute))
-        return found
-
-
-@jinja2.pass_context
-def _tojson(
-    context: Context,
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as model tokenizers write it: characters kept, nothing escaped for HTML."""
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    trace = context.resolve_or_missing(_TRACE)
-    if not isinstance(trace, Trace):
-        return text
-    trace.texts.append(text)
-    if not trace.marked:
-        return text
-    trace.owned.append(trace.owners.get(id(value)))
-    return json_mark(len(trace.texts) - 1, text)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _date_text(day: date | None, form: str) -> str:
-    if day is None:
-        raise SettingsError(
-            "the chat template asks for today's date, which would change the data from day to day; give date="
-        )
-    return day.strftime(form)

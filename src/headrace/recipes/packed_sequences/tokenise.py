@@ -11,8 +11,6 @@ and a straddling token counts as trained if it begins inside the span.
 from __future__ import annotations
 
 import datetime
-import json
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,15 +24,16 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.recipes.packed_sequences.layouts import NAMES, Conversation, Layout, Text, Tokens, sample_of
+from headrace.recipes.packed_sequences.loading import load_tokenizer, template_text
 from headrace.recipes.packed_sequences.reader import BrokenRow, Row
 from headrace.recipes.packed_sequences.rejects import Rejected, RowRejected, shown
 from headrace.recipes.packed_sequences.tokenizer_files import TokenizerFiles, read_tokenizer
 from headrace.settings import Names, Settings
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Encoding
 
     from headrace.recipes.packed_sequences.render import ChatRenderer
 
@@ -131,7 +130,7 @@ class ChatEncoder:
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
-        self.tokenizer = _load(self.files, settings.threads)
+        self.tokenizer = load_tokenizer(self.files, settings.threads)
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
@@ -315,7 +314,7 @@ class ChatEncoder:
         except ModuleNotFoundError as error:
             raise MissingExtra(str(error.name), "chat") from None
         own = self.settings.chat_template
-        sources = self.files.templates if own is None else {"default": _given(own)}
+        sources = self.files.templates if own is None else {"default": template_text(own)}
         if not sources:
             raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
         tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special]
@@ -358,12 +357,12 @@ def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
 def fingerprint_of(settings: ChatSettings, files: TokenizerFiles | None = None) -> str:
     """SHA-256 of the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
     own, files = settings.chat_template, files or read_tokenizer(settings.tokenizer)
-    return sha256_hex(canonical_json([files.digest, None if own is None else _given(own), settings.identity()]))
+    return sha256_hex(canonical_json([files.digest, None if own is None else template_text(own), settings.identity()]))
 
 
 def filtered(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
     """Raises `RowRejected` for a row that a filter leaves out."""
-    for name, words in filters:
+    for name, words in filters if isinstance(row, Mapping) else ():
         if not words & _words(row.get(name)):
             raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
 
@@ -386,43 +385,3 @@ def _check_text(text: str) -> None:
         raise RowRejected(
             "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
         ) from None
-
-
-def _given(template: str) -> str:
-    """A template given as a path or as itself."""
-    if "\n" in template or "{" in template or len(template) > 1000:
-        return template
-    path = Path(template)
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"chat_template {template!r}: is neither a template nor a file that can be read ({error})"
-        ) from error
-
-
-def _load(files: TokenizerFiles, threads: int | None) -> Tokenizer:
-    """The tokenizer, without truncation and padding, whose offsets are whole."""
-    if threads is not None:
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the library reads it once, at its first batch
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        raise MissingExtra("tokenizers", "chat") from None
-    text = files.json_text
-    if '"trim_offsets":true' in text.replace(" ", ""):
-        text = json.dumps(_untrimmed(json.loads(text)), ensure_ascii=False)
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:
-        raise InputError(f"{files.path}: is no tokenizer ({error}); fetch the file again") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _untrimmed(value: Any) -> Any:
-    """Offsets that leave out spaces would leave them out of the mask; ids do not depend on them."""
-    if isinstance(value, dict):
-        return {key: False if key == "trim_offsets" else _untrimmed(inner) for key, inner in value.items()}
-    return [_untrimmed(inner) for inner in value] if isinstance(value, list) else value

@@ -47,11 +47,15 @@ def start_in(literal: str, lead: str, prompt: str, specials: Specials) -> int | 
     return None
 
 
-def end_in(after: str, tail: str, specials: Specials) -> int | None:
+def end_in(after: str, tail: str | None, specials: Specials) -> int | None:
     """Where in `after`, the text behind the turn's last own text, its end-of-turn token ends.
 
-    tail: what is behind that text where the conversation ends with this turn. None where no rule is certain.
+    tail: what is behind that text where the conversation ends with this turn, None if that is not known; then only the
+    token that ends sequences is an end. None where no rule is certain.
     """
+    if tail is None:
+        begun = specials.pattern.search(after)
+        return begun.end() if begun is not None and begun[0] == specials.eos else None
     shared = shared_start(after, tail)
     within = specials.spans(after, shared)
     if within:

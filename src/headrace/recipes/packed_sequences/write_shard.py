@@ -101,6 +101,7 @@ def _write_parquet(
         files.temporary(target),
         row_group_size=settings.row_group_size,
         compression=settings.compression,
+        declared=settings.declared,
         metadata=metadata,
     ) as writer:
         for each in rows:
