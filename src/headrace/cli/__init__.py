@@ -12,6 +12,7 @@ import typer
 from headrace.cli import (
     commands,
     convert_command,
+    histories_command,
     pack_command,
     rewrite_command,
     split_command,
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command("split", help=split_command.HELP)(split_command.split)
 app.command("pack", help=pack_command.HELP)(pack_command.pack)
 app.command("rewrite")(rewrite_command.rewrite)
+app.add_typer(histories_command.app, name="histories")
 app.command("convert")(convert_command.convert)
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)

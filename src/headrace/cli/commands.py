@@ -11,7 +11,12 @@ import typer
 
 from headrace.errors import HeadraceError, SettingsError
 
-_RECIPES = {"temporal_split": "TemporalSplit", "packed_sequences": "PackedSequences", "rewrite": "Rewrite"}
+_RECIPES = {
+    "histories": "Histories",
+    "packed_sequences": "PackedSequences",
+    "rewrite": "Rewrite",
+    "temporal_split": "TemporalSplit",
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 

@@ -30,6 +30,9 @@ _TITLES = {
     "tokenise": "render and tokenise",
     "pack": "pack into bins",
     "materialise": "write bins",
+    "gather": "gather measurements",
+    "order": "order entities",
+    "rows": "list rows",
 }
 
 

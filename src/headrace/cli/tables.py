@@ -19,6 +19,18 @@ _REASONS = {
     "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
     "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
     "missing_label": "has no label",
+    "not_sampled": "not in the sample",
+    "null_time": "has no time",
+    "unreadable_time": "time cannot be read",
+    "time_before_1970": "time is before 1970",
+    "null_entity": "has no entity",
+    "unreadable_entity": "entity is no address or number",
+    "null_peer": "has no peer",
+    "unreadable_peer": "peer is no address or number",
+    "unreadable_value": "value is no finite number",
+    "missing_value": "has no value",
+    "negative_value": "value is below 0",
+    "zero_value": "value is 0",
 }
 
 
@@ -30,26 +42,40 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         print_packed(console, manifest, detail)
         return
     read = int(manifest.source["rows"])
+    gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
-    for name in ("rows", "share", "shards", "MB"):
+    for name in ("rows", *(["source rows"] if gathered else []), "share", "shards", "MB"):
         table.add_column(name, justify="right")
+    blank = [""] if gathered else []
     for split in [*_SPLITS, *sorted(set(manifest.splits) - set(_SPLITS))]:
         totals = manifest.splits.get(split)
         if totals is None:
             continue
         table.add_row(
-            split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
+            split,
+            f"{totals.rows:,}",
+            *([f"{gathered[split]:,}"] if gathered else []),
+            _share(gathered.get(split, totals.rows), read),
+            f"{totals.shards:,}",
+            f"{totals.bytes / 1e6:,.1f}",
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():
         if rows or detail == "long":
             table.add_row(
-                f"dropped: {reason}", f"{rows:,}", _share(rows, read), "", "", style="yellow" if rows else "dim"
+                f"dropped: {reason}",
+                *blank,
+                f"{rows:,}",
+                _share(rows, read),
+                "",
+                "",
+                style="yellow" if rows else "dim",
             )
     table.add_section()
     table.add_row(
         "read",
+        *blank,
         f"{read:,}",
         _share(read, read),
         f"{manifest.source['files']:,}",

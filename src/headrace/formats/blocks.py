@@ -21,6 +21,11 @@ from headrace.formats.typed import typed
 
 def kind_of_word(word: str) -> Kind:
     """The kind behind a word of the index, such as "csv.gz" or "parquet"."""
+    if word == "array_record":
+        raise InputError(
+            "histories in ArrayRecord shards are no table to stream; read them as contexts, or prepare them with "
+            "format='arrow'"
+        )
     kind = kind_of_name(f"shard.{word}")
     if kind is None and word in ("npy", "bin"):
         raise InputError(f"shards of .{word} are for other readers; prepare with packed_storage='parquet' to stream")
