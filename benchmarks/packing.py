@@ -3,7 +3,7 @@
     python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--large]
                                  [--data ../shared/data] [--bridge algorithms.py]
 
-Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (threads included), which
+Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (with threads), which
 says nearly the same on a busy machine: medians with their range, and medians of the ratios in the same round. Imports
 and making the input are before the clock. Packers of other projects run their own code where the package is installed
 (`pip install --no-deps trl llamafactory megatron-bridge binpacking axolotl torchtune`); --bridge names
