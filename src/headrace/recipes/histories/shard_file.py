@@ -8,6 +8,7 @@ the row that brings them to 8 MiB, or to 4,096 rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,7 +88,8 @@ def read_blobs(path: Path) -> Iterator[memoryview]:
                 raise _unreadable(path, error) from error
             yield memoryview(blob)
     finally:
-        reader.close()
+        with suppress(RuntimeError):  # a damaged file says so once more
+            reader.close()
 
 
 class _ArrayRecordFile:

@@ -75,7 +75,7 @@ def _groups(rows: pa.Table) -> list[tuple[str, int, int]]:
     """(shard, first row, row behind the last) of every shard in `rows.parquet`."""
     shards = rows["shard"].combine_chunks().dictionary_encode()
     starts = np.flatnonzero(np.diff(shards.indices.to_numpy(), prepend=-1))
-    stops = np.append(starts[1:], rows.num_rows)
+    stops = np.append(starts[1:], rows.num_rows)[: len(starts)]
     names = shards.dictionary.to_pylist()
     return [
         (names[number], int(start), int(stop)) for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
