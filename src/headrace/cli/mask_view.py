@@ -30,7 +30,7 @@ ChatTemplate = Annotated[
 Layout = Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=COLUMN", help="With --mask: other column names, e.g. user=question,assistant=answer."),
+    typer.Option("--mapping", metavar="NAME=COLUMN", help="With --mask: other column names, e.g. user=question,assistant=answer."),
 ]
 Reasoning = Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")]
 
@@ -107,7 +107,7 @@ def columns_of(words: Sequence[str] | None) -> Mapping[str, str]:
     for word in (part for text in words or () for part in text.split(",") if part.strip()):
         name, equals, column = word.partition("=")
         if not equals or not column.strip():
-            raise SettingsError(f"--columns {word!r} is no NAME=COLUMN; give for example user=question")
+            raise SettingsError(f"--mapping {word!r} is no NAME=COLUMN; give for example user=question")
         found[name.strip()] = column.strip()
     return found
 

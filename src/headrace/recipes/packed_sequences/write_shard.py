@@ -25,7 +25,6 @@ from headrace.recipes.packed_sequences.packed_parquet import PackedParquet
 from headrace.run.context import TaskFiles
 
 EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy", "binary": "bin"}
-LABELS_AT = {"shift_left": "labels", "legacy_roll_right": "legacy_roll_right"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ def footer(settings: PackedSequences, group: Group, encoder: str) -> dict[str, s
     """What a shard says about itself in its key-value metadata."""
     return {
         ALIGNMENT_KEY: settings.loss_mask_alignment,
-        "loss_mask_alignment": LABELS_AT[settings.loss_mask_alignment],
         "headrace.pack_size": str(settings.pack_size),
         "headrace.capacity": settings.capacity,
         "headrace.pad_multiple": str(settings.pad_multiple),
