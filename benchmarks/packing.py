@@ -33,12 +33,12 @@ import pyarrow.parquet as pq
 from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.binary import BinaryShard, BinaryShardWriter
-from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter, read_legacy
-from headrace.recipes.packed_sequences.materialise import gather, materialise_bin_arrays
-from headrace.recipes.packed_sequences.packed_parquet import Declared, packed_rows
-from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
-from headrace.recipes.packed_sequences.spool import Spool, SpoolWriter
+from headrace.recipes.packed_sequences.storage.binary import BinaryShard, BinaryShardWriter
+from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, read_legacy
+from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
+from headrace.recipes.packed_sequences.storage.packed_parquet import Declared, packed_rows
+from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
+from headrace.recipes.packed_sequences.storage.spool import Spool, SpoolWriter
 
 CAPACITY = 4096
 GROUP = 1000

@@ -15,13 +15,13 @@ from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
 from headrace.packing.lengths import padded_lengths
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.binary import BinaryShardWriter
 from headrace.recipes.packed_sequences.config import PackedSequences
-from headrace.recipes.packed_sequences.joined import JoinedSpool
-from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter
-from headrace.recipes.packed_sequences.materialise import gather
 from headrace.recipes.packed_sequences.pack_group import Group
-from headrace.recipes.packed_sequences.packed_parquet import PackedParquet
+from headrace.recipes.packed_sequences.storage.binary import BinaryShardWriter
+from headrace.recipes.packed_sequences.storage.joined import JoinedSpool
+from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter
+from headrace.recipes.packed_sequences.storage.materialise import gather
+from headrace.recipes.packed_sequences.storage.packed_parquet import PackedParquet
 from headrace.run.context import TaskFiles
 
 EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy", "binary": "bin"}
