@@ -1,8 +1,8 @@
 """Random numbers that remember nothing: each is a function of a context's key and a slot. Pure.
 
-A context's key is a keyed hash of (seed, epoch, context id). Draw s of it is the splitmix64 finaliser of key + s × γ, so
-any draw can be had alone, in any order, in any process, by numpy and compiled code alike: all of it is arithmetic of
-64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
+A context's key is a keyed hash of (seed, epoch, context id). Draw s of it is the splitmix64 finaliser of key + s × γ.
+So any draw can be had alone, in any order, in any process, by numpy and compiled code alike: all of it is arithmetic
+of 64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
 """
 
 from __future__ import annotations
@@ -126,4 +126,5 @@ def _exp2(y: F64) -> F64:
     x, total = (y - whole) * _LN2, np.ones_like(y)
     for term in range(18, 0, -1):
         total = total * x / term + 1
-    return np.ldexp(total, whole.astype(np.int32))
+    scaled: F64 = np.ldexp(total, whole.astype(np.int32))
+    return scaled
