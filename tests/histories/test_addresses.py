@@ -1,0 +1,64 @@
+"""Addresses: the strict forms and no others, texts that come back, words that order as bytes do."""
+
+import ipaddress
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.histories.addresses import of_words, parse, render
+
+ADDRESSES = st.lists(st.ip_addresses().map(str), max_size=30)
+
+
+@given(ADDRESSES)
+def test_addresses_come_back_as_their_usual_text(texts: list[str]) -> None:
+    got = parse(pa.array(texts, pa.string()), "address")
+
+    assert texts == render(got, "address")
+    assert [ipaddress.ip_address(text).version for text in texts] == got.family.tolist()
+    assert [ipaddress.ip_address(text).packed.ljust(16, b"\0") for text in texts] == [
+        row.tobytes() for row in got.bytes
+    ]
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=30))
+def test_numbers_come_back(numbers: list[int]) -> None:
+    got = parse(pa.array([str(number) for number in numbers], pa.large_string()), "number")
+
+    assert [str(number) for number in numbers] == render(got, "number")
+
+
+@given(ADDRESSES)
+def test_words_order_as_bytes_do_and_come_back(texts: list[str]) -> None:
+    got = parse(pa.array(texts, pa.string()), "address")
+    words = got.words()
+
+    np.testing.assert_array_equal(got.bytes, of_words(got.family, words).bytes)
+    by_words = sorted(range(len(texts)), key=lambda row: tuple(words[row].tolist()))
+    by_bytes = sorted(range(len(texts)), key=lambda row: got.bytes[row].tobytes())
+    assert by_bytes == by_words
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1.2.3", "1.2.3.4.5", "256.1.1.1", "01.2.3.4", "1.2.3.04", "1.2.3.4 ", "1..2.3", "a.b.c.d", "host", "12", "1.2.3.-4", "1:2", "::1%eth0", "g::1", "1.2.3.4/8", "::1\0", "１.2.3.4"],
+)  # fmt: skip
+def test_what_is_no_strict_address_is_not_read(text: str) -> None:
+    got = parse(pa.array(["1.2.3.4", text, "::1"]), "address")
+
+    assert [4, 0, 6] == got.family.tolist()
+    assert [True, False, True] == got.readable.tolist()
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4294967296", "99999999999999999999", "1.0", "007", "x", "+1", " 1"])
+def test_what_is_no_number_is_not_read(text: str) -> None:
+    assert [4, 0] == parse(pa.array(["4294967295", text]), "number").family.tolist()
+
+
+def test_slices_of_arrays_are_read_as_what_they_show() -> None:
+    texts = pa.array(["9.9.9.9", "1.2.3.4", "::5", "10.0.0.255", "8.8.8.8"]).slice(1, 3)
+
+    assert ["1.2.3.4", "::5", "10.0.0.255"] == render(parse(texts, "address"), "address")
