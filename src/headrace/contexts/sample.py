@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.contexts.draws import I64, OFFSET, U64, WINDOW, below, draw, log_uniform, permuted
+from headrace.histories.rows import RowColumns
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -24,28 +24,6 @@ U16 = npt.NDArray[np.uint16]
 FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
 ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}
 _SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
-
-
-class Row(Protocol):
-    """One row's columns, ascending in time. codes uint16 [n]; peers: places in the peer table [n], or None."""
-
-    @property
-    def codes(self) -> U16: ...
-    @property
-    def peers(self) -> npt.NDArray[np.unsignedinteger] | None: ...
-    @property
-    def peer_family(self) -> U8: ...
-    @property
-    def peer_bytes(self) -> U8: ...
-    @property
-    def entity_family(self) -> int: ...
-    @property
-    def entity_bytes(self) -> U8: ...
-    @property
-    def first_time(self) -> int: ...
-    @property
-    def seconds(self) -> npt.NDArray[np.uint32]:
-        """Seconds since first_time, uint32 [n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,20 +64,20 @@ class Candidates:
     source: U8
 
 
-def shortest_measurement(row: Row) -> int:
+def shortest_measurement(row: RowColumns) -> int:
     """Tokens that any measurement of the row has at least, without a timestamp."""
     peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
     return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
 
 
-def measurement_lengths(row: Row, part: slice = slice(None)) -> I64:
+def measurement_lengths(row: RowColumns, part: slice = slice(None)) -> I64:
     """Tokens of each measurement without its timestamp; int64."""
     result = np.where(row.codes[part] == 0, 1, 3).astype(np.int64)
     peer = 1 + _SIZES[row.peer_family][row.peers[part]] if row.peers is not None else 0
     return result + peer + 2 + ADDRESS_BYTES[row.entity_family]
 
 
-def candidates(segments: Segments, rows: Sequence[Row], room: int) -> Candidates:
+def candidates(segments: Segments, rows: Sequence[RowColumns], room: int) -> Candidates:
     """The candidates of all segments. rows: row s is the row of segment s, opened; room: tokens of a context."""
     shortest = np.array([shortest_measurement(row) for row in rows], np.int64) + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
@@ -115,7 +93,7 @@ def candidates(segments: Segments, rows: Sequence[Row], room: int) -> Candidates
     return _gathered(segments, rows, offsets, index)
 
 
-def _gathered(segments: Segments, rows: Sequence[Row], offsets: I64, index: I64) -> Candidates:
+def _gathered(segments: Segments, rows: Sequence[RowColumns], offsets: I64, index: I64) -> Candidates:
     total = int(offsets[-1])
     time, code = np.empty(total, np.int64), np.empty(total, np.uint16)
     family, address = np.zeros(total, np.uint8), np.zeros((total, 16), np.uint8)
@@ -128,7 +106,7 @@ def _gathered(segments: Segments, rows: Sequence[Row], offsets: I64, index: I64)
         else:
             places = np.concatenate([np.arange(offsets[each], offsets[each + 1]) for each in members])
         wanted = index[places]
-        time[places] = row.seconds[wanted]
+        time[places] = row.offsets[wanted]
         time[places] += row.first_time
         code[places] = row.codes[wanted]
         if row.peers is not None:

@@ -74,9 +74,7 @@ def tokens_in_numpy(segments: Segments, found: Candidates, contexts: int, room: 
     return Tokens(tokens, lengths, taken)
 
 
-def _longest_prefix(
-    base: I64, time: I64, timed: npt.NDArray[np.bool_], count: I64, room: I64
-) -> tuple[I64, I64]:
+def _longest_prefix(base: I64, time: I64, timed: npt.NDArray[np.bool_], count: I64, room: I64) -> tuple[I64, I64]:
     """How many of the first candidates fit into the room, and their tokens."""
     sums = np.cumsum(base, axis=1)
     stamps = np.cumsum(timed, axis=1)
