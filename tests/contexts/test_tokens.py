@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import vocabulary
-from headrace.contexts.kernels import tokens_in_numba
+from headrace.contexts.draws import permuted_prefixes
+from headrace.contexts.kernels import prefixes_in_numba, tokens_in_numba
 from headrace.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.contexts.tokens import tokens_in_numpy
 from headrace.errors import InputError
@@ -66,7 +67,7 @@ def test_tokens_decode_to_the_measurements_that_were_taken(builder):
 def test_several_segments_share_a_context_in_order(builder):
     rows = [row_of(5, seed=number) for number in range(12)]
     segments, _, made, contexts = built(builder, rows, [0, 1, 2] * 4, sampled=False, context=np.arange(12) // 4)
-    tokens, taken = plain_loop(segments, rows, ROOM, contexts)
+    tokens, _ = plain_loop(segments, rows, ROOM, contexts)
 
     assert (made.tokens_BT == tokens).all()
     assert made.taken.tolist() == [5] * 12
@@ -121,3 +122,12 @@ def test_the_older_vocabulary_is_the_same_one_lower():
     assert compat[0, 0] == 0
     segments = (np.arange(ROOM) < used).astype(int)
     assert vocabulary.decode(compat[0], segments, vocabulary="compat") == vocabulary.decode(made.tokens_BT[0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40), st.integers(0, 50)), min_size=1, max_size=9))
+def test_compiled_permutations_are_the_same(asked):
+    keys = np.array([key for key, _, _ in asked], np.uint64)
+    sizes = np.array([size for _, size, _ in asked])
+    offsets = np.concatenate([[0], np.cumsum([min(size, count) for _, size, count in asked])])
+
+    assert permuted_prefixes(keys, sizes, offsets).tolist() == prefixes_in_numba(keys, sizes, offsets).tolist()

@@ -90,6 +90,12 @@ def permuted(keys: U64, sizes: I64, places: I64) -> I64:
     return out.astype(np.int64).reshape(shape)
 
 
+def permuted_prefixes(keys: U64, sizes: I64, offsets: I64) -> I64:
+    """For each key k the first offsets[k + 1] - offsets[k] places of its permutation, all of them end to end."""
+    of_key = np.repeat(np.arange(len(keys)), np.diff(offsets))
+    return permuted(keys[of_key], sizes[of_key], np.arange(offsets[-1]) - offsets[of_key])
+
+
 def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
     a, b = place // np.maximum(right, np.uint64(1)), place % np.maximum(right, np.uint64(1))
     for number in range(0, ROUNDS, 2):
@@ -118,7 +124,8 @@ def _log2(x: F64) -> F64:
     square, total = z * z, np.zeros_like(z)
     for odd in range(21, 0, -2):
         total = total * square + 1.0 / odd
-    return power + total * z * (2.0 / _LN2)
+    logarithm: F64 = power + total * z * (2.0 / _LN2)
+    return logarithm
 
 
 def _exp2(y: F64) -> F64:

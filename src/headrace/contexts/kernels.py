@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS
+from headrace.contexts.draws import FIELDS, GAMMA, I64, MIX_A, MIX_B, POSITIONS, ROUND_KEYS, ROUNDS, U64
 from headrace.contexts.sample import FULL, NONE, Candidates, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 from headrace.errors import MissingExtra
@@ -38,6 +38,13 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
     return Tokens(tokens, lengths, taken)
 
 
+def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
+    """As `permuted_prefixes`."""
+    out = np.empty(int(offsets[-1]), np.int64)
+    _prefixes(keys, sizes, offsets, out)
+    return out
+
+
 def _compiled(function: Any) -> Any:
     return njit(nogil=True, cache=True, error_model="numpy")(function)
 
@@ -48,6 +55,41 @@ def _draw(key: Any, slot: Any) -> Any:
     word = (word ^ (word >> _30)) * _MIX_A
     word = (word ^ (word >> _27)) * _MIX_B
     return word ^ (word >> _31)
+
+
+@_compiled
+def _half(round_key: Any, value: Any) -> Any:
+    word = (value ^ round_key) * _MIX_A
+    return ((word ^ (word >> _LOW)) * _MIX_B) >> _LOW
+
+
+@_compiled
+def _prefixes(keys: Any, sizes: Any, offsets: Any, out: Any) -> None:
+    round_keys = np.empty(ROUNDS, np.uint64)
+    for k in range(len(keys)):
+        if offsets[k] == offsets[k + 1]:
+            continue
+        for number in range(ROUNDS):
+            round_keys[number] = _draw(keys[k], ROUND_KEYS + number)
+        size = np.uint64(sizes[k])
+        left = np.uint64(max(np.ceil(np.sqrt(np.float64(size))), 1.0))
+        right = (size + left - _ONE) // left
+        for place in range(offsets[k + 1] - offsets[k]):
+            value = np.uint64(place)
+            while True:
+                a = value // right
+                b = value - a * right
+                for number in range(0, ROUNDS, 2):
+                    a += (_half(round_keys[number], b) * left) >> _LOW
+                    if a >= left:
+                        a -= left
+                    b += (_half(round_keys[number + 1], a) * right) >> _LOW
+                    if b >= right:
+                        b -= right
+                value = a * right + b
+                if value < size:
+                    break
+            out[offsets[k] + place] = value
 
 
 @_compiled

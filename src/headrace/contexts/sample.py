@@ -9,13 +9,13 @@ and a handful of calls for each row that a batch touches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.contexts.draws import I64, OFFSET, U64, WINDOW, below, draw, log_uniform, permuted
+from headrace.contexts.draws import I64, OFFSET, U64, WINDOW, below, draw, log_uniform, permuted_prefixes
 from headrace.histories.rows import RowColumns
 
 U8 = npt.NDArray[np.uint8]
@@ -77,8 +77,16 @@ def measurement_lengths(row: RowColumns, part: slice = slice(None)) -> I64:
     return result + peer + 2 + ADDRESS_BYTES[row.entity_family]
 
 
-def candidates(segments: Segments, rows: Sequence[RowColumns], room: int) -> Candidates:
-    """The candidates of all segments. rows: row s is the row of segment s, opened; room: tokens of a context."""
+def candidates(
+    segments: Segments,
+    rows: Sequence[RowColumns],
+    room: int,
+    prefixes: Callable[[U64, I64, I64], I64] = permuted_prefixes,
+) -> Candidates:
+    """The candidates of all segments. rows: row s is the row of segment s, opened; room: tokens of a context.
+
+    prefixes: `permuted_prefixes`, or the same compiled.
+    """
     shortest = np.array([shortest_measurement(row) for row in rows], np.int64) + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
     window = np.where(segments.sampled, log_uniform(draw(segments.key, WINDOW), fills, segments.count), segments.count)
@@ -87,9 +95,7 @@ def candidates(segments: Segments, rows: Sequence[RowColumns], room: int) -> Can
     sizes = np.where(segments.sampled, fills, segments.count)
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    of_segment = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.arange(offsets[-1]) - offsets[of_segment]
-    index = begin[of_segment] + permuted(segments.key[of_segment], window[of_segment], places)
+    index = np.repeat(begin, sizes) + prefixes(segments.key, window, offsets)
     return _gathered(segments, rows, offsets, index)
 
 

@@ -82,13 +82,15 @@ def _longest_prefix(base: I64, time: I64, timed: npt.NDArray[np.bool_], count: I
 
     def fitting(most: int) -> I64:
         length = sums + np.where(stamps > 0, 9 + most * (stamps - 1), 0)
-        return ((length <= room[:, None]) & inside).sum(axis=1)
+        counts: I64 = ((length <= room[:, None]) & inside).sum(axis=1)
+        return counts
 
     def length_of(chosen: I64) -> I64:
         first = np.arange(base.shape[1])[None, :] < chosen[:, None]
         ordered = np.sort(np.where(timed & first, time, _NEVER), axis=1)
         gaps = np.where(ordered[:, 1:] == _NEVER, 0, np.where(ordered[:, 1:] - ordered[:, :-1] < 256, 2, 5))
-        return (base * first).sum(axis=1) + gaps.sum(axis=1) + 9 * (timed & first).any(axis=1)
+        lengths: I64 = (base * first).sum(axis=1) + gaps.sum(axis=1) + 9 * (timed & first).any(axis=1)
+        return lengths
 
     low, high = fitting(5), fitting(2)
     while (low < high).any():
@@ -129,7 +131,7 @@ def _laid_out(
 
 
 def _places_without_time(segments: Segments, without: I64, taken: I64, width: int) -> npt.NDArray[np.bool_]:
-    """For each place whether a measurement without a timestamp stands there: a uniform choice, by selection sampling."""
+    """For each place whether a measurement without a timestamp stands there: uniform, by selection sampling."""
     chosen = np.zeros((len(taken), width), bool)
     left = without.copy()
     for place in range(width):
