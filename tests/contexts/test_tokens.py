@@ -28,7 +28,7 @@ KINDS = st.fixed_dictionaries(
 
 def built(builder, rows, modes, **settings_of):
     segments = segments_of(rows, modes, **settings_of)
-    found = candidates(segments, rows, ROOM)
+    found = candidates(segments, dict(enumerate(rows)), ROOM)
     contexts = int(segments.context.max()) + 1
     return segments, found, builder(segments, found, contexts, ROOM), contexts
 

@@ -9,7 +9,7 @@ and a handful of calls for each row that a batch touches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,15 +79,17 @@ def measurement_lengths(row: RowColumns, part: slice = slice(None)) -> I64:
 
 def candidates(
     segments: Segments,
-    rows: Sequence[RowColumns],
+    rows: Mapping[int, RowColumns],
     room: int,
     prefixes: Callable[[U64, I64, I64], I64] = permuted_prefixes,
 ) -> Candidates:
-    """The candidates of all segments. rows: row s is the row of segment s, opened; room: tokens of a context.
+    """The candidates of all segments. rows: those that the segments name, opened; room: tokens of a context.
 
     prefixes: `permuted_prefixes`, or the same compiled.
     """
-    shortest = np.array([shortest_measurement(row) for row in rows], np.int64) + 2 * (segments.mode == FULL)
+    numbers, which = np.unique(segments.row, return_inverse=True)
+    opened = [rows[number] for number in numbers.tolist()]
+    shortest = np.array([shortest_measurement(row) for row in opened], np.int64)[which] + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
     window = np.where(segments.sampled, log_uniform(draw(segments.key, WINDOW), fills, segments.count), segments.count)
     slack = segments.count - window + 1
@@ -96,29 +98,38 @@ def candidates(
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     index = np.repeat(begin, sizes) + prefixes(segments.key, window, offsets)
-    return _gathered(segments, rows, offsets, index)
-
-
-def _gathered(segments: Segments, rows: Sequence[RowColumns], offsets: I64, index: I64) -> Candidates:
     total = int(offsets[-1])
     time, code = np.empty(total, np.int64), np.empty(total, np.uint16)
     family, address = np.zeros(total, np.uint8), np.zeros((total, 16), np.uint8)
-    order = np.argsort(segments.row, kind="stable")  # a row is read in one go for all its segments
-    cuts = np.flatnonzero(np.diff(segments.row[order])) + 1
-    for members in np.split(order, cuts) if len(order) else []:
-        row = rows[members[0]]
-        if len(members) == 1:
-            places: slice | I64 = slice(int(offsets[members[0]]), int(offsets[members[0] + 1]))
-        else:
-            places = np.concatenate([np.arange(offsets[each], offsets[each + 1]) for each in members])
-        wanted = index[places]
-        time[places] = row.offsets[wanted]
-        time[places] += row.first_time
-        code[places] = row.codes[wanted]
-        if row.peers is not None:
-            peers = row.peers[wanted]
-            family[places] = row.peer_family[peers]
-            address[places] = row.peer_bytes[peers]
-    source_family = np.array([row.entity_family for row in rows], np.uint8)
-    source = np.stack([row.entity_bytes for row in rows]) if len(rows) else np.empty((0, 16), np.uint8)
+    order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
+    ends = np.cumsum(np.bincount(which, minlength=len(opened))).tolist()
+    begin_of_row = 0
+    for row, end_of_row in zip(opened, ends, strict=True):
+        _gather(row, _places(order[begin_of_row:end_of_row], offsets), index, (time, code, family, address))
+        begin_of_row = end_of_row
+    source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
+    source = np.stack([row.entity_bytes for row in opened])[which] if opened else np.empty((0, 16), np.uint8)
     return Candidates(offsets, index, time, code, family, address, source_family, source)
+
+
+def _places(segments: I64, offsets: I64) -> slice | I64:
+    """The candidates of some segments, in rising order."""
+    first, last = int(segments[0]), int(segments[-1])
+    if last - first + 1 == len(segments):
+        return slice(int(offsets[first]), int(offsets[last + 1]))
+    sizes = offsets[segments + 1] - offsets[segments]
+    ends = np.cumsum(sizes)
+    places: I64 = np.arange(ends[-1]) + np.repeat(offsets[segments] - ends + sizes, sizes)
+    return places
+
+
+def _gather(row: RowColumns, places: slice | I64, index: I64, out: tuple[I64, U16, U8, U8]) -> None:
+    time, code, family, address = out
+    wanted = index[places]
+    time[places] = row.offsets[wanted]
+    time[places] += row.first_time
+    code[places] = row.codes[wanted]
+    if row.peers is not None:
+        peers = row.peers[wanted]
+        family[places] = row.peer_family[peers]
+        address[places] = row.peer_bytes[peers]
