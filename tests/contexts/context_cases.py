@@ -151,3 +151,16 @@ def fields_of(row, index, measurement, previous):
         else:
             time = spelled(7, [delta]) if delta < 256 else spelled(8, delta.to_bytes(4, "big"))
     return [source, destination, result, time]
+
+
+class Memory:
+    """Rows in memory, as a store of rows."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.n = np.array([row.n for row in rows], np.int64)
+        self.opened = 0
+
+    def open(self, numbers):
+        self.opened += len(numbers)
+        return {number: self.rows[number] for number in numbers}
