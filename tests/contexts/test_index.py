@@ -26,9 +26,9 @@ def epoch_of(store, epoch, **options):
     return index, build(index, store, np.arange(len(index)) + epoch * len(index))
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(
-    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=30),
+    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=20),
     st.integers(0, 20),
     st.sampled_from([None, 1, 3]),
 )

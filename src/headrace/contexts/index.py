@@ -169,7 +169,7 @@ class ContextIndex:
         """The segments of these contexts, in order; context c of the answer is the c-th asked for."""
         keys = np.empty(len(ids), np.uint64)
         parts = []
-        for epoch in np.unique(epochs).tolist():
+        for epoch in np.unique(epochs).tolist() or [0]:
             mine = np.flatnonzero(epochs == epoch)
             keys[mine] = draws.context_keys(self.options.seed, epoch, ids[mine])
             is_small = ids[mine] < self.small_contexts
