@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
+    from headrace.recipes.histories.config import Histories
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
@@ -60,6 +61,7 @@ _WHERE = {
     "Dataset": "headrace.stream.dataset",
     "CorruptShard": "headrace.errors",
     "HeadraceError": "headrace.errors",
+    "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
@@ -90,6 +92,7 @@ __all__ = [
     "Dataset",
     "FunctionProcessor",
     "HeadraceError",
+    "Histories",
     "InputError",
     "Manifest",
     "MissingExtra",

@@ -9,7 +9,15 @@ import sys
 
 import typer
 
-from headrace.cli import commands, convert_command, rewrite_command, split_command, stream_command, stream_commands
+from headrace.cli import (
+    commands,
+    convert_command,
+    histories_command,
+    rewrite_command,
+    split_command,
+    stream_command,
+    stream_commands,
+)
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -22,6 +30,7 @@ app = typer.Typer(
 )
 app.command("split", help=split_command.HELP)(split_command.split)
 app.command("rewrite")(rewrite_command.rewrite)
+app.add_typer(histories_command.app, name="histories")
 app.command("convert")(convert_command.convert)
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)

@@ -26,8 +26,8 @@ def run(
     """
     record = _read_config(config)
     name = record.pop("recipe", None)
-    if name not in ("temporal_split", "rewrite"):
-        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split, rewrite")
+    if name not in ("temporal_split", "rewrite", "histories"):
+        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split, rewrite, histories")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -35,10 +35,16 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
+    from headrace.recipes.histories.config import Histories
     from headrace.recipes.rewrite.config import Rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
 
-    recipe = (Rewrite if name == "rewrite" else TemporalSplit)(**record)
+    known: dict[str, type[Histories | Rewrite | TemporalSplit]] = {
+        "histories": Histories,
+        "rewrite": Rewrite,
+        "temporal_split": TemporalSplit,
+    }
+    recipe = known[name](**record)
     execute(recipe, Path(target), count, "json" if as_json else "text")
 
 

@@ -26,6 +26,9 @@ _TITLES = {
     "join": "join files",
     "nulls": "find nulls",
     "rewrite": "rewrite shards",
+    "gather": "gather measurements",
+    "order": "order entities",
+    "rows": "list rows",
 }
 
 

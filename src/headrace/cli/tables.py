@@ -19,12 +19,25 @@ _REASONS = {
     "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
     "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
     "missing_label": "has no label",
+    "not_sampled": "not in the sample",
+    "null_time": "has no time",
+    "unreadable_time": "time cannot be read",
+    "time_before_1970": "time is before 1970",
+    "null_entity": "has no entity",
+    "unreadable_entity": "entity is no address or number",
+    "null_peer": "has no peer",
+    "unreadable_peer": "peer is no address or number",
+    "unreadable_value": "value is no finite number",
+    "missing_value": "has no value",
+    "negative_value": "value is below 0",
+    "zero_value": "value is 0",
 }
 
 
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
     """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
     read = int(manifest.source["rows"])
+    gathered = manifest.facts.get("measurements", {})  # what big rows hold
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
     for name in ("rows", "share", "shards", "MB"):
@@ -34,7 +47,11 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         if totals is None:
             continue
         table.add_row(
-            split, f"{totals.rows:,}", _share(totals.rows, read), f"{totals.shards:,}", f"{totals.bytes / 1e6:,.1f}"
+            split,
+            f"{totals.rows:,}",
+            _share(gathered.get(name, totals.rows), read),
+            f"{totals.shards:,}",
+            f"{totals.bytes / 1e6:,.1f}",
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():

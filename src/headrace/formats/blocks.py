@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import CorruptShard, HeadraceError
+from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import arrow, delimited, jsonl, parquet
 from headrace.formats.compress import decompress_block
 from headrace.formats.detect import Kind, kind_of_name
@@ -21,6 +21,11 @@ from headrace.formats.typed import typed
 
 def kind_of_word(word: str) -> Kind:
     """The kind behind a word of the index, such as "csv.gz" or "parquet"."""
+    if word == "array_record":
+        raise InputError(
+            "histories in ArrayRecord shards are no table to stream; read them as contexts, or prepare them with "
+            "format='arrow'"
+        )
     kind = kind_of_name(f"shard.{word}")
     if kind is None:
         raise CorruptShard(f"format {word!r} is not known; the index was written by another version, upgrade headrace")

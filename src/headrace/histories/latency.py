@@ -62,4 +62,5 @@ def decode(codes: U16) -> I64:
 def is_canonical(codes: U16) -> Bools:
     """Which codes `encode` can give; the others are damage. uint16 [N] → bool [N]."""
     mantissa, exponent = codes & np.uint16(_BELOW - 1), codes >> np.uint16(_MANTISSA_BITS)
-    return np.logical_or(exponent == 0, mantissa >= _BELOW // 2)
+    canonical: Bools = (exponent == 0) | (mantissa >= _BELOW // 2)
+    return canonical

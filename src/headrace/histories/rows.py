@@ -34,7 +34,8 @@ HEADER = np.dtype(
         ("first_time", "<u8"),
         ("time_span", "<u4"),
         ("peer_width", "u1"),
-        ("zero", "u1", 3),
+        ("peer_kind", "u1"),
+        ("zero", "u1", 2),
         ("entity", "u1", 16),
         ("length", "<u8"),
     ]
@@ -54,8 +55,8 @@ class RowColumns:
 
     first_time: epoch seconds; offsets uint32 [n]: seconds since then, ascending; codes uint16 [n]: see `latency`;
     peers [n]: index into the peers (uint8, uint16 or uint32), None in rows without peers; peer_family uint8 [m]: 4 or
-    6; peer_bytes uint8 [m, 16]; entity_kind "address" or "number"; entity_family 4 or 6; entity_bytes uint8 [16];
-    part: place among the rows of the entity, from 0.
+    6; peer_bytes uint8 [m, 16]; entity_kind, peer_kind: "address" or "number"; entity_family 4 or 6; entity_bytes
+    uint8 [16]; part: place among the rows of the entity, from 0.
     """
 
     first_time: int
@@ -65,6 +66,7 @@ class RowColumns:
     peer_family: U8
     peer_bytes: U8
     entity_kind: Kind
+    peer_kind: Kind
     entity_family: int
     entity_bytes: U8
     part: int
@@ -102,6 +104,7 @@ class Measurements:
     entity: Addresses
     entity_kind: Kind
     part: I64
+    peer_kind: Kind = "address"
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,8 @@ def encode_rows(rows: Measurements) -> Encoded:
 
     header = np.zeros(len(starts), HEADER)
     header["magic"], header["version"] = MAGIC, VERSION
-    header["entity_kind"], header["entity_family"] = KINDS.index(rows.entity_kind), rows.entity.family
+    header["entity_kind"], header["peer_kind"] = KINDS.index(rows.entity_kind), KINDS.index(rows.peer_kind)
+    header["entity_family"] = rows.entity.family
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
@@ -216,8 +220,9 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
     length = int(blob_bytes(one * n, one * peers4, one * peers6)[0])
     if not length == len(data) == int(head["length"]):
         raise _corrupt(where, f"has {len(data)} bytes, its header says {int(head['length'])}, its counts {length}")
-    if int(head["entity_kind"]) >= len(KINDS) or int(head["entity_family"]) not in (4, 6):
-        raise _corrupt(where, f"has entity kind {int(head['entity_kind'])}, family {int(head['entity_family'])}")
+    kinds = int(head["entity_kind"]), int(head["peer_kind"])
+    if max(kinds) >= len(KINDS) or int(head["entity_family"]) not in (4, 6):
+        raise _corrupt(where, f"has kinds {kinds} and entity family {int(head['entity_family'])}, which are none")
     if int(head["first_time"]) >= 1 << 62:
         raise _corrupt(where, f"begins at second {int(head['first_time'])}")
     offsets = np.frombuffer(data, "<u4", n, HEADER_BYTES)
@@ -241,7 +246,8 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
         peers=index,
         peer_family=np.repeat(np.array([4, 6], np.uint8), [peers4, peers6]),
         peer_bytes=peer_bytes,
-        entity_kind=KINDS[int(head["entity_kind"])],
+        entity_kind=KINDS[kinds[0]],
+        peer_kind=KINDS[kinds[1]],
         entity_family=int(head["entity_family"]),
         entity_bytes=np.array(head["entity"]),
         part=int(head["part"]),

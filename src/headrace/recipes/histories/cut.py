@@ -1,0 +1,55 @@
+"""Where the sorted measurements of entities are cut into rows. Pure.
+
+A row ends before the measurement that would bring it above the limit, and before one that is too far from its first
+for the row's clock. A row has at least one measurement. Entities that fit whatever their peers cost no work.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.histories.rows import HEADER_BYTES, LARGEST_SPAN, blob_bytes
+
+I64 = npt.NDArray[np.int64]
+
+_MOST_A_MEASUREMENT = 4 + 2 + 4 + 16  # time, code, peer index, a peer of its own
+_LEAST_A_MEASUREMENT = 4 + 2
+_ROUNDING = 16
+
+
+def cut_rows(entity: I64, times: I64, peer: I64 | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
+    """Where rows begin: int64 [R]. entity, times [N] sorted; peer [N] or None: places in `is_6` (families)."""
+    starts = np.flatnonzero(np.diff(entity, prepend=-1))
+    count = np.diff(starts, append=len(entity))
+    long = HEADER_BYTES + _ROUNDING + count * _MOST_A_MEASUREMENT > max_bytes
+    long |= times[starts + count - 1] - times[starts] > LARGEST_SPAN if len(starts) else False
+    if not long.any():
+        return starts
+    more = [
+        begin + _cuts(times[begin : begin + n], None if peer is None else peer[begin : begin + n], is_6, max_bytes)
+        for begin, n in zip(starts[long].tolist(), count[long].tolist(), strict=True)
+    ]
+    return np.union1d(starts, np.concatenate(more))
+
+
+def _cuts(times: I64, peer: I64 | None, is_6: npt.NDArray[np.bool_], max_bytes: int) -> I64:
+    """Where the rows of one entity begin; one step per row."""
+    begin, cuts = 0, [0]
+    window = max(1, max_bytes // _LEAST_A_MEASUREMENT)
+    while True:
+        stop = min(len(times), begin + window)
+        stop = begin + int(np.searchsorted(times[begin:stop], times[begin] + LARGEST_SPAN, side="right"))
+        n = np.arange(1, stop - begin + 1)
+        four = six = np.zeros(len(n), np.int64)
+        if peer is not None:
+            mine = peer[begin:stop]
+            new = np.zeros(len(n), np.int64)
+            new[np.unique(mine, return_index=True)[1]] = 1
+            six = np.cumsum(new * is_6[mine])
+            four = np.cumsum(new) - six
+        fits = int(np.searchsorted(blob_bytes(n, four, six), max_bytes, side="right"))
+        begin += max(1, fits)
+        if begin >= len(times):
+            return np.array(cuts, np.int64)
+        cuts.append(begin)

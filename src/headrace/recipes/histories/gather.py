@@ -1,0 +1,136 @@
+"""Pass 1, a task per source shard: its measurements, grouped by partition in a piece file. O(batch) of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.digest import sha256_file
+from headrace.errors import InputError
+from headrace.formats.detect import stem_of_name
+from headrace.formats.shard import Shard
+from headrace.formats.source import read_chunks
+from headrace.formats.write import Written
+from headrace.recipes.histories.config import Histories
+from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multiset_sum, sampled
+from headrace.recipes.histories.parse import Dropped, Parsed, Place, parse_chunk
+from headrace.recipes.histories.piece import PieceWriter
+from headrace.run.context import TaskFiles
+from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.storage.local import storing
+
+_BATCH_ROWS = 1 << 17
+
+
+def piece_file(number: int) -> str:
+    """Path of a source shard's piece, relative to the run."""
+    return f"{STAGE_DIRECTORY}/piece-{number:05d}.bin"
+
+
+def check_columns(settings: Histories, shard: Shard) -> None:
+    """Raise `InputError` if the shard lacks a column that is asked for."""
+    for name in settings.columns():
+        if name not in shard.schema.names:
+            raise InputError(
+                f"{shard.path}: has no column {name!r}, it has {', '.join(shard.schema.names)}; name its columns with "
+                f"entity=, time=, peer= and value="
+            )
+
+
+def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int) -> dict[str, Any]:
+    """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
+    place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
+    counts = _Counts()
+    temporary = files.temporary(piece_file(number))
+    with storing(temporary.parent), temporary.open("xb") as file:
+        writer = PieceWriter(file, partitions)
+        for first_row, table in _batches(shard, settings.columns()):
+            counts.rows_read += table.num_rows
+            rows = np.arange(first_row, first_row + table.num_rows)
+            if settings.sample_rate < 1:
+                mine = sampled(shard.name, first_row, len(rows), settings.sample_rate, settings.seed)
+                counts.not_sampled += int(len(rows) - mine.sum())
+                rows, table = rows[mine], table.filter(pa.array(mine))
+            if not len(rows):
+                continue
+            try:
+                parsed = parse_chunk(table, rows, place, settings, counts.dropped)
+            except InputError as error:
+                if str(error).startswith(place.path):
+                    raise
+                raise InputError(f"{place.path}: {error}") from error
+            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed)
+            counts.take(parsed, hashes.order)
+            writer.append(parsed, hashes)
+        writer.finish()
+    size = temporary.stat().st_size
+    files.finished(temporary, piece_file(number), Written(counts.measurements, size, sha256_file(temporary), ()))
+    return counts.as_json()
+
+
+def _batches(shard: Shard, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The columns in pieces of about 131,072 rows, with the number of their first row."""
+    held: list[pa.Table] = []
+    first_row = rows = 0
+    for chunk in read_chunks(shard, columns):
+        table = chunk.table(columns)
+        held.append(table)
+        rows += table.num_rows
+        if rows >= _BATCH_ROWS:
+            yield first_row, pa.concat_tables(held)
+            first_row, rows, held = first_row + rows, 0, []
+    if rows:
+        yield first_row, pa.concat_tables(held)
+
+
+@dataclass
+class _Counts:
+    """What was found in a source shard."""
+
+    rows_read: int = 0
+    not_sampled: int = 0
+    measurements: int = 0
+    failed: int = 0
+    clamped: int = 0
+    backwards: int = 0
+    sum: int = 0
+    dropped: Dropped = field(default_factory=Dropped)
+    _last: int | None = None
+
+    def take(self, parsed: Parsed, order: npt.NDArray[np.uint64]) -> None:
+        """Count a batch. order: hash of each of its entities."""
+        micros = parsed.micros
+        if not len(micros):
+            return
+        self.measurements += len(micros)
+        self.failed += int(np.count_nonzero(parsed.codes == 0))
+        self.clamped += parsed.clamped
+        self.backwards += int(np.count_nonzero(micros[1:] < micros[:-1]))
+        self.backwards += self._last is not None and int(micros[0]) < self._last
+        self._last = int(micros[-1])
+        peer = None
+        if parsed.peers is not None and parsed.peer is not None:
+            peer = mixed_peers(parsed.peers)[parsed.peer]
+        self.sum += multiset_sum(order[parsed.entity], micros // 1_000_000, peer, parsed.codes)
+        self.sum %= 1 << 64
+
+    def as_json(self) -> dict[str, Any]:
+        """For the receipt."""
+        rows = {word: count for word, count in self.dropped.rows.items() if count}
+        if self.not_sampled:
+            rows["not_sampled"] = self.not_sampled
+        return {
+            "rows_read": self.rows_read,
+            "measurements": self.measurements,
+            "failed": self.failed,
+            "clamped": self.clamped,
+            "backwards": self.backwards,
+            "sum": self.sum,
+            "dropped": rows,
+            "first_dropped": self.dropped.first,
+        }

@@ -1,0 +1,76 @@
+"""Keyed hashes of histories: of entities, of sampled rows, and of the multiset of all measurements. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.digest import derive_key, hash_words
+from headrace.histories.addresses import KINDS, Addresses, Kind
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class EntityHashes:
+    """order uint64 [N]: entities are partitioned and sorted by it; side uint64 [N]: decides train or test."""
+
+    order: U64
+    side: U64
+
+    def train(self, ratio: float) -> Bools:
+        """Which of them train: those whose `side` is below this share of 2**64."""
+        limit = int(ratio * 2.0**64)
+        if limit >= 1 << 64:
+            return np.ones(len(self.side), np.bool_)
+        return np.less(self.side, np.uint64(limit))
+
+
+def hash_entities(entities: Addresses, kind: Kind, seed: int) -> EntityHashes:
+    """Both hashes of every entity: [N]."""
+    words = np.empty((len(entities), 3), np.uint64)
+    words[:, 0] = entities.family.astype(np.uint64) | np.uint64(KINDS.index(kind) << 8)
+    words[:, 1:] = entities.words()
+    return EntityHashes(*hash_words(derive_key(seed, "histories.entity"), words))
+
+
+def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bools:
+    """Which rows first_row..first_row + rows - 1 of a shard are in the sample: bool [rows]."""
+    name = int.from_bytes(blake2b(shard.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+    words = np.empty((rows, 2), np.uint64)
+    words[:, 0], words[:, 1] = name, np.arange(first_row, first_row + rows, dtype=np.uint64)
+    high, _ = hash_words(derive_key(seed, "histories.sample"), words)
+    limit = int(rate * 2.0**64)
+    return np.ones(rows, np.bool_) if limit >= 1 << 64 else np.less(high, np.uint64(limit))
+
+
+def mixed_peers(peers: Addresses) -> U64:
+    """A 64-bit mix of every peer, for `multiset_sum`."""
+    words = peers.words()
+    return _mix(_mix(words[:, 0] + peers.family) ^ words[:, 1])
+
+
+def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:
+    """The sum modulo 2**64 of one hash a measurement: the same for the same measurements in any order.
+
+    entity: order hash of each measurement's entity; peer: from `mixed_peers`. It finds lost, doubled and changed
+    measurements; the hash is keyed by the entity's, and no proof against somebody who means harm. About 15 ns each.
+    """
+    value = entity + _mix(seconds.astype(np.uint64) << np.uint64(16) | codes)
+    if peer is not None:
+        value = value ^ peer
+    return int(_mix(value).sum(dtype=np.uint64))
+
+
+def _mix(x: U64) -> U64:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): every input bit moves every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

@@ -1,0 +1,243 @@
+"""Rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+
+A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
+and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats.schema import is_text
+from headrace.formats.typed import nulled
+from headrace.histories import addresses, latency
+from headrace.histories.addresses import Addresses, Kind
+from headrace.recipes.histories.config import Histories
+from headrace.recipes.temporal_split.columns import as_text
+from headrace.recipes.temporal_split.dates import MISSING, parse_dates
+
+REASONS = (
+    "null_time",
+    "unreadable_time",
+    "time_before_1970",
+    "null_entity",
+    "unreadable_entity",
+    "null_peer",
+    "unreadable_peer",
+    "unreadable_value",
+    "missing_value",
+    "negative_value",
+    "zero_value",
+)
+_LATEST_US = 1 << 62
+_US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_ADVICE = {
+    "null_time": "is missing",
+    "unreadable_time": "is no time of the declared form; give time_format",
+    "time_before_1970": "is before 1970, and row times count from there",
+    "null_entity": "is missing",
+    "unreadable_entity": "is no {entity_kind}; correct it, or give entity_kind",
+    "null_peer": "is missing",
+    "unreadable_peer": "is no {peer_kind}; correct it, or give peer_kind",
+    "unreadable_value": "is no finite number",
+    "missing_value": "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'",
+    "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
+    "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
+}
+
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file of the source: its path for errors, its name below the root for counts, its name without extension."""
+
+    path: str
+    name: str
+    stem: str
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of addresses: distinct ones, and of each row its place among them, −1 null, −2 unreadable: int64 [N]."""
+
+    distinct: Addresses
+    place: I64
+
+
+@dataclass
+class Dropped:
+    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The measurements of a chunk, in source order, [M].
+
+    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers).
+    """
+
+    micros: I64
+    codes: latency.U16
+    entities: Addresses
+    entity: I64
+    peers: Addresses | None
+    peer: I64 | None
+    clamped: int
+
+
+def parse_chunk(table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped) -> Parsed:
+    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0.
+
+    Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
+    """
+    n = len(rows)
+    reason = np.zeros(n, np.int8)  # 0: a measurement, k: REASONS[k - 1]
+
+    def blame(mask: Bools, word: str) -> None:
+        reason[mask & (reason == 0)] = REASONS.index(word) + 1
+
+    micros = _times(table[settings.time], settings, blame)
+    if settings.entity_from == "file_name":
+        own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
+        entity = Coded(own, np.full(n, 0 if own.readable[0] else -2))
+    else:
+        entity = code_addresses(table[settings.entity], settings.entity_kind, settings.entity)
+    blame(entity.place == -1, "null_entity")
+    blame(entity.place == -2, "unreadable_entity")
+    peer = None if settings.peer is None else code_addresses(table[settings.peer], settings.peer_kind, settings.peer)
+    if peer is not None:
+        blame(peer.place == -1, "null_peer")
+        blame(peer.place == -2, "unreadable_peer")
+    micros_taken, failed = _values(table[settings.value], settings, blame)
+    if reason.any():
+        _settle(table, rows, place, settings, reason, dropped)
+    keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
+    codes = latency.encode(micros_taken[keep], failed[keep])
+    return Parsed(
+        micros[keep],
+        codes.codes,
+        entity.distinct,
+        entity.place[keep],
+        None if peer is None else peer.distinct,
+        None if peer is None else peer.place[keep],
+        codes.clamped,
+    )
+
+
+def code_addresses(column: pa.ChunkedArray, kind: Kind, name: str) -> Coded:
+    """A column of addresses or numbers: each distinct value parsed once."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
+    known = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
+    read = addresses.parse(texts.drop_null(), kind)
+    readable = np.flatnonzero(read.readable)
+    places = np.full(len(texts) + 1, -1)  # the last: rows that are null themselves
+    codes = np.full(int(known.sum()), -2)
+    codes[readable] = np.arange(len(readable))
+    places[:-1][known] = codes
+    at = np.asarray(pc.fill_null(encoded.indices.cast(pa.int64()), len(texts)).to_numpy(zero_copy_only=False), np.int64)
+    return Coded(read.take(readable), places[at])
+
+
+def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
+    column = nulled(column, ("",))
+    micros = np.full(len(column), MISSING)
+    for form in settings.time_format:
+        found = parse_dates(column, form)
+        micros = np.where(micros == MISSING, found.micros, micros)
+        if not (micros == MISSING).any():
+            break
+    absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
+    blame(absent, "null_time")
+    blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
+    blame(micros < 0, "time_before_1970")
+    return np.asarray(micros, np.int64)
+
+
+def _values(column: pa.ChunkedArray, settings: Histories, blame: Any) -> tuple[I64, Bools]:
+    """Whole microseconds and which measurements failed: int64 [N], bool [N]."""
+    if is_text(column.type):
+        column = nulled(column, ("",))
+        read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+        blame(np.asarray(pc.is_valid(column).to_numpy(), np.bool_) & read.is_null().to_numpy(), "unreadable_value")
+        values = read.fill_null(np.nan).to_numpy()
+    else:
+        try:
+            values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InputError(
+                f"column {settings.value!r} is {column.type}, which is no number; name a column of numbers"
+            ) from None
+    values = np.asarray(values, np.float64)
+    blame(np.isinf(values), "unreadable_value")
+    failed = np.zeros(len(values), np.bool_)
+    for mask, rule, word in (
+        (np.isnan(values), settings.missing, "missing_value"),
+        (values < 0, settings.negative, "negative_value"),
+        (values == 0, settings.zero, "zero_value"),
+    ):
+        if rule == "failed":
+            failed |= mask
+        elif rule != "value":
+            blame(mask, word)
+    usable = np.where(np.isfinite(values) & (values > 0), values, 0.0) * _US_PER[settings.value_unit]
+    return np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed
+
+
+def _settle(
+    table: pa.Table, rows: I64, place: Place, settings: Histories, reason: npt.NDArray[np.int8], dropped: Dropped
+) -> None:
+    """Count the rows that go, or raise for the first row that is an error."""
+    for row in np.flatnonzero(reason).tolist() if _any_error(reason, settings) else []:
+        word = REASONS[int(reason[row]) - 1]
+        if _is_error(word, settings):
+            raise InputError(f"{place.path}: " + _tell(table, row, rows, place, settings, word) + _end(word))
+    for number in np.unique(reason[reason > 0]).tolist():
+        word = REASONS[number - 1]
+        mine = np.flatnonzero(reason == number)
+        dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
+        dropped.first.setdefault(word, f"{place.name}: " + _tell(table, int(mine[0]), rows, place, settings, word))
+
+
+def _any_error(reason: npt.NDArray[np.int8], settings: Histories) -> bool:
+    return any(_is_error(REASONS[number - 1], settings) for number in np.unique(reason[reason > 0]).tolist())
+
+
+def _is_error(word: str, settings: Histories) -> bool:
+    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    return rules.get(word, settings.bad_rows) == "error"
+
+
+def _end(word: str) -> str:
+    return (
+        ""
+        if word in ("missing_value", "negative_value", "zero_value")
+        else "; or drop and count such rows with bad_rows='drop'"
+    )
+
+
+def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Histories, word: str) -> str:
+    part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
+    name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
+    if part == "entity" and settings.entity_from == "file_name":
+        name, value = "the file's name", place.stem
+    else:
+        value = table[name][row].as_py()
+    advice = _ADVICE[word].format(entity_kind=settings.entity_kind, peer_kind=settings.peer_kind)
+    shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
+    return f"row {int(rows[row]) + 1}: {name} is {shown}, which {advice}"

@@ -1,0 +1,135 @@
+"""Pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
+
+A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
+last batch stand the directory of batches and its shape. A partition reads of every piece only what is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.keyed import EntityHashes
+from headrace.recipes.histories.parse import Parsed
+
+ENTITY = np.dtype(
+    [("order", "<u8"), ("side", "<u8"), ("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)]
+)
+# entity: place among the batch's entities of the partition; in memory, among all the partition's.
+ALONE = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2)])
+WITH_PEER = np.dtype(
+    [
+        ("micros", "<i8"),
+        ("word0", "<u8"),
+        ("word1", "<u8"),
+        ("entity", "<u4"),
+        ("code", "<u2"),
+        ("family", "u1"),
+        ("zero", "u1"),
+    ]
+)
+
+I64 = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
+
+
+class PieceWriter:
+    """Writes the piece of one source shard."""
+
+    def __init__(self, file: BinaryIO, partitions: int) -> None:
+        self._file, self._partitions = file, partitions
+        self._directory: list[I64] = []
+
+    def append(self, parsed: Parsed, hashes: EntityHashes) -> None:
+        """One batch."""
+        if not len(parsed.micros):
+            return
+        partition = partition_of(hashes.order, self._partitions)
+        by_partition = np.argsort(partition, kind="stable")
+        entities = np.zeros(len(by_partition), ENTITY)
+        entities["order"], entities["side"] = hashes.order[by_partition], hashes.side[by_partition]
+        words = parsed.entities.words()[by_partition]
+        entities["word0"], entities["word1"] = words[:, 0], words[:, 1]
+        entities["family"] = parsed.entities.family[by_partition]
+        held = np.bincount(partition, minlength=self._partitions)
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(held)])[:-1]
+        local = np.empty(len(by_partition), np.int64)
+        local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
+
+        of_row = partition[parsed.entity]
+        order = np.argsort(of_row, kind="stable")
+        records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
+        records["micros"], records["code"] = parsed.micros[order], parsed.codes[order]
+        records["entity"] = local[parsed.entity[order]]
+        if parsed.peers is not None and parsed.peer is not None:
+            peer, words = parsed.peer[order], parsed.peers.words()
+            records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
+            records["family"] = parsed.peers.family[peer]
+        begin = self._file.tell()
+        self._file.write(entities.tobytes())
+        self._file.write(records.tobytes())
+        counts = np.bincount(of_row, minlength=self._partitions)
+        self._directory.append(np.concatenate([[begin], held, counts]).astype("<i8"))
+
+    def finish(self) -> None:
+        """Write the directory."""
+        for row in self._directory:
+            self._file.write(row.tobytes())
+        self._file.write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one batch of a piece holds of a partition: byte places and counts."""
+
+    path: Path
+    entities_at: int
+    entities: int
+    records_at: int
+    records: int
+
+    def read_entities(self) -> Records:
+        """Records of `ENTITY`."""
+        return np.fromfile(self.path, ENTITY, self.entities, offset=self.entities_at)
+
+    def read_records(self, dtype: np.dtype[np.void], start: int, count: int) -> Records:
+        """Some of the measurements."""
+        return np.fromfile(self.path, dtype, count, offset=self.records_at + start * dtype.itemsize)
+
+
+def segments(paths: list[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
+    """The segments of a partition, piece by piece; those without measurements are left out."""
+    for path in paths:
+        with path.open("rb") as file:
+            file.seek(-16, 2)
+            batches, partitions = (int(each) for each in np.frombuffer(file.read(16), "<i8"))
+            width = 1 + 2 * partitions
+            file.seek(-16 - 8 * batches * width, 2)
+            directory = np.frombuffer(file.read(8 * batches * width), "<i8").reshape(batches, width)
+        for row in directory:
+            held, counts = row[1 : 1 + partitions], row[1 + partitions :]
+            if counts[partition]:
+                begin = int(row[0])
+                yield Segment(
+                    path,
+                    begin + int(held[:partition].sum()) * ENTITY.itemsize,
+                    int(held[partition]),
+                    begin + int(held.sum()) * ENTITY.itemsize + int(counts[:partition].sum()) * dtype.itemsize,
+                    int(counts[partition]),
+                )
+
+
+def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
+    """The partition of each entity: equal ranges of the upper half of its hash, so partitions follow hash order."""
+    return ((order >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)
+
+
+def addresses_of(records: Records) -> Addresses:
+    """The addresses in the fields `word0`, `word1` and `family`."""
+    return of_words(records["family"], np.column_stack([records["word0"], records["word1"]]))

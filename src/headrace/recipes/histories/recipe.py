@@ -1,0 +1,180 @@
+"""Histories as a run: gather measurements by partition, order and write each partition, list the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.dataset.index import IndexRow
+from headrace.dataset.manifest import SplitTotals
+from headrace.engine.local import run_tasks
+from headrace.formats.scan import look
+from headrace.formats.shard import Shard
+from headrace.formats.source import survey
+from headrace.recipes.histories.config import WORKING_BYTES, Histories
+from headrace.recipes.histories.gather import check_columns, gather_shard
+from headrace.recipes.histories.parse import REASONS
+from headrace.recipes.histories.rows_file import RowShard, write_rows
+from headrace.recipes.histories.shard_file import ROW_SCHEMA
+from headrace.recipes.histories.write import SPLITS, directory_of, shard_name, write_partition
+from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
+from headrace.run.prepare import Outcome
+from headrace.run.receipts import Receipt
+from headrace.storage import local
+
+MAX_PARTITIONS = 1 << 12
+_GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts and its records
+
+
+def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    """Do the work in the run directory."""
+    shards, partitions = _survey(settings, context, files)
+    at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
+    gathered = at_once.stage(
+        "gather",
+        [_gather_task(settings, shard, number, partitions) for number, shard in enumerate(shards)],
+        durable=False,
+    )
+    for split in SPLITS:
+        local.make_directory(context.run / directory_of(split))
+    at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
+    ordered = at_once.stage("order", [_order_task(settings, len(shards), number) for number in range(partitions)])
+    shard_rows = [
+        RowShard(split, number, shard_name(split, number, settings.format))
+        for number, receipt in enumerate(ordered)
+        for split in receipt.result["splits"]
+    ]
+
+    def list_rows(files: TaskFiles) -> dict[str, Any]:
+        return {"rows_read": write_rows(files, shard_rows)}
+
+    (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
+    return _outcome(settings, context, files, gathered, ordered, partitions, listed)
+
+
+def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> tuple[list[Shard], int]:
+    """The source shards, and how many partitions to make: so many that one has about `slab_rows` measurements."""
+
+    def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
+        def work() -> tuple[Shard, int]:
+            if settings.partitions is not None:
+                return survey(path, name), 0
+            shard, spans = look(path, name)
+            return shard, sum(span.rows for span in spans)
+
+        return work
+
+    found = run_tasks([looked(path, name) for path, name in files], context.workers)
+    shards = [shard for shard, _ in found]
+    for shard in shards:
+        check_columns(settings, shard)
+    if settings.partitions is not None:
+        return shards, settings.partitions
+    expected = math.ceil(sum(rows for _, rows in found) * settings.sample_rate)
+    return shards, min(MAX_PARTITIONS, max(1, -(-expected // settings.slab_rows)))
+
+
+def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
+    """As many tasks at a time as the limit allows; one at least."""
+    return replace(context, workers=max(1, min(context.workers, memory_limit // task_bytes)))
+
+
+def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int) -> Task:
+    return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions))
+
+
+def _order_task(settings: Histories, pieces: int, number: int) -> Task:
+    return Task(f"partition {number}", 0, lambda files: write_partition(files, settings, pieces, number))
+
+
+def _outcome(
+    settings: Histories,
+    context: RunContext,
+    files: Sequence[tuple[Path, str]],
+    gathered: Sequence[Receipt],
+    ordered: Sequence[Receipt],
+    partitions: int,
+    listed: Receipt,
+) -> Outcome:
+    def total(name: str) -> int:
+        return sum(int(receipt.result[name]) for receipt in gathered)
+
+    def of_split(split: str, name: str) -> int:
+        return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
+
+    dropped = {
+        word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
+        for word in (*REASONS, "not_sampled")
+    }
+    first: dict[str, str] = {}
+    for receipt in gathered:
+        first = {**receipt.result["first_dropped"], **first}
+    lost = sum(count for word, count in dropped.items() if word != "not_sampled")
+    if lost:
+        told = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
+        context.on_event(Note("warning", f"{lost:,} rows dropped: {told}"))
+    return Outcome(
+        schema=ROW_SCHEMA,
+        index=_index(settings, ordered),
+        splits={split: _totals(ordered, split, of_split(split, "rows")) for split in SPLITS},
+        dropped=dropped,
+        source={
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path, _ in files),
+            "rows": total("rows_read"),
+            "empty_shards": [receipt.subject for receipt in gathered if not receipt.result["rows_read"]],
+        },
+        directories={split: directory_of(split) for split in SPLITS},
+        facts={
+            "measurements": {split: of_split(split, "measurements") for split in SPLITS},
+            "entities": {split: of_split(split, "entities") for split in SPLITS},
+            "failed": total("failed"),
+            "clamped": total("clamped"),
+            "backwards": total("backwards"),
+            "first_dropped": first,
+            "multiset_sum": total("sum") % (1 << 64),
+            "partitions": partitions,
+            "format": settings.format,
+            "rows_digest": listed.files[0].digest,
+        },
+    )
+
+
+def _index(settings: Histories, ordered: Sequence[Receipt]) -> list[IndexRow]:
+    rows = []
+    for number, receipt in enumerate(ordered):
+        for split, result in receipt.result["splits"].items():
+            name = shard_name(split, number, settings.format)
+            (record,) = (each for each in receipt.files if each.path == name)
+            first_row = 0
+            for block, (count, offset, length) in enumerate(result["blocks"]):
+                rows.append(
+                    IndexRow(
+                        split=split,
+                        shard=name,
+                        format=settings.format,
+                        block=block,
+                        first_row=first_row,
+                        rows=count,
+                        offset=offset,
+                        length=length,
+                        digest=record.digest,
+                        checksum=record.checksum,
+                        source_shard="",
+                        key_min=int(result["first_time"]) * 1_000_000,
+                        key_max=int(result["last_time"]) * 1_000_000,
+                    )
+                )
+                first_row += count
+    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
+
+
+def _totals(ordered: Sequence[Receipt], split: str, rows: int) -> SplitTotals:
+    own = [
+        record for receipt in ordered for record in receipt.files if record.path.startswith(f"{directory_of(split)}/")
+    ]
+    return SplitTotals(rows=rows, shards=len(own), bytes=sum(record.bytes for record in own))

@@ -1,0 +1,175 @@
+"""Shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
+
+ArrayRecord is uncompressed with groups of one record, as random access wants it; writer options are fixed, so the same
+rows are the same bytes. Arrow files have the row's facts as columns beside its blob, in record batches that end with
+the row that brings them to 8 MiB, or to 4,096 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.digest import checksum_file, sha256_file
+from headrace.errors import CorruptShard, MissingExtra
+from headrace.formats.write import Written
+from headrace.storage.local import storing
+
+EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("src_id", pa.string(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("n_measurements", pa.int64(), nullable=False),
+        pa.field("first_time", pa.int64(), nullable=False),
+        pa.field("last_time", pa.int64(), nullable=False),
+        pa.field("measurements", pa.large_binary(), nullable=False),
+    ]
+)
+_OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
+_BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of a row without its measurements."""
+
+    src_id: str
+    part: int
+    n: int
+    first_time: int
+    last_time: int
+
+
+class ShardFile(Protocol):
+    """A shard that is being written."""
+
+    def write(self, facts: RowFacts, blob: bytes) -> None:
+        """The next row."""
+
+    def close(self) -> None:
+        """No more rows."""
+
+
+def open_shard(path: Path, format_: str) -> ShardFile:
+    """A new shard under a temporary name. Raises `MissingExtra` without the array-record package."""
+    return _ArrayRecordFile(path) if format_ == "array_record" else _ArrowFile(path)
+
+
+def written(path: Path, rows: int) -> Written:
+    """The facts of a closed shard; it is read once for its digests."""
+    return Written(rows, path.stat().st_size, sha256_file(path), (), checksum_file(path))
+
+
+def read_blobs(path: Path) -> Iterator[memoryview]:
+    """The row blobs of a shard of either format, in order. Raises `CorruptShard` for a file that cannot be read."""
+    if path.name.endswith(EXTENSION["arrow"]):
+        yield from _read_arrow(path)
+        return
+    module = _array_record()
+    if not path.is_file():
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
+    try:
+        reader = module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
+    except (ValueError, RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    try:
+        if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
+            raise _unreadable(path, ValueError("it has no records"))
+        for place in range(reader.num_records()):
+            try:
+                (blob,) = reader.read([place])
+            except (ValueError, RuntimeError, OSError, IndexError) as error:
+                raise _unreadable(path, error) from error
+            yield memoryview(blob)
+    finally:
+        reader.close()
+
+
+class _ArrayRecordFile:
+    def __init__(self, path: Path) -> None:
+        module = _array_record()
+        self._path = path
+        with storing(path):
+            path.touch(exist_ok=False)  # its errors say what the directory allows; the library's do not
+        self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
+
+    def write(self, facts: RowFacts, blob: bytes) -> None:  # noqa: ARG002 - the blob tells them itself
+        self._checked(lambda: self._writer.write(blob))
+
+    def close(self) -> None:
+        self._checked(self._writer.close)
+
+    def _checked(self, step: Any) -> None:
+        with storing(self._path):
+            try:
+                step()
+            except RuntimeError as error:
+                raise OSError(str(error)) from error
+
+
+class _ArrowFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with storing(path):
+            self._file = path.open("xb")
+        self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
+        self._rows: list[tuple[RowFacts, bytes]] = []
+        self._bytes = 0
+
+    def write(self, facts: RowFacts, blob: bytes) -> None:
+        self._rows.append((facts, blob))
+        self._bytes += len(blob)
+        if self._bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        with storing(self._path):
+            self._writer.close()
+            self._file.close()
+
+    def _flush(self) -> None:
+        facts = [each for each, _ in self._rows]
+        columns = [
+            [each.src_id for each in facts],
+            [each.part for each in facts],
+            [each.n for each in facts],
+            [each.first_time for each in facts],
+            [each.last_time for each in facts],
+            [blob for _, blob in self._rows],
+        ]
+        if facts:
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, ROW_SCHEMA, strict=True)]
+            with storing(self._path):
+                self._writer.write_batch(pa.record_batch(arrays, schema=ROW_SCHEMA))
+        self._rows, self._bytes = [], 0
+
+
+def _read_arrow(path: Path) -> Iterator[memoryview]:
+    try:
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                for blob in reader.get_batch(number).column("measurements"):
+                    yield memoryview(blob.as_buffer())
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptShard:
+    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
+
+
+def _array_record() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        raise MissingExtra("array_record", "histories") from None
+    return array_record_module

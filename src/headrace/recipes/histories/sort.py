@@ -1,0 +1,98 @@
+"""Order inside a partition, by content alone: entity, microsecond, peer, code. Pure.
+
+Entities are ordered by keyed hash, peers by family and bytes, and measurements that agree in all four are the same
+bytes; so the order does not depend on how the source was sharded. One argsort of packed words does most of it, ties
+in time are put right afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.histories.addresses import Addresses
+from headrace.recipes.histories.keyed import EntityHashes, mixed_peers
+from headrace.recipes.histories.piece import Records, addresses_of
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Entities:
+    """The distinct entities of a partition, in hash order: [E]."""
+
+    addresses: Addresses
+    hashes: EntityHashes
+
+
+def distinct_entities(records: Records) -> tuple[Entities, I64]:
+    """The entities of entity records, each once, in hash order; and of each record its place among them: int64 [N]."""
+    order = np.argsort(records["order"], kind="stable")
+    new = _differs(records["order"][order])
+    same = records[order]
+    first = np.flatnonzero(new)
+    leader = np.repeat(first, np.diff(first, append=len(order)))
+    if any((same[name] != same[name][leader]).any() for name in ("word0", "word1", "family")):
+        # Two entities with one hash: order them by what they are.
+        order = np.lexsort((records["word1"], records["word0"], records["family"], records["order"]))
+        same = records[order]
+        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
+    kept = same[new]
+    return Entities(addresses_of(kept), EntityHashes(kept["order"], kept["side"])), place
+
+
+def distinct_peers(peers: Addresses) -> tuple[Addresses, I64]:
+    """Peers each once, ascending by family and bytes; and of each its place among them: int64 [N]."""
+    words = peers.words()
+    _, first, place = np.unique(mixed_peers(peers), return_index=True, return_inverse=True)
+    place = place.ravel()
+    leader = first[place]
+    if (words != words[leader]).any() or (peers.family != peers.family[leader]).any():  # two peers with one mix
+        order = np.lexsort((words[:, 1], words[:, 0], peers.family))
+        new = _differs(peers.family[order]) | _differs(words[order, 0]) | _differs(words[order, 1])
+        place = np.empty(len(order), np.int64)
+        place[order] = np.cumsum(new) - 1
+        return peers.take(order[new]), place
+    order = np.lexsort((words[first, 1], words[first, 0], peers.family[first]))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return peers.take(first[order]), rank[place]
+
+
+def measurement_order(entity: U32, micros: I64, peer: U32 | I64 | None, codes: U16) -> I64:
+    """The places of measurements in order of entity, time, peer and code: int64 [N]."""
+    if len(micros) == 0:
+        return np.zeros(0, np.int64)
+    begin = int(micros.min())
+    time_bits = (int(micros.max()) - begin).bit_length()
+    ties: tuple[npt.NDArray[np.integer], ...] = (codes,) if peer is None else (codes, peer)
+    if int(entity.max()).bit_length() + time_bits > 63:
+        return np.lexsort([*ties, micros, entity])
+    key = entity.astype(np.int64) << time_bits
+    key |= micros - begin
+    order = np.argsort(key)
+    key = key[order]
+    same = key[1:] == key[:-1]
+    if not same.any():
+        return order
+    tied = np.zeros(len(key), np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    at = np.flatnonzero(tied)
+    rows = order[at]
+    order[at] = rows[np.lexsort((*(each[rows] for each in ties), key[at]))]
+    return order
+
+
+def _differs(values: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """Where a value is not the one before: bool [N], true at the first."""
+    new = np.ones(len(values), np.bool_)
+    new[1:] = values[1:] != values[:-1]
+    return new

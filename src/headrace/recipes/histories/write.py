@@ -1,0 +1,216 @@
+"""Pass 2, a task per partition: its measurements in order, cut into rows, encoded all at once, one shard per split.
+
+Beside the shards stands an Arrow file with the facts of every row, from which `rows.parquet` is made. O(slab) of
+memory, and one row of an entity that goes on in the next slab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.digest import sha256_file
+from headrace.formats import arrow
+from headrace.formats.detect import Kind
+from headrace.formats.shard import Shard
+from headrace.formats.write import Written
+from headrace.histories.addresses import render
+from headrace.histories.rows import Measurements, encode_rows
+from headrace.recipes.histories.config import Histories
+from headrace.recipes.histories.cut import cut_rows
+from headrace.recipes.histories.gather import piece_file
+from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
+from headrace.recipes.histories.shard_file import EXTENSION, ROW_SCHEMA, RowFacts, ShardFile, open_shard, written
+from headrace.recipes.histories.slabs import Partition, Slab, open_partition
+from headrace.run.context import TaskFiles
+from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.storage.local import storing
+
+SPLITS = ("train", "test")
+FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
+
+I64 = npt.NDArray[np.int64]
+
+
+def directory_of(split: str) -> str:
+    """Where a split's shards lie, relative to the run."""
+    return f"histories/{split}"
+
+
+def shard_name(split: str, number: int, format_: str) -> str:
+    """Path of a partition's shard of a split, relative to the run."""
+    return f"{directory_of(split)}/part-{number:05d}{EXTENSION[format_]}"
+
+
+def facts_file(split: str, number: int) -> str:
+    """Path of the facts of a shard's rows, relative to the run."""
+    return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
+
+
+def write_partition(files: TaskFiles, settings: Histories, pieces: int, number: int) -> dict[str, Any]:
+    """Write the shards of one partition. The result has per split its shard, its counts and its blocks."""
+    paths = [files.run / piece_file(piece) for piece in range(pieces)]
+    has_peers = settings.peer is not None
+    mine = list(segments(paths, number, WITH_PEER if has_peers else ALONE))
+    if not mine:
+        return {"rows_read": 0, "splits": {}}
+    partition = open_partition(
+        mine,
+        has_peers=has_peers,
+        slab_rows=settings.slab_rows,
+        temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
+    )
+    trains = partition.entities.hashes.train(settings.train_ratio)
+    names = render(partition.entities.addresses, settings.entity_kind)
+    outputs: dict[str, _Output] = {}
+    try:
+        for rows, entity in _rows(partition, settings):
+            encoded = encode_rows(rows)
+            n = np.diff(rows.starts, append=len(rows.times))
+            first, last = rows.times[rows.starts], rows.times[rows.starts + n - 1]
+            facts = zip(entity.tolist(), rows.part.tolist(), n.tolist(), first.tolist(), last.tolist(), strict=True)
+            for place, (who, part, count, begin, end) in enumerate(facts):
+                split = SPLITS[0] if trains[who] else SPLITS[1]
+                if split not in outputs:
+                    outputs[split] = _Output.begin(files, settings, split, number)
+                outputs[split].write(RowFacts(names[who], part, count, begin, end), encoded.row(place))
+    except BaseException:
+        for output in outputs.values():
+            output.abandon()
+        raise
+    return {
+        "rows_read": partition.rows,
+        "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
+    }
+
+
+def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measurements, I64]]:
+    """Complete rows, slab by slab, and the entity of each. The last row of a slab waits for what may follow."""
+    is_6 = partition.peers.family == 6
+    rest: Slab | None = None
+    next_part = 0  # of the row that waits
+    slabs = partition.slabs()
+    slab = next(slabs, None)
+    while slab is not None:
+        following = next(slabs, None)
+        whole = slab if rest is None else _joined(rest, slab)
+        times = whole.micros // 1_000_000
+        starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
+        entity = whole.entity[starts]
+        new = np.flatnonzero(np.diff(entity, prepend=-1))
+        part = np.arange(len(starts)) - np.repeat(new, np.diff(new, append=len(starts)))
+        part[entity == entity[0]] += next_part
+        done, stop = len(starts), len(times)
+        if following is not None:
+            done, stop = len(starts) - 1, int(starts[-1])
+            rest, next_part = _from(whole, stop), int(part[-1])
+        if done:
+            rows = Measurements(
+                times=times[:stop],
+                codes=whole.codes[:stop],
+                peer=None if whole.peer is None else whole.peer[:stop],
+                peers=partition.peers,
+                starts=starts[:done],
+                entity=partition.entities.addresses.take(entity[:done]),
+                entity_kind=settings.entity_kind,
+                peer_kind=settings.peer_kind,
+                part=part[:done],
+            )
+            yield rows, entity[:done]
+        slab = following
+
+
+def _joined(one: Slab, other: Slab) -> Slab:
+    peer = None if one.peer is None or other.peer is None else np.concatenate([one.peer, other.peer])
+    return Slab(
+        np.concatenate([one.entity, other.entity]),
+        np.concatenate([one.micros, other.micros]),
+        peer,
+        np.concatenate([one.codes, other.codes]),
+    )
+
+
+def _from(slab: Slab, start: int) -> Slab:
+    peer = None if slab.peer is None else slab.peer[start:].copy()
+    return Slab(slab.entity[start:].copy(), slab.micros[start:].copy(), peer, slab.codes[start:].copy())
+
+
+@dataclass
+class _Output:
+    """The shard of one split, and the facts of its rows."""
+
+    target: str
+    facts_target: str
+    temporary: Path
+    facts_temporary: Path
+    shard: ShardFile
+    format: str
+    facts: list[RowFacts] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
+        target, facts_target = shard_name(split, number, settings.format), facts_file(split, number)
+        temporary, facts_temporary = files.temporary(target), files.temporary(facts_target)
+        return _Output(
+            target, facts_target, temporary, facts_temporary, open_shard(temporary, settings.format), settings.format
+        )
+
+    def write(self, facts: RowFacts, blob: bytes) -> None:
+        self.shard.write(facts, blob)
+        self.facts.append(facts)
+        self.sizes.append(len(blob))
+
+    def abandon(self) -> None:
+        self.shard.close()
+
+    def finish(self, files: TaskFiles) -> dict[str, Any]:
+        self.shard.close()
+        files.finished(self.temporary, self.target, written(self.temporary, len(self.facts)))
+        columns = {
+            "src_id": [each.src_id for each in self.facts],
+            "part": [each.part for each in self.facts],
+            "n_measurements": [each.n for each in self.facts],
+            "first_time": [each.first_time for each in self.facts],
+            "last_time": [each.last_time for each in self.facts],
+            "bytes": self.sizes,
+        }
+        table = pa.table(columns, schema=FACTS_SCHEMA)
+        with (
+            storing(self.facts_temporary),
+            pa.OSFile(str(self.facts_temporary), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
+            writer.write_table(table)
+        size, digest = self.facts_temporary.stat().st_size, sha256_file(self.facts_temporary)
+        files.finished(self.facts_temporary, self.facts_target, Written(len(self.facts), size, digest, ()))
+        return {
+            "rows": len(self.facts),
+            "measurements": sum(each.n for each in self.facts),
+            "entities": sum(each.part == 0 for each in self.facts),
+            "first_time": min(each.first_time for each in self.facts),
+            "last_time": max(each.last_time for each in self.facts),
+            "blocks": self._blocks(),
+        }
+
+    def _blocks(self) -> list[list[int]]:
+        """(rows, offset, length) of what can be read on its own: a record batch, or a whole ArrayRecord shard."""
+        stat = self.temporary.stat()
+        if self.format != "arrow":
+            return [[len(self.facts), 0, stat.st_size]]
+        shard = Shard(
+            path=self.temporary,
+            name=self.target,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            kind=Kind("arrow", "none"),
+            schema=ROW_SCHEMA,
+            null_columns=frozenset(),
+        )
+        return [list(span) for span in arrow.batch_spans(shard)]
