@@ -9,7 +9,6 @@ process may make any part, and to resume is to go on with the next number. Pickl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,21 +146,6 @@ class Contexts:
             measurements_per_context=sum(taken) / count,
             coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
         )
-
-
-class ContextState:
-    """Where a run is: settings that decide what the positions are, and the next position. JSON."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def settings(options: ContextOptions) -> str:
-        """What two runs must have alike for one position to be the same context; canonical JSON."""
-        names = [
-            "context_tokens", "seed", "rows", "measurements_per_context", "contexts_per_row", "shuffle", "vocab",
-            "max_segments",
-        ]  # fmt: skip
-        return json.dumps({name: getattr(options, name) for name in names}, sort_keys=True)
 
 
 def open_contexts(

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.contexts.draws import I64
+from headrace.contexts.sample import U8
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
@@ -90,7 +91,7 @@ class HistoryRows:
                         f"{ROWS} says {self.n[number]}; restore the file or prepare the run again"
                     )
                 found[number] = row
-                size = _VIEW_BYTES + (row.peer_bytes.nbytes if file.mapped else len(blob) + row.peer_bytes.nbytes)
+                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else memoryview(blob).nbytes)
                 self._keep(number, row, size)
         return found
 
@@ -161,13 +162,11 @@ class _ArrayRecordShard:
         self._path, self._lock = path, threading.Lock()
         try:
             # The defaults read 16 MB ahead and start threads, for reading from end to end.
-            self._reader = array_record_module.ArrayRecordReader(
-                str(path), "readahead_buffer_size:0,max_parallelism:0"
-            )
+            self._reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
         except (ValueError, RuntimeError, OSError) as error:
             raise _unreadable(path, error) from error
 
-    def read(self, places: list[int]) -> list[bytes]:
+    def read(self, places: list[int]) -> Sequence[bytes | U8]:
         try:
             with self._lock:
                 blobs: list[bytes] = self._reader.read(places)
@@ -189,7 +188,7 @@ class _ArrowShard:
             raise _unreadable(path, error) from error
         self._ends = np.cumsum([len(each) for each in self._columns])
 
-    def read(self, places: list[int]) -> list[np.typing.NDArray[np.uint8]]:
+    def read(self, places: list[int]) -> Sequence[bytes | U8]:
         if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
             raise _unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
         batches = np.searchsorted(self._ends, places, side="right")
