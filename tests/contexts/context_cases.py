@@ -23,6 +23,7 @@ def row_of(n, *, seed=0, family=4, peers=20, peer_families=(4,), gap=240, failed
         peer_family=table,
         peer_bytes=peer_bytes,
         entity_kind="address",
+        peer_kind="address",
         entity_family=family,
         entity_bytes=entity,
         part=0,

@@ -83,7 +83,8 @@ class HistoryRows:
             by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
         for shard, wanted in by_shard.items():
             file = self._file(shard)
-            for number, blob in zip(wanted, file.read(self._position[wanted].tolist()), strict=True):
+            blobs = file.read(self._position[wanted].tolist())
+            for number, blob in zip(wanted, blobs, strict=True):
                 row = decode_row(blob, f"{self._shards[shard]}: row {int(self._position[number]) + 1}")
                 if row.n != self.n[number]:
                     raise CorruptShard(
@@ -91,7 +92,7 @@ class HistoryRows:
                         f"{ROWS} says {self.n[number]}; restore the file or prepare the run again"
                     )
                 found[number] = row
-                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else memoryview(blob).nbytes)
+                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob))
                 self._keep(number, row, size)
         return found
 
