@@ -83,8 +83,14 @@ class ContextIndex:
     @cached_property
     def _mode_fractions(self) -> npt.NDArray[np.uint64]:
         """Part of the measurements that loses its timestamp, for each group and each partial epoch of a cycle."""
-        keys = draws.context_keys(self.options.seed, -1, np.arange(3 * CYCLE))
-        return partial_fractions(draws.draw(keys, draws.FRACTION)).reshape(CYCLE, 3)
+        keys = draws.context_keys(self.options.seed, -1, np.arange(CYCLE))
+        fractions = np.zeros((CYCLE, 3), np.uint64)
+        for epoch, x in enumerate(draws.unit(draws.draw(keys, draws.FRACTION)).tolist()):
+            for group in range(CYCLE):
+                mode, turn = _PHASES[(group + epoch) % CYCLE]
+                if mode == PARTIAL:  # one of each third of 10..90 %, so that epochs are of like length
+                    fractions[group, turn] = int((0.1 + 0.8 * (turn + (x + turn / 3) % 1) / 3) * (1 << 32))
+        return fractions
 
     def _pack(self, facts: SmallFacts) -> list[dict[tuple[int, int], Packed]]:
         group_of_row = _even_groups(facts.tokens, self.options.seed)

@@ -19,6 +19,8 @@ from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 
 _SHORTEST = 7  # start, source of 5, failed: no row of more measurements than room / 7 is small
+_WELL_FILLED = 0.97
+_FEWEST = 4  # measurements worth a piece of their own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,32 +85,86 @@ def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, spa
 
 
 def pack_group(facts: SmallFacts, mode: int, fraction: np.uint64, room: int, max_segments: int | None) -> Packed:
-    """All measurements of some rows, in one mode, in hardly more contexts than are needed. Rows are numbered as given;
-    of rows of one length those that come first share contexts."""
+    """All measurements of some rows, in one mode, in hardly more contexts than are needed. Rows are numbered as given.
+
+    Whole rows first, by first fit decreasing: of rows of one length those that come first share contexts. Contexts that
+    this fills badly are given up, and their rows follow one another from context to context, cut where one is full.
+    """
     lengths = facts.tokens + stamp_tokens(mode, fraction, facts.n, facts.long_gaps, facts.span)
-    row, start, count = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), facts.n
-    long = np.flatnonzero(lengths > room)
-    if len(long):
-        cut = facts.take(long)
-        most = _most_that_fit(cut, mode, fraction, room)
-        times = -(-cut.n // most)
-        of = np.repeat(np.arange(len(long)), times)
-        begin = (np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times)) * most[of]
-        sizes = np.minimum(most[of], cut.n[of] - begin)
-        bounds = sizes * cut.longest[of] + stamp_tokens(mode, fraction, sizes, cut.long_gaps[of], cut.span[of])
-        keep = np.flatnonzero(lengths <= room)
-        row = np.concatenate([row[keep], long[of]])
-        start = np.concatenate([start[keep], begin])
-        count = np.concatenate([count[keep], sizes])
-        lengths = np.concatenate([lengths[keep], bounds])
-    return Packed(row, start, count, pack(lengths, room, algorithm="first_fit_decreasing", max_sequences=max_segments))
+    fits = np.flatnonzero(lengths <= room)
+    whole = pack(lengths[fits], room, algorithm="first_fit_decreasing", max_sequences=max_segments)
+    full = whole.loads(lengths[fits]) >= _WELL_FILLED * room
+    if max_segments is not None:
+        full |= whole.counts == max_segments
+    kept = whole.take(np.flatnonzero(full))
+    row = fits[kept.sequences]
+    others = np.ones(len(lengths), bool)
+    others[row] = False
+    laid = _laid_end_to_end(np.flatnonzero(others), facts, lengths, mode, fraction, room, max_segments)
+    cut_row, start, count, sizes = (np.array(each, np.int64) for each in laid)
+    pieces = np.arange(len(row) + len(cut_row))
+    offsets = np.concatenate([kept.offsets, len(row) + np.cumsum(sizes)])
+    return Packed(
+        np.concatenate([row, cut_row]),
+        np.concatenate([np.zeros(len(row), np.int64), start]),
+        np.concatenate([facts.n[row], count]),
+        Bins(offsets, pieces),
+    )
 
 
-def _most_that_fit(facts: SmallFacts, mode: int, fraction: np.uint64, room: int) -> I64:
-    """Measurements of each row that fit into one context, whichever they are; at least 1."""
-    most = np.ones_like(facts.n)
-    for count in range(2, int(facts.n.max()) + 1):
-        counts = np.full_like(most, count)
-        bound = count * facts.longest + stamp_tokens(mode, fraction, counts, facts.long_gaps, facts.span)
-        most = np.where(bound <= room, count, most)
-    return most
+def _laid_end_to_end(
+    rows: I64, facts: SmallFacts, lengths: I64, mode: int, fraction: np.uint64, room: int, max_segments: int | None
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """(row, start, count) of pieces in order, and how many each context has. O(rows) Python."""
+    pieces: tuple[list[int], list[int], list[int]] = ([], [], [])
+    sizes: list[int] = []
+    free = segments = 0
+    per_fraction, most = int(fraction), max_segments or room
+    columns = (facts.n, lengths, facts.longest, facts.long_gaps, facts.span)
+    for row, n, length, longest, gaps, span in zip(
+        rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
+    ):
+        start = 0
+        while start < n:
+            left = n - start
+            needed = length if not start else _bound(left, longest, gaps, span, mode, per_fraction)
+            taken = left
+            if needed > free:
+                taken = _most_that_fit(left, free, longest, gaps, span, mode, per_fraction)
+                needed = _bound(taken, longest, gaps, span, mode, per_fraction)
+            # A context that is still empty takes what it can; a later one would take no more.
+            if not sizes or (segments and (segments == most or taken < min(left, _FEWEST))):
+                free, segments = room, 0
+                sizes.append(0)
+                continue
+            for column, value in zip(pieces, (row, start, taken), strict=True):
+                column.append(value)
+            sizes[-1] += 1
+            segments += 1
+            free -= needed
+            start += taken
+    return *pieces, sizes
+
+
+def _bound(count: int, longest: int, gaps: int, span: int, mode: int, fraction: int) -> int:
+    """Most tokens that any `count` neighbouring measurements take; as `stamp_tokens`, of one row."""
+    length = count * longest
+    if mode == NONE or not count:
+        return length
+    stamped, long = count, gaps
+    if mode != FULL:
+        stamped = count - ((count * fraction + (1 << 32) - 1) >> 32)
+        long = min(span // 256, gaps + count - stamped)
+    return length + (9 + 2 * (stamped - 1) + 3 * min(stamped - 1, long) if stamped else 0)
+
+
+def _most_that_fit(count: int, room: int, longest: int, gaps: int, span: int, mode: int, fraction: int) -> int:
+    """How many of `count` neighbouring measurements fit, whichever they are."""
+    low, high = 0, min(count, room // longest)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _bound(middle, longest, gaps, span, mode, fraction) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
