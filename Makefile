@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks test faults check format lint types imports bench clean
+.PHONY: help demo remarks packed test faults check format lint types imports bench clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +39,10 @@ demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=the directory of birds.csv.gz
 	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
+packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=GSM8K as JSON lines, TOKENIZER=a directory
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,chat]'
+	$(BIN)/python examples/packed_gsm8k/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+
 test: $(VENV)/test ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
@@ -66,6 +70,10 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/entities.py
 	$(BIN)/python benchmarks/dynamic.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/first_batch.py
+	$(BIN)/python benchmarks/packing.py
+	$(BIN)/python benchmarks/tokenising.py
+	$(BIN)/python benchmarks/packed_reading.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

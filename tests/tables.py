@@ -143,7 +143,7 @@ def digests(run: Path) -> dict[str, str]:
         data = path.read_bytes()
         if path.name == "manifest.json":
             record = json.loads(data)
-            del record["created_at"]
+            record.pop("created_at", None)  # a spool has a manifest.json too, without
             data = json.dumps(record, sort_keys=True).encode()
         found[path.relative_to(run).as_posix()] = sha256(data).hexdigest()
     return found

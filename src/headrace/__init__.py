@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StreamError,
     )
     from headrace.recipes.histories.config import Histories
+    from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
     from headrace.stream.loader import StreamLoader
     from headrace.stream.options import StreamOptions
+    from headrace.stream.pack_rows import PackRows
+    from headrace.stream.packed import PackedBatches
     from headrace.stream.torch import StreamingDataset
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -65,6 +68,9 @@ _WHERE = {
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "PackRows": "headrace.stream.pack_rows",
+    "PackedBatches": "headrace.stream.packed",
+    "PackedSequences": "headrace.recipes.packed_sequences.config",
     "Prepared": "headrace.run.prepare",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
@@ -96,6 +102,9 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "PackRows",
+    "PackedBatches",
+    "PackedSequences",
     "PipelineIterableDataset",
     "Prepared",
     "Processor",

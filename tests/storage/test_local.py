@@ -108,3 +108,18 @@ def test_strays_are_the_temporary_files_of_any_depth(tmp_path: Path) -> None:
         path.write_bytes(b"")
 
     assert [".tmp-x-1", ".tmp-y-2"] == [path.name for path in local.strays(tmp_path)]
+
+
+def test_a_replaced_file_is_the_new_one_and_the_temporary_name_is_gone(tmp_path: Path) -> None:
+    for name, text in (("a", "old"), (".tmp-a-1", "new")):
+        (tmp_path / name).write_text(text)
+    local.replace(tmp_path / ".tmp-a-1", tmp_path / "a")
+
+    assert [tmp_path / "a"] == list(tmp_path.iterdir())
+    assert "new" == (tmp_path / "a").read_text()
+
+
+def test_replacing_into_nowhere_says_where_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("")
+    with pytest.raises(StoreError, match=r"nowhere/a: cannot write .*; check the disk"):
+        local.replace(tmp_path / "new", tmp_path / "nowhere" / "a")

@@ -40,6 +40,28 @@ def flat(parts):
     return list(chain.from_iterable(parts))
 
 
+def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
+    rows = [{"input_ids": list(range(10 * n, 10 * n + 9)), "loss_mask": [0] * 4 + [1] * 5} for n in range(1, 80)]
+    (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    recipe = headrace.PackedSequences(
+        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, valid_ratio=0.25, test_ratio=0
+    )
+    headrace.prepare(recipe, tmp_path / "out")
+    module = HeadraceDataModule(tmp_path / "out", batch_size=2, options={"packed": "padded"})
+
+    train, val = list(module.train_dataloader()), list(module.val_dataloader())
+
+    assert all((2, 27) == tuple(batch["input_ids"].shape) for batch in train[:-1])
+    assert all("cu_seqlens" in batch for batch in train + val)
+    tokens = [token for batch in train + val for token in batch["labels"][batch["labels"] != -100].tolist()]
+    assert sorted(token for row in rows for token in row["input_ids"][4:]) == sorted(tokens)
+
+
+def test_the_data_module_does_not_pack(path):
+    with pytest.raises(headrace.SettingsError, match="streams prepared bins"):
+        HeadraceDataModule(path, batch_size=2, options={"pack": 100})
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_workers):
     model = fit(path, epochs=3, num_workers=num_workers, val_batch_size=7)

@@ -56,3 +56,11 @@ def test_an_epoch_before_its_first_batch_has_no_holes():
 
     assert (fresh.position, fresh.holes, fresh.total) == (0, (), 7)
     assert Remaining.everything(0).total == 0
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_ranges_of_positions_hold_those_and_no_others(positions):
+    kept = Remaining.of_positions(31, np.array(sorted(positions), np.int64))
+
+    assert sorted(positions) == kept.positions(np.arange(kept.total)).tolist()
+    assert kept == Remaining.of(31, position=kept.position, holes=kept.holes)

@@ -13,6 +13,7 @@ from headrace.cli import (
     commands,
     convert_command,
     histories_command,
+    pack_command,
     rewrite_command,
     split_command,
     stream_command,
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("split", help=split_command.HELP)(split_command.split)
+app.command("pack", help=pack_command.HELP)(pack_command.pack)
 app.command("rewrite")(rewrite_command.rewrite)
 app.add_typer(histories_command.app, name="histories")
 app.command("convert")(convert_command.convert)

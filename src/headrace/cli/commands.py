@@ -11,6 +11,13 @@ import typer
 
 from headrace.errors import HeadraceError, SettingsError
 
+_RECIPES = {
+    "histories": "Histories",
+    "packed_sequences": "PackedSequences",
+    "rewrite": "Rewrite",
+    "temporal_split": "TemporalSplit",
+}
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -26,8 +33,8 @@ def run(
     """
     record = _read_config(config)
     name = record.pop("recipe", None)
-    if name not in ("temporal_split", "rewrite", "histories"):
-        raise SettingsError(f"{config}: recipe is {name!r}; known: temporal_split, rewrite, histories")
+    if name not in _RECIPES:
+        raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -35,17 +42,9 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
-    from headrace.recipes.histories.config import Histories
-    from headrace.recipes.rewrite.config import Rewrite
-    from headrace.recipes.temporal_split.config import TemporalSplit
+    import headrace
 
-    known: dict[str, type[Histories | Rewrite | TemporalSplit]] = {
-        "histories": Histories,
-        "rewrite": Rewrite,
-        "temporal_split": TemporalSplit,
-    }
-    recipe = known[name](**record)
-    execute(recipe, Path(target), count, "json" if as_json else "text")
+    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
 
 
 def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:

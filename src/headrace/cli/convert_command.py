@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from headrace.cli.commands import Json
+from headrace.errors import SettingsError
 
 
 def convert(
@@ -18,6 +19,13 @@ def convert(
         int, typer.Option(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
     ] = 1000,
     compression: Annotated[Literal["zstd", "snappy", "gzip", "lz4", "none"], typer.Option(help="Codec.")] = "zstd",
+    compression_level: Annotated[
+        int | None, typer.Option(help="zstd: 1 to 22, gzip: 1 to 9; the codec's own unless given.", show_default=False)
+    ] = None,
+    declared: Annotated[
+        Literal["nullable", "required"],
+        typer.Option(help="required: the schema says there are no nulls, which decodes a quarter faster."),
+    ] = "nullable",
     alignment: Annotated[
         Literal["unknown", "shift_left", "legacy_roll_right"],
         typer.Option(help="How the file's loss masks stand, noted in the output; masks are kept as they are."),
@@ -30,8 +38,21 @@ def convert(
     """
     from headrace.packing.alignment import ALIGNMENT_KEY
     from headrace.recipes.packed_sequences.legacy import convert_legacy_to_parquet
+    from headrace.recipes.packed_sequences.packed_parquet import checked_level
 
-    result = convert_legacy_to_parquet(source, target, row_group_size, compression, metadata={ALIGNMENT_KEY: alignment})
+    try:
+        checked_level(compression, compression_level)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    result = convert_legacy_to_parquet(
+        source,
+        target,
+        row_group_size,
+        compression,
+        compression_level=compression_level,
+        declared=declared,
+        metadata={ALIGNMENT_KEY: alignment},
+    )
     if as_json:
         typer.echo(json.dumps({**result, "path": str(target)}))
         return

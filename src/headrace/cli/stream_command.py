@@ -209,6 +209,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     topology = Topology(rank=rank, world_size=work.ranks)
     usual = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
     options: StreamArguments = {
+        "packed": "off",  # rows are counted
         "shuffle": work.shuffle,
         "seed": work.seed,
         "batch_format": work.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli import mask_view
 from headrace.cli.opening import open_source
 from headrace.cli.text_columns import CacheDir, NullValues, Types
 from headrace.errors import HeadraceError, InputError, SettingsError
@@ -130,12 +131,36 @@ def peek(
     types: Types = None,
     null_values: NullValues = None,
     cache_dir: CacheDir = None,
+    mask: mask_view.Mask = False,
+    tokenizer: mask_view.Tokenizer = None,
+    chat_template: mask_view.ChatTemplate = None,
+    layout: mask_view.Layout = "auto",
+    columns: mask_view.Columns = None,
+    reasoning: mask_view.Reasoning = "template",
     as_json: Json = False,
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
 
+    With --mask: the first rows of chat files as a packing run would encode them, trained text in colour.
+
     Example:  headrace peek out --split train --rows 5
+
+    Example:  headrace peek chats.jsonl --mask --tokenizer qwen3/ --rows 3
     """
+    if mask:
+        mask_view.show_masks(
+            path,
+            rows,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            layout=layout,
+            columns=columns,
+            reasoning=reasoning,
+            as_json=as_json,
+        )
+        return
+    if tokenizer is not None:
+        raise SettingsError("--tokenizer is for --mask; add --mask to see chats with their loss mask")
     import pyarrow as pa
 
     from headrace.formats.schema import describe

@@ -36,12 +36,18 @@ _REASONS = {
 
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
     """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
+    if manifest.recipe == "packed_sequences":
+        from headrace.cli.packed_tables import print_packed
+
+        print_packed(console, manifest, detail)
+        return
     read = int(manifest.source["rows"])
-    gathered = manifest.facts.get("measurements", {})  # what big rows hold
+    gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
-    for name in ("rows", "share", "shards", "MB"):
+    for name in ("rows", *(["source rows"] if gathered else []), "share", "shards", "MB"):
         table.add_column(name, justify="right")
+    blank = [""] if gathered else []
     for split in [*_SPLITS, *sorted(set(manifest.splits) - set(_SPLITS))]:
         totals = manifest.splits.get(split)
         if totals is None:
@@ -49,7 +55,8 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         table.add_row(
             split,
             f"{totals.rows:,}",
-            _share(gathered.get(name, totals.rows), read),
+            *([f"{gathered[split]:,}"] if gathered else []),
+            _share(gathered.get(split, totals.rows), read),
             f"{totals.shards:,}",
             f"{totals.bytes / 1e6:,.1f}",
         )
@@ -57,11 +64,18 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     for reason, rows in manifest.dropped.items():
         if rows or detail == "long":
             table.add_row(
-                f"dropped: {reason}", f"{rows:,}", _share(rows, read), "", "", style="yellow" if rows else "dim"
+                f"dropped: {reason}",
+                *blank,
+                f"{rows:,}",
+                _share(rows, read),
+                "",
+                "",
+                style="yellow" if rows else "dim",
             )
     table.add_section()
     table.add_row(
         "read",
+        *blank,
         f"{read:,}",
         _share(read, read),
         f"{manifest.source['files']:,}",

@@ -33,7 +33,7 @@ def _check_anew() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_check_anew)
 
-ALIASES = {"oot": "test", "valid": "val"}
+ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
 
 
 class IndexedDataset(ABC):
@@ -69,16 +69,20 @@ class IndexedDataset(ABC):
         """The names of the splits."""
         return tuple(self.split_rows)
 
+    def split_named(self, asked: str) -> str | None:
+        """The split's own name, by that or an alias; None if there is no such split."""
+        return next((name for name in (asked, ALIASES.get(asked)) if name in self.splits), None)
+
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" is "val"; None is the only split there is.
+        """The blocks of a split; "oot" is "test", "valid" and "val" are one; None is the only split there is.
 
         Raises `InputError` on other names, and on None where there are several.
         """
         if split is None and len(self.splits) != 1:
             raise InputError(f"{self.root}: has {len(self.splits)} splits, {', '.join(self.splits)}; name one of them")
         asked = self.splits[0] if split is None else split
-        name = asked if asked in self.splits else ALIASES.get(asked, asked)
-        if name not in self.splits:
+        name = self.split_named(asked)
+        if name is None:
             raise InputError(f"{self.root}: has no split {split!r}; it has {', '.join(self.splits)}")
         if name not in self._split_indexes:
             self._split_indexes[name] = self.index.split(name)

@@ -84,9 +84,9 @@ def _shards(run: FinishedRun, workers: int) -> Check:
 def _counts(run: FinishedRun) -> Check:
     """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
     manifest = run.manifest
-    # A recipe that gathers source rows into larger ones says how many of them each split has.
-    gathered = manifest.facts.get("measurements")
-    in_splits = sum(gathered.values() if gathered else (totals.rows for totals in manifest.splits.values()))
+    # Where output rows are not source rows, the recipe has counted the source rows that are in each split.
+    per_split = manifest.facts.get("source_rows") or {name: each.rows for name, each in manifest.splits.items()}
+    in_splits = sum(per_split.values())
     dropped = sum(manifest.dropped.values())
     read = manifest.source["rows"]
     detail = f"{read:,} rows read = {in_splits:,} in splits + {dropped:,} dropped"
@@ -114,6 +114,14 @@ def _counts(run: FinishedRun) -> Check:
     return Check("rows conserved", detail, problem)
 
 
+def _own_name(path: Path, root: Path) -> str:
+    """A file's path relative to the run; of a link that of the file behind it, or "" outside the run."""
+    if not path.is_symlink():
+        return path.relative_to(root).as_posix()
+    real, whole = path.resolve(), root.resolve()
+    return real.relative_to(whole).as_posix() if real.is_relative_to(whole) else ""
+
+
 def _strangers(run: FinishedRun) -> Check:
     """Other programs list directories: what lies in a split's directory must be the split's."""
     known = {str(name) for name in run.index.table["shard"].to_pylist()}
@@ -123,9 +131,7 @@ def _strangers(run: FinishedRun) -> Check:
         strange += [
             each
             for each in directory.rglob("*")
-            if each.is_file()
-            and each.relative_to(run.root).as_posix() not in known
-            and not each.name.startswith(TEMP_PREFIX)
+            if each.is_file() and _own_name(each, run.root) not in known and not each.name.startswith(TEMP_PREFIX)
         ]
     # A file without rows has no blocks: the single layout writes one for an empty test split.
     strange = sorted(each for each in strange if not each.name.startswith("test_processed_data"))

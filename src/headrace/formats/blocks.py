@@ -27,6 +27,8 @@ def kind_of_word(word: str) -> Kind:
             "format='arrow'"
         )
     kind = kind_of_name(f"shard.{word}")
+    if kind is None and word in ("npy", "bin"):
+        raise InputError(f"shards of .{word} are for other readers; prepare with packed_storage='parquet' to stream")
     if kind is None:
         raise CorruptShard(f"format {word!r} is not known; the index was written by another version, upgrade headrace")
     return kind

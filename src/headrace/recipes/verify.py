@@ -7,9 +7,10 @@ from pathlib import Path
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Verdict, verify_files
 from headrace.recipes.histories.verify import verify_histories
+from headrace.recipes.packed_sequences.verify import verify_packed
 from headrace.recipes.temporal_split.verify import verify_split
 
-_LAWS = {"temporal_split": verify_split, "histories": verify_histories}
+_LAWS = {"histories": verify_histories, "packed_sequences": verify_packed, "temporal_split": verify_split}
 
 
 def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:

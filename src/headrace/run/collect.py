@@ -50,7 +50,8 @@ def collect(out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep") 
                 removed += doomed
         except RunBusy:
             busy.append(run)
-    for path in local.strays(out / "splits") if (out / "splits").is_dir() else []:
+    links = local.strays(out / "splits") if (out / "splits").is_dir() else []
+    for path in [*links, *sorted(each for each in out.glob(f"{local.TEMP_PREFIX}*") if each.is_symlink())]:
         size += _remove(path)
         removed.append(path)
     return Swept(tuple(removed), size, tuple(busy))

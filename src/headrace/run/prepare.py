@@ -154,16 +154,33 @@ def _publish(
 
 
 def _link_splits(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
-    """`splits/<split>` points at the newest finished run."""
+    """`splits/<split>` points at the newest finished run, and so does every file that it publishes beside `splits/`.
+
+    Links that an earlier run left and this one has no use for are removed first: a `valid` of yesterday beside a
+    `train` of today would be a leak.
+    """
     if not (run / "_SUCCESS").exists():
         local.write_new(run / "_SUCCESS", b"")
     directory = local.make_directory(out / "splits")
-    for split, relative in sorted(manifest.facts["directories"].items()):
-        link, target = directory / split, run / relative
-        if link.is_symlink() and os.readlink(link) == os.path.relpath(target, directory):
+    links = {directory / split: relative for split, relative in manifest.facts["directories"].items()}
+    links |= {out / name: relative for name, relative in manifest.facts.get("published", {}).items()}
+    for stale in sorted([*directory.iterdir(), *out.iterdir()]):
+        if stale not in links and _leads_into_a_run(stale, out):
+            with local.storing(stale):
+                stale.unlink(missing_ok=True)
+    for link, relative in sorted(links.items()):
+        target = run / relative
+        if link.is_symlink() and os.readlink(link) == os.path.relpath(target, link.parent):
             continue
         local.point(link, target)
     on_event(Step("splits.linked", str(directory)))
+
+
+def _leads_into_a_run(link: Path, out: Path) -> bool:
+    if not link.is_symlink() or link.name.startswith(local.TEMP_PREFIX):
+        return False
+    target = os.path.normpath(link.parent / os.readlink(link))
+    return Path(target).is_relative_to(os.path.normpath(out / "runs"))
 
 
 def _remove_stage(run: Path, on_event: OnEvent) -> None:

@@ -25,7 +25,9 @@ import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra
 from headrace.stream.columns import Column, Columns
-from headrace.stream.options import IN_ARROW, BatchFormat
+from headrace.stream.options import IN_ARROW, VALID, BatchFormat
+from headrace.stream.packed import PackedBatches
+from headrace.stream.packed_batch import packed_batches, packed_columns
 from headrace.stream.padded import LENGTHS, Padding, padded_batches
 from headrace.stream.python_rows import python_rows
 from headrace.stream.ragged import Ragged
@@ -34,13 +36,18 @@ Batch: TypeAlias = dict[str, Any] | list[dict[str, Any]] | pa.Table
 
 
 def make_batches(
-    columns: Columns, batch_size: int, batch_format: BatchFormat, padding: Padding | None = None
+    columns: Columns,
+    batch_size: int,
+    batch_format: BatchFormat,
+    padding: Padding | None = None,
+    packed: PackedBatches | None = None,
 ) -> Iterator[Batch]:
     """The rows as batches of `batch_size`, the last with what is left; a bool column `VALID` is the mask of real rows.
 
-    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. Batches share memory
-    with the columns. Raises `InputError` for a null date or moment in torch and for what Python has no value for in
-    rows, `MissingExtra` if torch is asked for and not installed.
+    padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. packed: rows are
+    bins, see `packed_batch`; other columns come beside, a value a bin. Batches share memory with the columns.
+    Raises `InputError` for a null date or moment in torch and for what Python has no value for in rows, `MissingExtra`
+    if torch is asked for and not installed.
     """
     if batch_format in IN_ARROW:
         table = pa.table(
@@ -48,6 +55,9 @@ def make_batches(
         )
         slices = (table.slice(start, batch_size) for start in range(0, table.num_rows, batch_size))
         yield from slices if batch_format == "arrow" else map(python_rows, slices)
+        return
+    if packed is not None:
+        yield from _packed_batches(columns, batch_size, batch_format, packed)
         return
     cut = _torch_parts if batch_format == "torch" else _numpy_parts
     cuts: dict[str, Iterable[Any]] = {}
@@ -68,6 +78,26 @@ def make_batch(columns: Columns, batch_format: BatchFormat) -> Batch:
     """All rows as one batch; see `make_batches`."""
     rows = len(next(iter(columns.values())))
     return next(make_batches(columns, max(1, rows), batch_format))
+
+
+def _packed_batches(
+    columns: Columns, batch_size: int, batch_format: BatchFormat, settings: PackedBatches
+) -> Iterator[Batch]:
+    """Bins as batches, and the other columns of theirs beside, a value a bin."""
+    (ids, mask, starts), rest = packed_columns(columns)
+    made = packed_batches(ids, mask, starts, valid=rest.get(VALID), batch_size=batch_size, settings=settings)
+    beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
+    for batch, more in zip(made, beside, strict=True):
+        assert isinstance(more, dict)
+        yield {**in_format(batch, batch_format), **more}
+
+
+def in_format(batch: dict[str, Any], batch_format: BatchFormat) -> dict[str, Any]:
+    """Arrays as they are, or as the tensors that share their memory; other values as they are."""
+    if batch_format != "torch":
+        return batch
+    torch = import_torch()
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
 
 
 def import_torch() -> Any:

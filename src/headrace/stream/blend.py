@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,6 +16,7 @@ from headrace.stream.dataset import Dataset
 from headrace.stream.layout import BlendIndex
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamArguments, StreamOptions
+from headrace.stream.packed_rows import packed_index, packed_options
 from headrace.stream.reader import ReadBlock
 from headrace.stream.topology import Topology
 
@@ -51,7 +53,13 @@ class Blend:
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
         """As `Dataset.stream`. split: of the datasets that were given without one."""
-        settings = StreamOptions(batch_size=batch_size, **options)
+        settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
+        if settings.pack is not None:
+            from headrace.stream.packing import PackingLoader, lengths_for
+
+            index, read_block = self.source(split, replace(settings, packed="off"))
+            lengths = lengths_for(index, read_block, settings)
+            return PackingLoader(index, read_block, settings, lengths=lengths, topology=topology)
         index, read_block = self.source(split, settings)
         return StreamLoader(index, read_block, settings, topology=topology)
 
@@ -69,17 +77,37 @@ class Blend:
             from headrace.stream.torch import StreamingDataset
         except ImportError as error:
             raise MissingExtra("torch", "torch") from error
-        settings = StreamOptions(batch_size=batch_size, **options)
+        settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
+        if settings.pack is not None:
+            from headrace.stream.packing import lengths_for
+            from headrace.stream.packing_torch import PackingDataset
+
+            index, read_block = self.source(split, replace(settings, packed="off"))
+            lengths = lengths_for(index, read_block, settings)
+            return PackingDataset(
+                index, read_block, settings, lengths=lengths, num_workers=num_workers, topology=topology
+            )
         index, read_block = self.source(split, settings)
         return StreamingDataset(index, read_block, settings, num_workers=num_workers, topology=topology)
+
+    def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
+        return [(dataset, split if own is None else own) for dataset, own in self.parts]
+
+    def _settings(self, split: str | None, options: StreamOptions) -> StreamOptions:
+        """The options with packed="auto" decided for all parts together."""
+        if options.pack is not None:
+            return options
+        return packed_options(
+            [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)], options
+        )
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """The blocks of all splits as one index, and a function that reads them as a stream with these options does.
 
         Raises `InputError` where the columns read are not the same in all.
         """
-        splits = [(dataset, split if own is None else own) for dataset, own in self.parts]
-        indexes = [dataset.split_index(own) for dataset, own in splits]
+        splits = self._splits(split)
+        indexes = [packed_index(dataset.split_index(own), options) for dataset, own in splits]
         index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
         return index, _BlendReader([dataset.reader(own, options) for dataset, own in splits], indexes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -19,6 +20,7 @@ from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamArguments, StreamOptions
+from headrace.stream.packed_rows import PackedBlocks, packed_index, packed_options
 from headrace.stream.topology import Topology
 
 if TYPE_CHECKING:
@@ -109,9 +111,14 @@ class Dataset(IndexedDataset):
         `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
         group's. Raises `SettingsError`, `InputError`, `StreamError`.
         """
-        asked = StreamOptions(batch_size=batch_size, **options)
         rows = self.filter(filter)
-        index, read_block = rows.split_index(split), rows.reader(split, asked)
+        index = rows.split_index(split)
+        asked = StreamOptions(batch_size=batch_size, **options)
+        if asked.pack_rows is not None:
+            return rows._packing(split, asked, topology)
+        asked = packed_options([(self.root, index)], asked)
+        index = packed_index(index, asked)
+        read_block = rows.reader(split, asked)
         if asked.distribution == "dynamic":
             from headrace.stream.dynamic import DynamicLoader
 
@@ -136,24 +143,53 @@ class Dataset(IndexedDataset):
             from headrace.stream.torch import StreamingDataset
         except ImportError as error:
             raise MissingExtra("torch", "torch") from error
-        asked = StreamOptions(batch_size=batch_size, **options)
         rows = self.filter(filter)
+        index = rows.split_index(split)
+        asked = StreamOptions(batch_size=batch_size, **options)
+        if asked.pack is not None:
+            from headrace.stream.packing_torch import PackingDataset
+
+            index, read_block, lengths = rows._packing_parts(split, asked)
+            return PackingDataset(index, read_block, asked, lengths=lengths, num_workers=num_workers, topology=topology)
+        asked = packed_options([(self.root, index)], asked)
+        index = packed_index(index, asked)
         return StreamingDataset(
-            rows.split_index(split),
+            index,
             rows.reader(split, asked),
             asked,
             num_workers=num_workers,
             topology=topology,
         )
 
+    def _packing(self, split: str | None, options: StreamOptions, topology: Topology | None) -> StreamLoader:
+        from headrace.stream.packing import PackingLoader
+
+        index, read_block, lengths = self._packing_parts(split, options)
+        return PackingLoader(index, read_block, options, lengths=lengths, topology=topology)
+
+    def _packing_parts(self, split: str | None, options: StreamOptions) -> tuple[SplitIndex, ReadBlock, Any]:
+        from headrace.stream.packing import lengths_for
+
+        index, read_block = self.split_index(split), self.reader(split, replace(options, packed="off"))
+        try:
+            contents: str | None = self.contents
+        except SettingsError:  # it has none: lengths are counted each time
+            contents = None
+        return index, read_block, lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
         read = self.block_reader(split, verify=options.verify)
+        contents = ""
+        if options.packed_batches is not None:
+            alignment = options.packed_batches.loss_mask_alignment
+            read = PackedBlocks(read, root=self.root, index=self.split_index(split), alignment=alignment)
+            contents = f" packed {alignment}"
         if options.cache == "none":
             return read
         return CachedBlocks(
             read,
-            contents=f"{self.contents} {self.split_index(split).split}",
+            contents=f"{self.contents} {self.split_index(split).split}{contents}",
             directory=(default_cache() if options.cache_dir is None else Path(options.cache_dir)) / "decoded",
             limit_bytes=options.cache_bytes,
         )

@@ -309,7 +309,8 @@ class _Rows:
             parts.append(empty)
         whole = dict(join(parts))
         whole[VALID] = own if self._quarantine is None else self._quarantine.sift(whole, own)
-        return next(make_batches(whole, size, self._options.batch_format, self._options.padding))
+        options = self._options
+        return next(make_batches(whole, size, options.batch_format, options.padding, options.packed_batches))
 
 
 def _batches(claimer: Claimer, size: int, wait: Callable[[Callable[[], bool]], None]) -> Iterator[tuple[Columns, int]]:

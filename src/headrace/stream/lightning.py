@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MissingExtra, StreamError
+from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
@@ -108,6 +108,8 @@ class HeadraceDataModule(LightningDataModule):
         options: StreamArguments | None = None,
     ) -> None:
         super().__init__()
+        if (options or {}).get("pack") is not None:
+            raise SettingsError("the data module streams prepared bins; for pack= use torch_dataset(..., pack=)")
         self.path = Path(path)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
@@ -171,9 +173,11 @@ class HeadraceDataModule(LightningDataModule):
         self._loaded = dict(state_dict)
 
     def _evaluation(self, split: str) -> PassLoader | list[PassLoader]:
-        if split not in self.dataset.splits:
+        if self.dataset.split_named(split) is None:
             return []
         options: StreamArguments = {"columns": self._train_options["columns"], "remainder": "pad"}
+        if "packed" in self._train_options:
+            options["packed"] = self._train_options["packed"]
         return PassLoader(self._stream(split, self.val_batch_size, options), None)
 
     def _stream(self, split: str, batch_size: int, options: StreamArguments) -> StreamingDataset:

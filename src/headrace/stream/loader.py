@@ -10,7 +10,7 @@ An epoch is a pass over everything; the rules of passes are those of a torch loo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -57,6 +57,8 @@ class StreamLoader:
                 'distribution="dynamic" is for one dataset: headrace.open(...).stream(..., distribution="dynamic");'
                 ' use "balanced" here'
             )
+        if options.pack is not None:
+            raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
         self.index = index
         self.options = options
         self.topology = capture() if topology is None else topology
@@ -102,16 +104,7 @@ class StreamLoader:
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        batches = read_pass(
-            self.index,
-            read_block,
-            self.options,
-            self._start,
-            topology=self.topology,
-            worker=0,
-            workers=0,
-            quarantine=self.quarantined,
-        )
+        batches = self._pass_batches(read_block)
         watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
         with closing(watch.over(batches)) as watched:
             for batch in watched:
@@ -143,6 +136,19 @@ class StreamLoader:
         Raises `StreamError` if the state is not of this split, seed and shuffle.
         """
         self._begin(resumed_state(values, self.index, self.options, world_size=self.topology.world_size, workers=0))
+
+    def _pass_batches(self, read_block: ReadBlock) -> Generator[Batch, None, None]:
+        """The batches of the present pass."""
+        return read_pass(
+            self.index,
+            read_block,
+            self.options,
+            self._start,
+            topology=self.topology,
+            worker=0,
+            workers=0,
+            quarantine=self.quarantined,
+        )
 
     def _epoch_state(self, epoch: int) -> StreamState:
         world_size = self.topology.world_size

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict, get_args
 
 from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
+from headrace.stream.pack_rows import PackRows, pack_setting
+from headrace.stream.packed import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
 from headrace.stream.padded import LENGTHS, Padding
 from headrace.stream.share import Remainder
 
@@ -39,6 +41,8 @@ class StreamArguments(TypedDict, total=False):
     lists: Lists
     pad_values: Mapping[str, float]
     pad_to_multiple_of: int
+    packed: PackedWord | PackedBatches
+    pack: PackRows | int | None
     prefetch_bytes: int
     prefetch_blocks: int
     read_threads: int
@@ -75,6 +79,10 @@ class StreamOptions:
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
     lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
         name + "_lengths". pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a multiple.
+    packed: what becomes of rows that hold packed sequences: "varlen" or "padded" batches, or `PackedBatches` with more
+        settings; "off": rows as they are. "auto": "varlen" where the first shard says that its rows are packed.
+    pack: rows of tokens are packed while they are streamed, into bins of so many tokens, or as `PackRows` say;
+        batch_size then counts bins. See `packing`.
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode,
         by default as many as this process has processors, 2 to 8.
     memory_bytes: what the open blocks of a consumer may take when lanes are chosen.
@@ -109,6 +117,8 @@ class StreamOptions:
     lists: Lists = "ragged"
     pad_values: Mapping[str, float] = field(default_factory=dict)
     pad_to_multiple_of: int = 1
+    packed: PackedWord | PackedBatches = "auto"
+    pack: PackRows | int | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int = field(default_factory=lambda: usual_threads())
@@ -153,6 +163,13 @@ class StreamOptions:
             raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
         if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
             raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
+        object.__setattr__(self, "packed", packed_setting(self.packed))
+        object.__setattr__(self, "pack", pack_setting(self.pack))
+        if isinstance(self.packed, PackedBatches) and (self.batch_format in IN_ARROW or self.lists == "padded"):
+            raise SettingsError(
+                'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
+                ' lists= out, or packed="off" for rows as they are'
+            )
         check_one_of(get_args(Cache), "cache", self.cache)
         check_one_of(get_args(Distribution), "distribution", self.distribution)
         check_one_of(get_args(OnBadBlock), "on_bad_block", self.on_bad_block)
@@ -186,6 +203,14 @@ class StreamOptions:
         unknown = [name for name in columns if name not in available]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
+        if isinstance(self.packed, PackedBatches):
+            missing = [name for name in PACKED_COLUMNS if name not in columns]
+            taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
+            if missing or taken:
+                raise SettingsError(
+                    f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
+                    f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
+                )
         if self.lists == "padded":
             taken = [name + LENGTHS for name in columns if name + LENGTHS in columns]
             strange = [name for name in self.pad_values if name not in columns]
@@ -206,6 +231,16 @@ class StreamOptions:
     def padding(self) -> Padding | None:
         """What fills lists up; None where they stay ragged."""
         return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
+
+    @property
+    def pack_rows(self) -> PackRows | None:
+        """How rows are packed while they are streamed; None where they are not."""
+        return self.pack if isinstance(self.pack, PackRows) else None
+
+    @property
+    def packed_batches(self) -> PackedBatches | None:
+        """How bins become batches; None where rows are as they are."""
+        return self.packed if isinstance(self.packed, PackedBatches) else None
 
     def masked(self, remainder: Remainder) -> bool:
         """Whether every batch has the mask of real rows."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +45,14 @@ def read_share(
     columns: Sequence[str],
     reader: str,
     quarantine: Quarantine | None = None,
-) -> Generator[Batch, None, None]:
+    make: Callable[[Columns, int], Iterator[Any]] | None = None,
+) -> Generator[Any, None, None]:
     """The batches of one consumer, in order; exactly `share.steps` of them.
 
     reader: names this consumer in messages. quarantine: says how many rows are only filling ones because of their
-    block; then the last column is `VALID`. Threads end when the iterator is exhausted, closed or dropped, or raises.
-    Raises what reading a block raised, with rank, shard and block.
+    block; then the last column is `VALID`. make: makes batches of so many rows of columns; None: as the options say.
+    Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
+    rank, shard and block.
     """
     fetcher = Fetcher(
         lambda block: _decode(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
@@ -58,7 +61,7 @@ def read_share(
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
     )
-    batcher = _Batcher(share, options, masked=options.masked(plan.remainder), quarantine=quarantine)
+    batcher = _Batcher(share, options, masked=options.masked(plan.remainder), quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
     pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
     ready = one_ahead(pools, thread_name="headrace-read-pool")
@@ -105,8 +108,15 @@ class _Batcher:
     """Cuts pools into batches of batch_size items; keeps what a pool leaves over."""
 
     def __init__(
-        self, share: Share, options: StreamOptions, *, masked: bool, quarantine: Quarantine | None = None
+        self,
+        share: Share,
+        options: StreamOptions,
+        *,
+        masked: bool,
+        quarantine: Quarantine | None = None,
+        make: Callable[[Columns, int], Iterator[Any]] | None = None,
     ) -> None:
+        self._make = make
         self._share = share
         self._quarantine = quarantine
         self._options = options
@@ -138,7 +148,10 @@ class _Batcher:
             yield from self._made(self._masked_by(rows, items), items)
 
     def _made(self, columns: Columns, batch_size: int) -> Iterator[Batch]:
-        return make_batches(columns, batch_size, self._options.batch_format, self._options.padding)
+        options = self._options
+        if self._make is not None:
+            return self._make(columns, batch_size)
+        return make_batches(columns, batch_size, options.batch_format, options.padding, options.packed_batches)
 
     def _masked_by(self, columns: Columns, items: int) -> Columns:
         """The columns with the mask of real rows, where batches have one."""

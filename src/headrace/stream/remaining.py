@@ -39,6 +39,11 @@ class Remaining:
         parts = np.array([*holes, (position, rows)], np.int64).reshape(-1, 2)
         return cls(rows=rows, ranges=_joined(parts[:, 0], parts[:, 1]))
 
+    @classmethod
+    def of_positions(cls, rows: int, positions: I64) -> Remaining:
+        """These positions, ascending, each once."""
+        return cls(rows=rows, ranges=_joined(positions, positions + 1))
+
     @property
     def position(self) -> int:
         """Everything from here to the end of the epoch is left."""

@@ -92,6 +92,8 @@ class StreamingDataset(IterableDataset[Batch]):
                 'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
+        if options.pack is not None:
+            raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).torch_dataset(..., pack=)")
         check_memory(options, num_workers)
         self.index = index
         self.options = options
@@ -358,6 +360,16 @@ class StreamingDataset(IterableDataset[Batch]):
                 " every row must have one reader: pass the same number to both"
             )
         return 0 if info is None else info.id
+
+
+def in_worker() -> bool:
+    """Whether this process is a DataLoader's worker."""
+    return get_worker_info() is not None
+
+
+def is_rest(shared: torch.Tensor) -> bool:
+    """Whether the next pass is what a loaded state left of its epoch. shared: of a `StreamingDataset`."""
+    return bool(shared[_REST])
 
 
 class WatchedLoader(DataLoader[Batch]):

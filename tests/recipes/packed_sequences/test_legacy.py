@@ -296,17 +296,29 @@ def test_the_command_converts_and_notes_the_alignment(tmp_path):
     rows = made_rows(9)
     write(tmp_path / "s.npy", rows)
     done = headrace(
-        "convert", tmp_path / "s.npy", tmp_path / "s.parquet", "--row-group-size", 4, "--compression", "lz4",
-        "--alignment", "legacy_roll_right", "--json",
+        "convert", tmp_path / "s.npy", tmp_path / "s.parquet", "--row-group-size", 4, "--compression", "zstd",
+        "--alignment", "legacy_roll_right", "--compression-level", 9, "--declared", "required", "--json",
     )  # fmt: skip
     record = json.loads(done.stdout)
     footer = pq.read_metadata(tmp_path / "s.parquet")
 
-    assert (9, "lz4", 4, str(tmp_path / "s.parquet")) == (
+    assert not pq.read_schema(tmp_path / "s.parquet").field("input_ids").nullable
+    assert (9, "zstd", 4, str(tmp_path / "s.parquet")) == (
         record["num_bins"], record["compression"], record["row_group_size"], record["path"],
     )  # fmt: skip
     assert footer.metadata[ALIGNMENT_KEY.encode()] == b"legacy_roll_right"
     assert as_lists(rows) == table_lists(pq.read_table(tmp_path / "s.parquet"))
+
+
+def test_the_command_refuses_a_level_that_the_codec_has_not(tmp_path):
+    write(tmp_path / "s.npy", made_rows(3))
+    done = headrace(
+        "convert", tmp_path / "s.npy", tmp_path / "s.parquet", "--compression", "lz4", "--compression-level", 3
+    )
+
+    assert done.returncode == 2
+    assert "compression_level is 3; levels of lz4: none" in done.stderr
+    assert ["s.npy"] == os.listdir(tmp_path)
 
 
 def test_the_command_refuses_a_hostile_file_with_one_message(tmp_path):

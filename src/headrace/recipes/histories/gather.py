@@ -24,7 +24,7 @@ from headrace.run.context import TaskFiles
 from headrace.run.prepare import STAGE_DIRECTORY
 from headrace.storage.local import storing
 
-_BATCH_ROWS = 1 << 17
+_BATCH_ROWS = 1 << 18
 
 
 def piece_file(number: int) -> str:
@@ -74,7 +74,7 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
 
 
 def _batches(shard: Shard, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The columns in pieces of about 131,072 rows, with the number of their first row."""
+    """The columns in pieces of about 262,144 rows, with the number of their first row."""
     held: list[pa.Table] = []
     first_row = rows = 0
     for chunk in read_chunks(shard, columns):

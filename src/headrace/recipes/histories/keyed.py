@@ -52,7 +52,12 @@ def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bo
 def mixed_peers(peers: Addresses) -> U64:
     """A 64-bit mix of every peer, for `multiset_sum`."""
     words = peers.words()
-    return _mix(_mix(words[:, 0] + peers.family) ^ words[:, 1])
+    return mix_words(peers.family, words[:, 0], words[:, 1])
+
+
+def mix_words(family: npt.NDArray[np.uint8], word0: U64, word1: U64) -> U64:
+    """The same of addresses as words."""
+    return _mix(_mix(word0 + family) ^ word1)
 
 
 def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:

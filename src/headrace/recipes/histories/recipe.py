@@ -130,7 +130,7 @@ def _outcome(
         },
         directories={split: directory_of(split) for split in SPLITS},
         facts={
-            "measurements": {split: of_split(split, "measurements") for split in SPLITS},
+            "source_rows": {split: of_split(split, "measurements") for split in SPLITS},
             "entities": {split: of_split(split, "entities") for split in SPLITS},
             "failed": total("failed"),
             "clamped": total("clamped"),

@@ -8,6 +8,7 @@ the row that brings them to 8 MiB, or to 4,096 rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.digest import checksum_file, sha256_file
-from headrace.errors import CorruptShard, MissingExtra
+from headrace.errors import CorruptShard, MissingExtra, StoreError
 from headrace.formats.write import Written
 from headrace.storage.local import storing
 
@@ -87,7 +88,8 @@ def read_blobs(path: Path) -> Iterator[memoryview]:
                 raise _unreadable(path, error) from error
             yield memoryview(blob)
     finally:
-        reader.close()
+        with suppress(RuntimeError):  # a damaged file says so once more
+            reader.close()
 
 
 class _ArrayRecordFile:
@@ -99,17 +101,19 @@ class _ArrayRecordFile:
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
     def write(self, facts: RowFacts, blob: bytes) -> None:  # noqa: ARG002 - the blob tells them itself
-        self._checked(lambda: self._writer.write(blob))
+        try:
+            self._writer.write(blob)
+        except RuntimeError as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
-        self._checked(self._writer.close)
+        try:
+            self._writer.close()
+        except RuntimeError as error:
+            raise self._failed(error) from error
 
-    def _checked(self, step: Any) -> None:
-        with storing(self._path):
-            try:
-                step()
-            except RuntimeError as error:
-                raise OSError(str(error)) from error
+    def _failed(self, error: RuntimeError) -> StoreError:
+        return StoreError(f"{self._path}: cannot write ({error}); check the disk and run again")
 
 
 class _ArrowFile:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.histories.addresses import Addresses
-from headrace.recipes.histories.piece import ALONE, WITH_PEER, Records, Segment, addresses_of
+from headrace.recipes.histories.piece import ALONE, WITH_PEER, Records, Segment
 from headrace.recipes.histories.sort import Entities, distinct_entities, distinct_peers, measurement_order
 from headrace.storage.local import storing
 
@@ -62,18 +62,18 @@ def open_partition(
             mine["entity"] = places[mine["entity"]]
             records[at : at + len(mine)] = mine
             at += len(mine)
-        peers, peer = distinct_peers(addresses_of(records)) if has_peers else (_no_peers(), None)
+        peers, peer = _peers_of(records) if has_peers else (_no_peers(), None)
         slab = _sorted(records, peer)
         return Partition(entities, peers, rows, lambda: iter([slab]))
 
     peers = _no_peers()
     if has_peers:
         for block in _blocks(segments, of_segment, dtype, slab_rows):
-            found, _ = distinct_peers(addresses_of(block))
-            peers, _ = distinct_peers(_both(peers, found))
+            found, _ = _peers_of(block)
+            peers, _ = _distinct(_both(peers, found))
     runs: list[Path] = []
     for block in _blocks(segments, of_segment, dtype, slab_rows):
-        peer = _places(peers, addresses_of(block)) if has_peers else None
+        peer = _places(peers, block) if has_peers else None
         slab = _sorted(block, peer)
         runs.append(temporary())
         _write_run(runs[-1], slab)
@@ -162,8 +162,21 @@ def _both(one: Addresses, other: Addresses) -> Addresses:
     return Addresses(np.concatenate([one.family, other.family]), np.concatenate([one.bytes, other.bytes]))
 
 
-def _places(peers: Addresses, wanted: Addresses) -> I64:
-    """Where each wanted address is among `peers`, which are ascending and hold them all: int64 [N]."""
-    found, place = distinct_peers(wanted)
-    _, at = distinct_peers(_both(peers, found))
+def _distinct(peers: Addresses) -> tuple[Addresses, I64]:
+    words = peers.words()
+    return distinct_peers(peers.family, words[:, 0], words[:, 1])
+
+
+def _peers_of(records: Records) -> tuple[Addresses, I64]:
+    return distinct_peers(
+        np.ascontiguousarray(records["family"]),
+        np.ascontiguousarray(records["word0"]),
+        np.ascontiguousarray(records["word1"]),
+    )
+
+
+def _places(peers: Addresses, records: Records) -> I64:
+    """Where each record's peer is among `peers`, which are ascending and hold them all: int64 [N]."""
+    found, place = _peers_of(records)
+    _, at = _distinct(_both(peers, found))
     return at[len(peers) :][place]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.histories.addresses import Addresses
-from headrace.recipes.histories.keyed import EntityHashes, mixed_peers
+from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.keyed import EntityHashes, mix_words
 from headrace.recipes.histories.piece import Records, addresses_of
 
 I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
@@ -48,22 +49,26 @@ def distinct_entities(records: Records) -> tuple[Entities, I64]:
     return Entities(addresses_of(kept), EntityHashes(kept["order"], kept["side"])), place
 
 
-def distinct_peers(peers: Addresses) -> tuple[Addresses, I64]:
-    """Peers each once, ascending by family and bytes; and of each its place among them: int64 [N]."""
-    words = peers.words()
-    _, first, place = np.unique(mixed_peers(peers), return_index=True, return_inverse=True)
-    place = place.ravel()
+def distinct_peers(family: U8, word0: U64, word1: U64) -> tuple[Addresses, I64]:
+    """Peers each once, ascending by family and bytes; and of each given one its place among them: int64 [N]."""
+    mixed = mix_words(family, word0, word1)
+    order = np.argsort(mixed)
+    new = _differs(mixed[order])
+    first = order[new]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
     leader = first[place]
-    if (words != words[leader]).any() or (peers.family != peers.family[leader]).any():  # two peers with one mix
-        order = np.lexsort((words[:, 1], words[:, 0], peers.family))
-        new = _differs(peers.family[order]) | _differs(words[order, 0]) | _differs(words[order, 1])
-        place = np.empty(len(order), np.int64)
+    if (word0 != word0[leader]).any() or (word1 != word1[leader]).any() or (family != family[leader]).any():
+        # Two peers with one mix: order them by what they are.
+        order = np.lexsort((word1, word0, family))
+        new = _differs(family[order]) | _differs(word0[order]) | _differs(word1[order])
+        first = order[new]
         place[order] = np.cumsum(new) - 1
-        return peers.take(order[new]), place
-    order = np.lexsort((words[first, 1], words[first, 0], peers.family[first]))
+    order = np.lexsort((word1[first], word0[first], family[first]))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return peers.take(first[order]), rank[place]
+    first = first[order]
+    return of_words(family[first], np.column_stack([word0[first], word1[first]])), rank[place]
 
 
 def measurement_order(entity: U32, micros: I64, peer: U32 | I64 | None, codes: U16) -> I64:

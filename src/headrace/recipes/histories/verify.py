@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,8 +22,11 @@ from headrace.histories.latency import is_canonical
 from headrace.histories.rows import RowColumns, decode_row
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multiset_sum
+from headrace.recipes.histories.piece import partition_of
 from headrace.recipes.histories.rows_file import ROWS
 from headrace.recipes.histories.shard_file import read_blobs
+
+_HELD, _HELD_ROWS = 1 << 20, 1 << 12  # measurements and rows that are hashed at once
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class _Found:
 
 
 def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Decode every row of the output and check the laws. O(one row) of memory a worker, and the facts of a shard."""
+    """Decode every row of the output and check the laws. O(some rows) of memory a worker, and the facts of all."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
     settings = Histories(**config)
@@ -53,7 +58,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     problem = next((each.problem for each in found if each.problem is not None), None)
     measurements = sum(each.measurements for each in found)
     total = sum(each.sum for each in found) % (1 << 64)
-    expected = sum(facts["measurements"].values())
+    expected = sum(facts["source_rows"].values())
     once = None
     if problem is None and (measurements, total) != (expected, facts["multiset_sum"]):
         once = (
@@ -70,7 +75,7 @@ def _groups(rows: pa.Table) -> list[tuple[str, int, int]]:
     """(shard, first row, row behind the last) of every shard in `rows.parquet`."""
     shards = rows["shard"].combine_chunks().dictionary_encode()
     starts = np.flatnonzero(np.diff(shards.indices.to_numpy(), prepend=-1))
-    stops = np.append(starts[1:], rows.num_rows)
+    stops = np.append(starts[1:], rows.num_rows)[: len(starts)]
     names = shards.dictionary.to_pylist()
     return [
         (names[number], int(start), int(stop)) for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
@@ -78,63 +83,109 @@ def _groups(rows: pa.Table) -> list[tuple[str, int, int]]:
 
 
 def _check_shard(run: FinishedRun, settings: Histories, shard: str, facts: pa.Table) -> _Found:
-    measurements = total = 0
-    last: tuple[str, int, int] | None = None  # entity, part, last time of the row before
-    records = facts.to_pylist()
+    checker = _ShardCheck(settings, int(run.manifest.facts["partitions"]), shard, facts)
     try:
-        place = -1
         for place, blob in enumerate(read_blobs(run.root / shard)):
             where = f"{run.root / shard}: row {place + 1}"
-            if place >= len(records):
-                return _Found(measurements, total, f"{where}: is not in {ROWS}, which has {len(records)} rows of it")
-            row = decode_row(blob, where)
-            problem, last = _problem(row, records[place], settings, last)
+            problem = checker.take(decode_row(blob, where))
             if problem is not None:
-                return _Found(measurements, total, f"{where}: {problem}")
-            measurements += row.n
-            total += _sum_of(row, settings)
-        if place + 1 != len(records):
-            problem = f"{run.root / shard}: has {place + 1} rows, {ROWS} has {len(records)} of it"
-            return _Found(measurements, total, problem)
+                return checker.found(f"{run.root / shard}: {problem}")
+        problem = checker.settle() or checker.settle()
     except CorruptShard as error:
-        return _Found(measurements, total, str(error))
-    return _Found(measurements, total, None)
+        return checker.found(str(error))
+    return checker.found(None if problem is None else f"{run.root / shard}: {problem}")
 
 
-def _entity(row: RowColumns) -> Addresses:
-    return Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
+class _ShardCheck:
+    """The running check of one shard: rows are compared one by one, and hashed many at once."""
 
+    def __init__(self, settings: Histories, partitions: int, shard: str, facts: pa.Table) -> None:
+        self._settings, self._partitions = settings, partitions
+        self._number = int(re.findall(r"\d+", shard)[-1])
+        self._facts = facts.to_pylist()
+        self._rows: list[RowColumns] = []
+        self._held = self._settled = self._measurements = self._sum = 0
+        self._last_order = -1
+        self._before: tuple[str, int, int] | None = None  # entity, part and last time of the row before
 
-def _problem(
-    row: RowColumns, facts: dict[str, object], settings: Histories, last: tuple[str, int, int] | None
-) -> tuple[str | None, tuple[str, int, int]]:
-    entity = _entity(row)
-    (name,) = render(entity, row.entity_kind)
-    now = (name, row.part, row.last_time)
-    told = tuple(facts[each] for each in ("src_id", "part", "n_measurements", "first_time", "last_time"))
-    holds = (name, row.part, row.n, row.first_time, row.last_time)
-    if told != holds:
-        return f"holds {holds}, {ROWS} says {told}", now
-    before = last if last is not None and last[0] == name else None
-    if row.part != (0 if before is None else before[1] + 1):
-        return f"is part {row.part} of {name} behind part {None if before is None else before[1]}", now
-    if before is not None and row.first_time < before[2]:
-        return f"begins at {row.first_time}, the part before ends at {before[2]}", now
-    trains = hash_entities(entity, settings.entity_kind, settings.seed).train(settings.train_ratio)[0]
-    if facts["split"] != ("train" if trains else "test"):
-        return f"its entity {name} belongs to {'train' if trains else 'test'}, it lies in {facts['split']}", now
-    wrong = np.flatnonzero(~is_canonical(row.codes))
-    if len(wrong):
-        return (
-            f"measurement {int(wrong[0]) + 1} has latency code {int(row.codes[wrong[0]])}, which none is encoded as",
-            now,
+    def take(self, row: RowColumns) -> str | None:
+        """The next row; what is wrong with it or one before it."""
+        self._rows.append(row)
+        self._held += row.n
+        return self.settle() if self._held >= _HELD or len(self._rows) >= _HELD_ROWS else None
+
+    def found(self, problem: str | None) -> _Found:
+        """What was checked so far."""
+        return _Found(self._measurements, self._sum, problem)
+
+    def settle(self) -> str | None:
+        """Check what is held; the last call finds rows that are missing."""
+        rows, self._rows, self._held = self._rows, [], 0
+        facts = self._facts[self._settled : self._settled + len(rows)]
+        if len(facts) < len(rows):
+            return f"row {self._settled + len(facts) + 1}: is not in {ROWS}"
+        if not rows:
+            missing = len(self._facts) - self._settled
+            return f"has {self._settled} rows, {ROWS} has {len(self._facts)} of it" if missing else None
+        entities = Addresses(
+            np.array([row.entity_family for row in rows], np.uint8), np.stack([row.entity_bytes for row in rows])
         )
-    return None, now
+        hashes = hash_entities(entities, self._settings.entity_kind, self._settings.seed)
+        names = render(entities, self._settings.entity_kind)
+        trains = hashes.train(self._settings.train_ratio).tolist()
+        inside = partition_of(hashes.order, self._partitions) == self._number
+        problem = None
+        for place, row in enumerate(rows):
+            problem = self._row_problem(row, names[place], trains[place], int(hashes.order[place]), facts[place])
+            if problem is None and not inside[place]:
+                problem = f"its entity {names[place]} belongs to another partition"
+            if problem is not None:
+                return f"row {self._settled + place + 1}: {problem}"
+        self._sum += _sum_of(rows, hashes.order)
+        self._measurements += sum(row.n for row in rows)
+        self._settled += len(rows)
+        return None
+
+    def _row_problem(
+        self, row: RowColumns, name: str, trains: bool, order: int, facts: dict[str, object]
+    ) -> str | None:
+        told = tuple(facts[each] for each in ("src_id", "part", "n_measurements", "first_time", "last_time", "split"))
+        holds = (name, row.part, row.n, row.first_time, row.last_time, "train" if trains else "test")
+        if told != holds:
+            return f"holds {holds}, {ROWS} says {told}"
+        before, self._before = self._before, (name, row.part, row.last_time)
+        last_order, self._last_order = self._last_order, order
+        if before is None or before[0] != name:
+            if order < last_order:  # hash order: an entity that comes again would be out of place
+                return f"its entity {name} is out of order, so it may come twice"
+            if row.part != 0:
+                return f"is part {row.part} of {name}, and the parts before are missing"
+        elif row.part != before[1] + 1:
+            return f"is part {row.part} of {name} behind part {before[1]}"
+        elif row.first_time < before[2]:
+            return f"begins at {row.first_time}, the part before ends at {before[2]}"
+        wrong = np.flatnonzero(~is_canonical(row.codes))
+        if len(wrong):
+            return (
+                f"measurement {int(wrong[0]) + 1} has code {int(row.codes[wrong[0]])}, which no latency is encoded as"
+            )
+        return None
 
 
-def _sum_of(row: RowColumns, settings: Histories) -> int:
-    order = hash_entities(_entity(row), settings.entity_kind, settings.seed).order
+def _sum_of(rows: list[RowColumns], order: npt.NDArray[np.uint64]) -> int:
+    n = [row.n for row in rows]
     peer = None
-    if row.peers is not None:
-        peer = mixed_peers(Addresses(row.peer_family, row.peer_bytes))[row.peers]
-    return multiset_sum(np.repeat(order, row.n), row.times, peer, row.codes)
+    if rows[0].peers is not None:
+        peers = Addresses(
+            np.concatenate([row.peer_family for row in rows]), np.concatenate([row.peer_bytes for row in rows])
+        )
+        before = np.cumsum([0, *(len(row.peer_family) for row in rows)])
+        mixed = mixed_peers(peers)
+        places = [
+            row.peers.astype(np.int64) + start
+            for row, start in zip(rows, before.tolist(), strict=False)
+            if row.peers is not None
+        ]
+        peer = mixed[np.concatenate(places)]
+    times = np.concatenate([row.times for row in rows])
+    return multiset_sum(np.repeat(order, n), times, peer, np.concatenate([row.codes for row in rows]))

@@ -25,6 +25,7 @@ from headrace.packing.integers import as_type
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences import safe_pickle
 from headrace.recipes.packed_sequences.bin_buffer import BinBuffer
+from headrace.recipes.packed_sequences.packed_parquet import Declared
 from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
 from headrace.storage import local
 
@@ -112,6 +113,8 @@ def convert_legacy_to_parquet(
     row_group_size: int = 1000,
     compression: str | None = "zstd",
     *,
+    compression_level: int | None = None,
+    declared: Declared = "nullable",
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write the bins of a legacy file as a Parquet shard, the masks as they are; what `finalize` of the writer returns.
@@ -119,7 +122,14 @@ def convert_legacy_to_parquet(
     Adds source_bytes, the size of the legacy file. On an error nothing is left. Memory: about 40 bytes a token.
     """
     source = Path(legacy_npy_path)
-    with ParquetShardWriter(output_path, row_group_size, compression, metadata=metadata) as writer:
+    with ParquetShardWriter(
+        output_path,
+        row_group_size,
+        compression,
+        compression_level=compression_level,
+        declared=declared,
+        metadata=metadata,
+    ) as writer:
         for rows in read_legacy(source, bins_at_once=row_group_size):
             writer.write_bins(rows)
         result = writer.finalize()

@@ -18,7 +18,14 @@ from headrace.errors import StoreError
 from headrace.formats.write import HashingFile
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences import packed_parquet
-from headrace.recipes.packed_sequences.packed_parquet import PackedParquet, checked_codec, checked_row_group_size
+from headrace.recipes.packed_sequences.packed_parquet import (
+    Declared,
+    PackedParquet,
+    checked_codec,
+    checked_level,
+    checked_row_group_size,
+    schema_of,
+)
 from headrace.storage import local
 
 
@@ -28,7 +35,8 @@ class ParquetShardWriter:
     Until `finalize` there is only a temporary name, unique to this writer; it is removed when an error leaves the
     `with` block, or by `abort`. A file of that name is replaced in one step. Peak memory: O(row_group_size × bin).
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
-    metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
+    compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
+    declared: see `PackedParquet`. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
     Raises `ValueError` for a row group size below 1 or an unknown codec.
     """
 
@@ -41,12 +49,16 @@ class ParquetShardWriter:
         compression: str | None = "zstd",
         filesystem: pafs.FileSystem | None = None,
         *,
+        compression_level: int | None = None,
+        declared: Declared = "nullable",
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.output_path = os.fspath(output_path)
         self.row_group_size = checked_row_group_size(row_group_size)
         self.compression = checked_codec(compression)
         self.filesystem = filesystem
+        schema_of(declared)  # what is wrong is told before there is a file
+        checked_level(compression, compression_level)
         file = None
         if filesystem is None:
             target = Path(self.output_path)
@@ -60,6 +72,8 @@ class ParquetShardWriter:
             Path(self.tmp_path),
             row_group_size=row_group_size,
             compression=compression,
+            compression_level=compression_level,
+            declared=declared,
             metadata=metadata,
             file=file,
         )

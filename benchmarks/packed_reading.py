@@ -1,0 +1,158 @@
+"""Reading packed bins: our stream beside readers that keep one row group and make Python lists of it.
+
+    python benchmarks/packed_reading.py [--bins 3000] [--pack-size 4096]
+
+Bins of synthetic tokens (as a tokenizer's: few are frequent) are written with row groups of 32 and of 1,000. CPU time
+of the process, threads included, and wall time, per bin, the median of three passes:
+
+    as_py, in order / random     a reader with one cached row group whose rows become Python lists
+    views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group; and of
+                                 blocks that cache="decoded" kept, mapped
+    varlen, padded               headrace's packed batches of 8 bins, in order; shuffled over the set; of kept blocks
+    decode alone                 what Arrow takes for the row groups, a part of all of the above
+    map, random                  headrace's random access with room for one row group
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import headrace
+from headrace.packing.pack import pack
+from headrace.packing.rows import PackedRows
+from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
+
+COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
+
+
+def write(path: Path, *, bins: int, pack_size: int, group: int, shard_bins: int = 1000) -> None:
+    """Shards of packed bins of sequences with a mean of about 600 tokens."""
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(5.9, 1.0, bins * pack_size // 560).astype(np.int64), 2, pack_size)
+    packed = pack(lengths, pack_size)[:bins]
+    for shard, first in enumerate(range(0, bins, shard_bins)):
+        part = packed[first : first + shard_bins]
+        sizes = lengths[part.sequences]
+        tokens = part.loads(lengths)
+        ends = np.cumsum(sizes)
+        offsets = np.concatenate([[0], np.cumsum(tokens)])
+        begins = ends - sizes - np.repeat(offsets[:-1], part.counts)
+        ids = (random.zipf(1.2, int(sizes.sum())) % 150_000).astype(np.int32)
+        mask = (random.random(len(ids)) < 0.5).astype(np.uint8)
+        mask[ends - 1] = 0
+        rows = PackedRows(ids, mask, begins.astype(np.int32), offsets, part.offsets)
+        said = {"headrace.loss_mask_alignment": "shift_left"}
+        with ParquetShardWriter(path / f"shard_{shard:06d}.parquet", group, metadata=said) as writer:
+            writer.write_bins(rows)
+
+
+class OneGroup:
+    """Rows by number; one row group is kept; rows become Python lists."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = [pq.ParquetFile(each) for each in sorted(path.glob("*.parquet"))]
+        self.groups = [
+            (file, group, file.metadata.row_group(group).num_rows)
+            for file in self.files
+            for group in range(file.metadata.num_row_groups)
+        ]
+        self.begins = np.cumsum([0, *(rows for _, _, rows in self.groups)])
+        self.kept: tuple[int, Any] = (-1, None)
+
+    def read(self, number: int) -> list[list[int]]:
+        """Ids, mask and starts of a row."""
+        group = int(np.searchsorted(self.begins, number, side="right")) - 1
+        if self.kept[0] != group:
+            file, place, _ = self.groups[group]
+            self.kept = group, file.read_row_group(place, columns=COLUMNS)
+        row = number - int(self.begins[group])
+        return [self.kept[1][name][row].as_py() for name in COLUMNS]
+
+
+def consume(batches: Iterable[Any]) -> int:
+    """How many there are."""
+    return sum(1 for _ in batches)
+
+
+def measure(work: Callable[[], int], bins: int) -> tuple[float, float]:
+    """(CPU, wall) milliseconds a bin, medians of three passes."""
+    cpu, wall = [], []
+    for _ in range(3):
+        used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        work()
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        cpu.append(now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime)
+        wall.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(cpu) / bins, 1e3 * statistics.median(wall) / bins
+
+
+def table(path: Path, bins: int, group: int, picks: int) -> None:
+    """One line a way of reading."""
+    dataset = headrace.open(path, cache_dir=path.parent / "cache")
+    order = np.random.default_rng(1).permutation(bins)[:picks].tolist()
+    row_bytes = dataset.split_index().length.sum() / bins
+    one_group = dataset.map_dataset(columns=COLUMNS, cache_bytes=int(1.1 * group * row_bytes))
+
+    def stream(**options: Any) -> Callable[[], int]:
+        options = {"batch_format": "numpy", "batch_size": 8, **options}
+        return lambda: consume(dataset.stream(**options))
+
+    padded = headrace.PackedBatches(form="padded", pad_to_multiple_of=64)
+    reader = OneGroup(path)
+    mapped: Any = {"batch_format": "numpy", "cache": "decoded", "cache_dir": path.parent / "decoded"}
+    kept = dataset.stream(batch_size=8, shuffle=True, **mapped)
+    views = dataset.stream(batch_size=1, packed="off", **mapped)
+    for each in (kept, views):
+        consume(each)
+    ways: list[tuple[str, Callable[[], int], int]] = [
+        ("as_py, in order", lambda: consume(map(reader.read, range(bins))), bins),
+        ("as_py, random", lambda: consume(map(reader.read, order)), len(order)),
+        ("views, in order", stream(packed="off", batch_size=1), bins),
+        ("views, in order, kept", lambda: consume(views), bins),
+        ("varlen, in order", stream(), bins),
+        ("varlen, shuffled", stream(shuffle=True), bins),
+        ("varlen, shuffled, torch", stream(shuffle=True, batch_format="torch"), bins),
+        ("varlen, shuffled, kept", lambda: consume(kept), bins),
+        ("padded, shuffled", stream(shuffle=True, packed=padded), bins),
+        ("decode alone", lambda: consume(f.read_row_group(g, columns=COLUMNS) for f, g, _ in reader.groups), bins),
+        ("map, random", lambda: consume(map(one_group.__getitem__, order)), len(order)),
+    ]
+    for name, work, count in ways:
+        cpu, wall = measure(work, count)
+        print(f"{group:>9} {name:<26}{cpu:>10.3f}{wall:>10.3f}", flush=True)
+
+
+def main() -> None:
+    """Write both, read both."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bins", type=int, default=3000)
+    parser.add_argument("--pack-size", type=int, default=4096)
+    parser.add_argument("--picks", type=int, default=20, help="bins read at random")
+    asked = parser.parse_args()
+    folder = Path(tempfile.mkdtemp())
+    try:
+        print(
+            f"{asked.bins:,} bins of {asked.pack_size:,} tokens\n{'row group':>9} {'':<26}{'CPU ms':>10}{'wall ms':>10}"
+        )
+        for group in (32, 1000):
+            path = folder / f"group-{group}"
+            path.mkdir()
+            write(path, bins=asked.bins, pack_size=asked.pack_size, group=group)
+            table(path, asked.bins, group, asked.picks)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

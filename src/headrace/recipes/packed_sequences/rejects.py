@@ -1,0 +1,57 @@
+"""Why a row of chats gives no sequence: one closed list of words, which callers count with file and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Rows that were left out because somebody asked for it.
+CHOSEN = {
+    "filtered": "a filter of the settings leaves it out",
+}
+
+# Rows that are wrong, in themselves or for this tokenizer and template.
+BAD = {
+    "broken_json": "the line, or a text that must be JSON, is no JSON",
+    "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
+    "too_long_line": "the line is longer than the reader's limit",
+    "not_an_object": "the row is no JSON object",
+    "unknown_layout": "no known columns, or not those of the layout that was asked for",
+    "no_messages": "the conversation is empty",
+    "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
+    "bad_content": "content that is neither text nor a list of known parts",
+    "bad_tools": "tools that are no list of JSON objects",
+    "bad_tool_call": "a tool call without a name, or whose arguments are no JSON object",
+    "bad_weight": "a loss weight other than 0 and 1",
+    "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
+    "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
+    "template_error": "the template refuses the conversation, or fails on it",
+    "template_limit": "the template took too long or wrote too much",
+    "not_rendered": "the template silently leaves out a message, a tool call or the tools",
+    "uncertain_mask": "no method finds for certain which characters the model must produce",
+    "nothing_trained": "no token is left to train on",
+}
+
+REASONS = {**BAD, **CHOSEN}
+
+
+class RowRejected(Exception):
+    """One row gives no sequence. reason: a word of `REASONS`; detail: what was wrong with this row."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row without a sequence. row: its place in the rows that were given; reason: a word of `REASONS`."""
+
+    row: int
+    reason: str
+    detail: str
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as part of a message: short, on one line."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"

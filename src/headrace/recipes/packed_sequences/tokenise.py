@@ -1,0 +1,387 @@
+"""Rows of chats as token ids with a loss mask, a batch at a time.
+
+Whole conversations go to the tokenizer in one batch, which encodes them in threads of its own without the interpreter
+lock. The mask comes from the character spans that `render` found. A token counts as trained if all its characters are
+in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
+that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
+Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
+and a straddling token counts as trained if it begins inside the span.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import MissingExtra, SettingsError
+from headrace.recipes.packed_sequences.layouts import NAMES, Conversation, Layout, Text, Tokens, sample_of
+from headrace.recipes.packed_sequences.loading import load_tokenizer, template_text
+from headrace.recipes.packed_sequences.reader import BrokenRow, Row
+from headrace.recipes.packed_sequences.rejects import Rejected, RowRejected, shown
+from headrace.recipes.packed_sequences.tokenizer_files import TokenizerFiles, read_tokenizer
+from headrace.settings import Names, Settings
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+    from headrace.recipes.packed_sequences.render import ChatRenderer
+
+Span = tuple[int, int]
+
+_ROWS_AT_ONCE = 128  # rendered while those before them are encoded
+
+
+class ChatSettings(Settings):
+    """How rows become tokens.
+
+    tokenizer: a tokenizer.json (or .gz) or the directory that holds it, with its configuration and chat template.
+    chat_template: another template, as a file's path or as the template itself; None: the tokenizer's own.
+    template_values: variables for the template, e.g. {"enable_thinking": false}.
+    layout: of the rows; "auto" looks at each row. columns: other names, see `layouts`.
+    filters: keep rows whose column holds one of the words, as text, in a comma list or in a list; others are counted.
+    reasoning: "template" leaves to the template which reasoning it writes; "every_user_turn" makes of a conversation
+        with reasoning one sequence per user turn, trained on that turn's answer alone, so that none is stripped.
+    eos: "append" the end token to rows that no template touches (trained), or "none".
+    date: what a template that asks for today is told; None refuses such templates.
+    nothing_trained: rows whose mask is all 0 are rejected ("reject") or kept ("keep").
+    threads: of the tokenizer; they are the whole process's, so the first encoder decides. None: all cores.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    tokenizer: Path
+    chat_template: str | None = None
+    template_values: Mapping[str, Any] = Field(default_factory=dict)
+    layout: Layout = "auto"
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    filters: Mapping[str, Names] = Field(default_factory=dict)
+    reasoning: Literal["template", "every_user_turn"] = "template"
+    eos: Literal["append", "none"] = "append"
+    date: datetime.date | None = None
+    nothing_trained: Literal["reject", "keep"] = "reject"
+    threads: int | None = Field(None, ge=1)
+
+    @field_validator("columns")
+    @classmethod
+    def _known_columns(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        unknown = sorted(set(value) - NAMES)
+        if unknown:
+            raise ValueError(f"columns name {unknown[0]!r}, which no layout knows; known: {', '.join(sorted(NAMES))}")
+        if ("user" in value) != ("assistant" in value):
+            raise ValueError(
+                "columns name only one of user and assistant; give both, e.g. user=question,assistant=answer"
+            )
+        return dict(sorted(value.items()))
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that can change a token or a mask, as JSON; files are in `ChatEncoder.fingerprint`."""
+        return self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "threads"})
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths uint32 [n], rows int64 [n].
+
+    rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    mask: npt.NDArray[np.uint8]
+    lengths: npt.NDArray[np.uint32]
+    rows: npt.NDArray[np.int64]
+    rejected: list[Rejected]
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Where each sequence begins, and the end of the last; int64 [n + 1]."""
+        return np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+
+
+@dataclass(slots=True)
+class _Item:
+    """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows."""
+
+    row: int
+    text: str = ""
+    spans: list[Span] = field(default_factory=list)
+    eos: bool = False
+    ids: Any = None
+    mask: Any = None
+
+
+class ChatEncoder:
+    """Encodes rows of chats with one tokenizer and template; the same rows and settings give the same tokens anywhere.
+
+    Each thread needs an encoder of its own, which starts one thread more while it works. Raises `SettingsError`,
+    `InputError` and `MissingExtra` when built.
+    """
+
+    def __init__(self, settings: ChatSettings) -> None:
+        self.settings = settings
+        self.files = read_tokenizer(settings.tokenizer)
+        self.tokenizer = load_tokenizer(self.files, settings.threads)
+        known = self.tokenizer.get_vocab(with_added_tokens=True)
+        self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
+        if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
+            raise SettingsError(
+                f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "
+                "correct tokenizer_config.json"
+            )
+
+    def encode(self, rows: Sequence[Row]) -> Encoded:
+        """The sequences of some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
+
+        Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
+        and there is none.
+        """
+        items, rejected = self._encoded_items(rows)
+        kept: list[_Item] = []
+        dead: set[int] = set()
+        for item in items:
+            if len(item.ids) and (self.settings.nothing_trained == "keep" or item.mask.any()):
+                kept.append(item)
+            else:
+                dead.add(item.row)
+        dead -= {item.row for item in kept}
+        rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
+        rejected.sort(key=lambda each: each.row)
+        return _encoded(kept, rejected)
+
+    def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
+        """Per sequence its text in parts of one mask value each: (text, 0 or 1), for people to look at."""
+        found = []
+        for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
+            ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
+            cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
+            parts = [ids[first:last].tolist() for first, last in pairwise(cuts)]
+            decoded = self.tokenizer.decode_batch(parts, skip_special_tokens=False)
+            found.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
+        return found
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return int(self._vocabulary)
+
+    @property
+    def eos_id(self) -> int | None:
+        """The end token, if the tokenizer names one."""
+        return self._id("eos_token")
+
+    @property
+    def pad_id(self) -> int | None:
+        """The padding token, if the tokenizer names one."""
+        return self._id("pad_token")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `fingerprint_of`."""
+        return fingerprint_of(self.settings, self.files)
+
+    def sharing(self, settings: ChatSettings) -> ChatEncoder:
+        """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
+        other = object.__new__(ChatEncoder)
+        other.settings, other.files = settings, self.files
+        other.tokenizer, other._vocabulary = self.tokenizer, self._vocabulary
+        return other
+
+    def _id(self, name: str) -> int | None:
+        token = self.files.special.get(name)
+        return None if token is None else self.tokenizer.token_to_id(token)
+
+    def _encoded_items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
+        """All sequences with their ids and masks. While some rows are being encoded, the next ones are rendered."""
+        if len(rows) <= _ROWS_AT_ONCE:
+            items, rejected = self._items(rows, 0)
+            texts = [item for item in items if item.ids is None]
+            self._fill(texts, self._encode([item.text for item in texts]))
+            return items, rejected
+        items, rejected, waiting = [], [], []
+        with ThreadPoolExecutor(1, "headrace-encode") as encoder:
+            for begin in range(0, len(rows), _ROWS_AT_ONCE):
+                found, wrong = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin)
+                texts = [item for item in found if item.ids is None]
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
+                items += found
+                rejected += wrong
+                if len(waiting) > 2:
+                    done, future = waiting.pop(0)
+                    self._fill(done, future.result())
+            for done, future in waiting:
+                self._fill(done, future.result())
+        return items, rejected
+
+    def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
+        """What is to be encoded of some rows, numbered from `first` on."""
+        settings, items, rejected = self.settings, [], []
+        filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
+        for place, row in enumerate(rows, first):
+            try:
+                if isinstance(row, BrokenRow):
+                    raise RowRejected(row.reason, row.detail)
+                filtered(row, filters)
+                sample = sample_of(row, settings.layout, settings.columns)
+                if isinstance(sample, Conversation):
+                    for each in self.renderer.render(sample):
+                        _check_text(each.text)
+                        items.append(_Item(place, each.text, each.spans))
+                elif isinstance(sample, Text):
+                    items.append(self._raw(place, sample))
+                else:
+                    items.append(self._given(place, sample))
+            except RowRejected as wrong:
+                while items and items[-1].row == place:
+                    items.pop()
+                rejected.append(Rejected(place, wrong.reason, wrong.detail))
+        return items, rejected
+
+    def _raw(self, row: int, sample: Text) -> _Item:
+        _check_text(sample.text)
+        append = self.settings.eos == "append"
+        if append and self.eos_id is None:
+            raise SettingsError(
+                f"{self.files.path}: names no end token to append to texts; give eos='none' or a tokenizer_config.json"
+            )
+        spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
+        return _Item(row, sample.text, spans, append and bool(sample.text))
+
+    def _given(self, row: int, sample: Tokens) -> _Item:
+        if len(sample.ids) and not 0 <= sample.ids.min() <= sample.ids.max() < self._vocabulary:
+            raise RowRejected(
+                "bad_tokens",
+                f"ids are {sample.ids.min()} to {sample.ids.max()}, the vocabulary has {self._vocabulary:,}",
+            )
+        return _Item(row, ids=sample.ids, mask=sample.mask)
+
+    def _encode(self, texts: list[str]) -> list[Encoding]:
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+
+    def _fill(self, items: Sequence[_Item], encodings: Sequence[Encoding]) -> None:
+        """Give texts their ids and masks."""
+        for item, encoding in zip(items, encodings, strict=True):
+            ids = encoding.ids
+            runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
+            if runs is None:
+                ids, runs = self._cut(item, encoding)
+            mask = np.zeros(len(ids) + item.eos, np.uint8)
+            for first, last in runs:
+                mask[first:last] = 1
+            if item.eos:
+                ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
+                mask[-1] = 1
+            item.ids, item.mask = ids, mask
+
+    def _cut(self, item: _Item, whole: Encoding) -> tuple[list[int], list[Span]]:
+        """Ids and trained runs of a text whose tokens straddle borders."""
+        if not self._adds_up:
+            starts = np.array([begin for begin, _ in whole.offsets], np.int64)
+            return whole.ids, [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
+        cuts = sorted({0, len(item.text), *chain.from_iterable(item.spans)})
+        parts = [item.text[first:last] for first, last in pairwise(cuts)]
+        ids: list[int] = []
+        at = {0: 0}
+        for cut, encoding in zip(cuts[1:], self.tokenizer.encode_batch(parts, add_special_tokens=False), strict=True):
+            ids += encoding.ids
+            at[cut] = len(ids)
+        return ids, [(at[first], at[last]) for first, last in item.spans]
+
+    @cached_property
+    def _adds_up(self) -> bool:
+        """Whether a text cut behind a line has the tokens of its parts."""
+        whole, *parts = (
+            self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
+        )
+        return whole == [*chain.from_iterable(parts)]
+
+    @cached_property
+    def renderer(self) -> ChatRenderer:
+        """What turns conversations into text and spans. Raises `SettingsError` if there is no template."""
+        try:
+            from headrace.recipes.packed_sequences.render import ChatRenderer
+            from headrace.recipes.packed_sequences.template import Template
+            from headrace.recipes.packed_sequences.turns import Specials
+        except ModuleNotFoundError as error:
+            raise MissingExtra(str(error.name), "chat") from None
+        own = self.settings.chat_template
+        sources = self.files.templates if own is None else {"default": template_text(own)}
+        if not sources:
+            raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
+        tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special]
+        specials = Specials.of([*tokens, *self.files.special.values()], self.files.special.get("eos_token"))
+        values = self.settings.template_values
+        templates = {
+            name: Template(source, special=self.files.special, values=values, day=self.settings.date)
+            for name, source in sources.items()
+        }
+        return ChatRenderer(templates, specials, self.settings.reasoning)
+
+
+def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:
+    """The tokens of each span; None if a token straddles a border or stands for no characters there."""
+    runs = []
+    for begin, end in spans:
+        first = encoding.char_to_token(begin)
+        last = encoding.char_to_token(end) if end < characters else tokens
+        if first is None or last is None:
+            return None
+        for token, border in ((first, begin), (last, end)):
+            if token < tokens and ((at := encoding.token_to_chars(token)) is None or at[0] != border):
+                return None
+        runs.append((first, last))
+    return runs
+
+
+def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
+    lengths = np.fromiter((len(item.ids) for item in items), np.uint32, len(items))
+    total = int(lengths.sum(dtype=np.int64))
+    return Encoded(
+        tokens=np.fromiter(chain.from_iterable(item.ids for item in items), np.int32, total),
+        mask=np.concatenate([item.mask for item in items]) if items else np.empty(0, np.uint8),
+        lengths=lengths,
+        rows=np.fromiter((item.row for item in items), np.int64, len(items)),
+        rejected=rejected,
+    )
+
+
+def fingerprint_of(settings: ChatSettings, files: TokenizerFiles | None = None) -> str:
+    """SHA-256 of the tokenizer's files, the template and every setting that can change a token. Loads no tokenizer."""
+    own, files = settings.chat_template, files or read_tokenizer(settings.tokenizer)
+    return sha256_hex(canonical_json([files.digest, None if own is None else template_text(own), settings.identity()]))
+
+
+def filtered(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raises `RowRejected` for a row that a filter leaves out."""
+    for name, words in filters if isinstance(row, Mapping) else ():
+        if not words & _words(row.get(name)):
+            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
+
+
+def _words(value: object) -> frozenset[str]:
+    """What a cell that is text, a comma list or a list names."""
+    if isinstance(value, str):
+        return frozenset(word.strip() for word in value.split(","))
+    if isinstance(value, Sequence):
+        return frozenset(str(word).strip() for word in value)
+    return frozenset() if value is None else frozenset((str(value),))
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowRejected(
+            "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
+        ) from None

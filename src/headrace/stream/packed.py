@@ -1,0 +1,116 @@
+"""How packed sequences become batches: the settings.
+
+A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` as long, and in `seq_start_id` where
+each sequence begins. A batch of bins is made for attention that keeps sequences apart:
+
+    form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
+    form="padded"   one row a bin, [bins, width], filled up; the same cu_seqlens over the flattened tokens
+
+Both have position_ids that begin at 0 in each sequence, and labels that never reach into the next one. What fills a row
+up is a sequence of its own, so that cu_seqlens end at the last token and no row of an attention matrix is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from headrace.errors import SettingsError
+from headrace.packing.alignment import ALIGNMENT_KEY
+
+PackedForm = Literal["varlen", "padded"]
+PackedWord = Literal["auto", "varlen", "padded", "off"]
+LabelPlace = Literal["next", "same"]
+LastToken = Literal["keep", "drop"]
+AttentionMask = Literal["none", "bool", "additive"]
+MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
+
+INPUT_IDS, LOSS_MASK, SEQ_START_ID = "input_ids", "loss_mask", "seq_start_id"
+PACKED_COLUMNS = (INPUT_IDS, LOSS_MASK, SEQ_START_ID)
+ALIGNMENT_KEYS = (ALIGNMENT_KEY, "loss_mask_alignment")  # in the key-value metadata of Parquet files: ours, others'
+MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqlen", "attention_mask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBatches:
+    """How bins become a batch; pass it as `packed=` of a stream, or a word for its form.
+
+    form: "varlen" or "padded", see above.
+    labels: "next", the label of a place is the token after it in its sequence; "same", the token itself, for models
+        that shift labels themselves (Hugging Face). loss_mask stands where the labels stand.
+    ignore_index: the label where nothing is trained; None: the token stays, and only loss_mask tells.
+    last_token: "keep" all L tokens of a sequence, the last without a label; "drop" it, as readers do that feed L - 1
+        tokens and L - 1 labels (Megatron); a sequence of one token is then gone.
+    pad_id: what fills input_ids up. pad_to: width of every row; None: as wide as the batch needs, rounded up to
+        pad_to_multiple_of.
+    most_sequences: cu_seqlens has one entry more than these, whatever the batch holds, the last one repeated, for
+        shapes that never change; those that fill rows up count. None: as many as there are.
+    attention_mask: "bool" (true: may attend) or "additive" (0 or -inf, float32): causal inside each sequence,
+        [bins or 1, 1, width, width]. It takes width² values a row: for small widths.
+    loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
+        place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
+        over the whole bin, where the last token's is lost and counts as untrained.
+    """
+
+    form: PackedForm = "varlen"
+    labels: LabelPlace = "next"
+    ignore_index: int | None = -100
+    last_token: LastToken = "keep"
+    pad_id: int = 0
+    pad_to: int | None = None
+    pad_to_multiple_of: int = 1
+    most_sequences: int | None = None
+    attention_mask: AttentionMask = "none"
+    loss_mask_alignment: MaskAlignment | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(get_args(PackedForm), "form", self.form)
+        _one_of(get_args(LabelPlace), "labels", self.labels)
+        _one_of(get_args(LastToken), "last_token", self.last_token)
+        _one_of(get_args(AttentionMask), "attention_mask", self.attention_mask)
+        if self.loss_mask_alignment is not None:
+            _one_of(get_args(MaskAlignment), "loss_mask_alignment", self.loss_mask_alignment)
+        _integer("pad_id", self.pad_id)
+        _integer("pad_to_multiple_of", self.pad_to_multiple_of, least=1)
+        if self.ignore_index is not None:
+            _integer("ignore_index", self.ignore_index)
+        if self.most_sequences is not None:
+            _integer("most_sequences", self.most_sequences, least=1)
+        if self.pad_to is not None:
+            _integer("pad_to", self.pad_to, least=1)
+            if self.pad_to % self.pad_to_multiple_of:
+                raise SettingsError(
+                    f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
+                    " give one of them, or numbers that fit"
+                )
+        if self.labels == "same" and self.last_token == "drop":
+            raise SettingsError(
+                'packed: labels="same" needs the last token of each sequence, which last_token="drop" leaves out; use'
+                ' labels="next"'
+            )
+
+
+def packed_setting(value: Any) -> PackedWord | PackedBatches:
+    """What `packed=` means: settings as they are, "varlen" and "padded" as settings, "auto" and "off" as they are."""
+    if isinstance(value, PackedBatches):
+        return value
+    if value == "varlen" or value == "padded":
+        return PackedBatches(form=value)
+    if value == "auto" or value == "off":
+        word: PackedWord = value
+        return word
+    raise SettingsError(
+        f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)"
+    )
+
+
+def _one_of(choices: tuple[str, ...], name: str, value: Any) -> None:
+    if value not in choices:
+        raise SettingsError(f"packed: {name} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def _integer(name: str, value: Any, *, least: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise SettingsError(
+            f"packed: {name} is {value!r}; expected an integer" + ("" if least is None else f" of {least} or more")
+        )

@@ -1,0 +1,92 @@
+"""The state of a packing stream: where its pass began, and how many batches every rank has received of it. Pure.
+
+    rows per reader → windows → bins → batches          all of it arithmetic over lengths, from the pass's beginning on
+
+so a number of batches says which rows have been delivered. With W workers a rank's batches come from its workers in
+turn: worker v gave those numbered v, v + W, v + 2W, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import StreamError
+from headrace.stream.packing_pass import PackingPasses
+from headrace.stream.passes import checked_state
+from headrace.stream.state import StreamState
+
+I64 = npt.NDArray[np.int64]
+
+_KIND = "headrace_packing"
+_LEAST = {"batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingState:
+    """`batches` batches of the pass from `start`, on each of `world_size` ranks with so many workers (0: none)."""
+
+    start: StreamState
+    batches: int
+    world_size: int
+    workers: int
+    batch_size: int
+    identity: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal state back."""
+        numbers = {name: getattr(self, name) for name in _LEAST}
+        return {_KIND: 1, "start": self.start.to_dict(), **numbers, "pack": self.identity}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], passes: PackingPasses) -> PackingState:
+        """Read a state of these passes back. Raises `StreamError` if it is none, or of other settings."""
+        names = {_KIND, "start", "pack", *_LEAST}
+        sound = isinstance(values, Mapping) and set(values) == names and values[_KIND] == 1
+        if not sound or any(type(values[name]) is not int or values[name] < least for name, least in _LEAST.items()):
+            raise StreamError(
+                "packing state: it is not what state_dict() of a packing stream gave; pass it on unchanged"
+            )
+        if values["pack"] != passes.identity:
+            raise StreamError(
+                "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
+                " the saved ones, or begin the epoch anew"
+            )
+        start = checked_state(values["start"], passes.index, passes.rows)
+        return cls(start=start, identity=values["pack"], **{name: values[name] for name in _LEAST})
+
+    def resumed(self, passes: PackingPasses, *, world_size: int, workers: int) -> PackingState:
+        """The same place on these ranks and workers: itself where they are the same, else the rows that are left.
+
+        Raises `StreamError` if a pass has fewer batches.
+        """
+        consumers = self.world_size * max(1, self.workers)
+        plan = passes.plan(self.start, consumers=consumers, batch_size=self.batch_size)
+        most = plan.steps * max(1, self.workers)
+        if self.batches > most:
+            raise StreamError(
+                f"packing state: it counts {self.batches} batches of a pass that has {most}; pass it on unchanged"
+            )
+        batch_size = passes.options.batch_size
+        here = max(1, workers), world_size, batch_size
+        if here == (max(1, self.workers), self.world_size, self.batch_size):
+            return self
+        given = np.repeat(given_by_workers(self.batches, self.workers), self.world_size)
+        return PackingState(
+            start=self.start.at(plan.left_after(given)),
+            batches=0,
+            world_size=world_size,
+            workers=workers,
+            batch_size=batch_size,
+            identity=self.identity,
+        )
+
+
+def given_by_workers(batches: int, workers: int) -> I64:
+    """How many of a rank's batches each of its workers gave: int64 [workers], at least one."""
+    number = np.arange(max(1, workers))
+    return (batches - number + len(number) - 1) // len(number)

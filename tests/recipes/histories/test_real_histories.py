@@ -1,0 +1,173 @@
+"""The traps of two real data sets, each with the outcome it must have.
+
+RIPE Atlas pings labelled by W. Shao (MIT): 50 files, one probe each, ten of them with the day first. Seattle (Zhu et
+al., MIT): 688 matrices of 99 × 99 latencies, where all pairs of a slice tie in time and zeros are no measurements.
+"""
+
+import csv
+import gzip
+import io
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pings import SPLITS, decoded, rounded_ms, shards_of
+
+import headrace
+from headrace.histories.latency import decode
+from headrace.histories.rows import decode_row
+from headrace.recipes.histories.config import Histories
+from headrace.recipes.histories.shard_file import read_blobs
+from headrace.run.prepare import Prepared, prepare
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data"
+RIPE = DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled"
+SEATTLE = DATA / "job3-seattle-latency" / "Seattle.tar.gz"
+FORMS = ("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M")
+DAY_FIRST = ["11119", "11134", "11145", "11148", "11323", "12125", "14206", "16933", "22309", "22568"]
+
+needs_ripe = pytest.mark.skipif(not RIPE.is_dir(), reason=f"{RIPE} is not there: the data set is not in the repository")
+needs_seattle = pytest.mark.skipif(
+    not SEATTLE.is_file(), reason=f"{SEATTLE} is not there: the data set is not in the repository"
+)
+
+Truth = dict[str, list[tuple[int, float]]]
+
+
+@pytest.fixture(scope="module")
+def ripe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 50 files with commas instead of semicolons."""
+    directory = tmp_path_factory.mktemp("ripe")
+    for path in sorted(RIPE.glob("*.csv.gz")):
+        data = gzip.decompress(path.read_bytes())
+        (directory / path.name.removesuffix(".gz")).write_bytes(data.replace(b";", b","))
+    return directory
+
+
+def truth_of(directory: Path) -> Truth:
+    """Probe → (epoch seconds, ms), as Python reads them."""
+    truth: Truth = {}
+    for path in sorted(directory.glob("*.csv")):
+        with path.open() as file:
+            rows = [(epoch, float(rtt)) for epoch, rtt, _ in list(csv.reader(file))[1:]]
+        if path.stem in DAY_FIRST:
+            times = [datetime.strptime(epoch, FORMS[1]) for epoch, _ in rows]
+        else:
+            times = [datetime.fromisoformat(epoch) for epoch, _ in rows]
+        seconds = [int(time.replace(tzinfo=UTC).timestamp()) for time in times]
+        truth[path.stem] = list(zip(seconds, (rtt for _, rtt in rows), strict=True))
+    return truth
+
+
+def ripe_histories(source: Path, out: Path, **settings: object) -> Prepared:
+    asked = {"entity_from": "file_name", "entity_kind": "number", "time": "epoch", "time_format": FORMS}
+    return prepare(Histories(source=source, **{**asked, **settings}), out, workers=2)
+
+
+@needs_ripe
+def test_ripe_histories_hold_every_ping_in_time_order(ripe: Path, tmp_path: Path) -> None:
+    prepared = ripe_histories(ripe, tmp_path / "out")
+    truth = truth_of(ripe)
+
+    found: dict[str, list[tuple[int, int]]] = {}
+    for path in sorted((prepared.run / "histories").rglob("part-*")):
+        for blob in read_blobs(path):
+            row = decode_row(blob, str(path))
+            probe = str(int.from_bytes(row.entity_bytes[:4].tobytes(), "big"))
+            found[probe] = list(zip(row.times.tolist(), decode(row.codes).tolist(), strict=True))
+    assert set(truth) == set(found)
+    for probe, measurements in truth.items():
+        expected = sorted(
+            (time, -1 if (ms := rounded_ms(rtt)) is None else round(ms * 1000)) for time, rtt in measurements
+        )
+        assert [time for time, _ in expected] == [time for time, _ in found[probe]]
+        assert expected == sorted(found[probe])
+
+    facts = prepared.manifest.facts
+    assert {"train": 374_082, "test": 34_005} == facts["measurements"]
+    assert facts["backwards"] == 4
+    assert facts["failed"] == sum(rtt < 0 for series in truth.values() for _, rtt in series)
+    assert sum(len(path.read_bytes()) for path in (prepared.run / "histories").rglob("part-*")) < 408_087 * 9
+    assert headrace.verify(tmp_path / "out").problems == []
+
+
+@needs_ripe
+def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(ripe: Path, tmp_path: Path) -> None:
+    with pytest.raises(headrace.InputError, match=r"11119\.csv: row 1: epoch is '14/10/2016 21:17', .*time_format"):
+        ripe_histories(ripe, tmp_path / "out", time_format=FORMS[0])
+
+    dropped = ripe_histories(ripe, tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
+    rows = {path.stem: len(path.read_bytes().splitlines()) - 1 for path in ripe.glob("*.csv")}
+    assert sum(rows[name] for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
+    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith("11119.csv: row 1: epoch")
+    assert sum(dropped.manifest.facts["entities"].values()) == 40
+
+
+@needs_ripe
+def test_error_codes_of_ripe_may_be_refused_by_file_and_row(ripe: Path, tmp_path: Path) -> None:
+    path = min(path for path in ripe.glob("*.csv") if b",-" in path.read_bytes())
+    row = next(number for number, line in enumerate(path.read_text().splitlines()) if ",-" in line)
+
+    with pytest.raises(headrace.InputError, match=rf"{path.stem}\.csv: row {row}: rtt is '-\d"):
+        ripe_histories(ripe, tmp_path / "out", negative="error")
+
+
+@pytest.fixture(scope="module")
+def seattle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """40 slices as shards in the order of their names, which is not the order of time; and the array [slice, i, j]."""
+    directory = tmp_path_factory.mktemp("seattle")
+    slices = {}
+    with tarfile.open(SEATTLE) as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if not name.startswith("SeattleData_") or (number := int(name.split("_")[1].split(".")[0])) > 40:
+                continue
+            file = archive.extractfile(member)
+            assert file is not None
+            slices[number] = np.loadtxt(io.BytesIO(file.read()))
+    matrices = np.stack([slices[number] for number in sorted(slices)])
+    for number, matrix in zip(sorted(slices), matrices, strict=True):
+        i, j = np.indices(matrix.shape)
+        table = pa.table({"from": i.ravel(), "to": j.ravel(), "slice": np.full(i.size, number), "s": matrix.ravel()})
+        pq.write_table(table, directory / f"SeattleData_{number}.parquet")
+    return directory, matrices
+
+
+@needs_seattle
+def test_seattle_ties_and_zeros(seattle: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    source, matrices = seattle
+    asked = {
+        "source": source,
+        "entity": "from",
+        "peer": "to",
+        "time": "slice",
+        "value": "s",
+        "entity_kind": "number",
+        "peer_kind": "number",
+        "time_format": "epoch_s",
+        "value_unit": "s",
+        "zero": "drop",
+        "max_row_bytes": 8 << 10,
+    }
+    prepared = prepare(Histories(**asked, partitions=2), tmp_path / "out", workers=2)
+    merged = prepare(Histories(**asked, partitions=2, memory_limit=8 << 20), tmp_path / "merged", workers=2)
+
+    assert shards_of(prepared) == shards_of(merged)
+    assert int((matrices == 0).sum()) == prepared.manifest.dropped["zero_value"]
+    found = decoded(prepared)
+    both = [each for split in SPLITS for each in found[split]]
+    assert int((matrices != 0).sum()) == len(both)
+    times = sorted({each.event_time for each in both})
+    for each in both[::97]:
+        value = matrices[times.index(each.event_time), int(each.src_addr), int(each.dst_addr or -1)]
+        assert each.rtt == pytest.approx(value * 1000, rel=0.00049)
+    one = [each for each in both if each.src_addr == "5"]
+    assert [(each.event_time, int(each.dst_addr or -1)) for each in one] == sorted(
+        (each.event_time, int(each.dst_addr or -1)) for each in one
+    )
+    assert one[-1].part > 0
+    assert headrace.verify(tmp_path / "out").problems == []
