@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 import headrace
 from headrace.packing.pack import pack
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
+from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 
 COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 

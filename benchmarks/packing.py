@@ -1,13 +1,14 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read,whole] [--bins 4000] [--large]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--large]
                                  [--data ../shared/data] [--bridge algorithms.py]
 
-Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (threads included): it
-says the same on a busy machine; medians with their range. Imports and making the input are before the clock. Packers of
-other projects run their own code where the package is installed (`pip install --no-deps trl llamafactory
-megatron-bridge binpacking axolotl torchtune`); --bridge names `data/packing/algorithms.py` of a newer checkout.
-"Plain" and "specified" ones are written in `packing_peers.py`. --large streams 100,000 bins of 4,096.
+Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (with threads), which
+says nearly the same on a busy machine: medians with their range, and medians of the ratios in the same round. Imports
+and making the input are before the clock. Packers of other projects run their own code where the package is installed
+(`pip install --no-deps trl llamafactory megatron-bridge binpacking axolotl torchtune`); --bridge names
+`data/packing/algorithms.py` of a newer checkout. "Plain" and "specified" ones are written in `packing_peers.py`.
+--large streams 100,000 bins of 4,096.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ import pyarrow.parquet as pq
 from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.binary import BinaryShard, BinaryShardWriter
-from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter, read_legacy
-from headrace.recipes.packed_sequences.materialise import gather, materialise_bin_arrays
-from headrace.recipes.packed_sequences.packed_parquet import Declared, packed_rows
-from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
-from headrace.recipes.packed_sequences.spool import Spool, SpoolWriter
+from headrace.recipes.packed_sequences.storage.binary import BinaryShard, BinaryShardWriter
+from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, read_legacy
+from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
+from headrace.recipes.packed_sequences.storage.packed_parquet import Declared, packed_rows
+from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
+from headrace.recipes.packed_sequences.storage.spool import Spool, SpoolWriter
 
 CAPACITY = 4096
 GROUP = 1000
@@ -350,19 +351,24 @@ def token_table(
     print(f"\n### {title}\n")
     print("| way | CPU s | ratio to the first | ns a token | MB | bytes a token | read back, CPU s |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    base = 0.0
+    found: dict[str, Any] = {name: [] for name in names}
+    for _ in range(asked.rounds):  # in turns: a machine's speed drifts
+        for name in names:
+            one = found[name] if isinstance(found[name], str) else run([table, name, asked.bins], 1, arguments)
+            found[name] = one if isinstance(one, str) else found[name] + one
+    base = found[names[0]]
     for name in names:
-        found = run([table, name, asked.bins], asked.rounds, arguments)
-        if isinstance(found, str):
-            print(f"| {name} | not run: {found} |" + " |" * 5, flush=True)
+        if isinstance(found[name], str):
+            print(f"| {name} | not run: {found[name]} |" + " |" * 5, flush=True)
             continue
-        cpu, tokens = middle(found, "cpu"), found[0]["tokens"]
-        base = base or cpu
-        size = found[0].get("bytes")
+        runs, tokens = found[name], found[name][0]["tokens"]
+        ratio = statistics.median(one["cpu"] / first["cpu"] for one, first in zip(runs, base, strict=True))
+        size = runs[0].get("bytes")
         sizes = f"{size / 1e6:.1f} | {size / tokens:.3f}" if size else "– | –"
-        back = spread(found, "read") if "read" in found[0] else "–"
+        back = spread(runs, "read") if "read" in runs[0] else "–"
         print(
-            f"| {name} | {spread(found, 'cpu')} | {cpu / base:.2f} | {1e9 * cpu / tokens:.1f} | {sizes} | {back} |",
+            f"| {name} | {spread(runs, 'cpu')} | {ratio:.2f} | {1e9 * middle(runs, 'cpu') / tokens:.1f} | "
+            f"{sizes} | {back} |",
             flush=True,
         )
 

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 
 from headrace.formats.source import find_files
-from headrace.recipes.packed_sequences.layouts import Conversation, sample_of
-from headrace.recipes.packed_sequences.reader import RowBatch, read_rows
-from headrace.recipes.packed_sequences.tokenise import ChatEncoder, ChatSettings
+from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
+from headrace.recipes.packed_sequences.chats.reader import RowBatch, read_rows
+from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder, ChatSettings
 
 TURN = re.compile(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", re.DOTALL)
 

@@ -37,8 +37,8 @@ def convert(
     Example:  headrace convert legacy.npy bins.parquet
     """
     from headrace.packing.alignment import ALIGNMENT_KEY
-    from headrace.recipes.packed_sequences.legacy import convert_legacy_to_parquet
-    from headrace.recipes.packed_sequences.packed_parquet import checked_level
+    from headrace.recipes.packed_sequences.storage.legacy import convert_legacy_to_parquet
+    from headrace.recipes.packed_sequences.storage.packed_parquet import checked_level
 
     try:
         checked_level(compression, compression_level)

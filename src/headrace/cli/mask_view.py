@@ -15,8 +15,8 @@ from headrace.errors import SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.recipes.packed_sequences.reader import RowBatch
-    from headrace.recipes.packed_sequences.tokenise import ChatEncoder
+    from headrace.recipes.packed_sequences.chats.reader import RowBatch
+    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
 Mask = Annotated[
     bool, typer.Option("--mask", help="Show chats as a packing run would encode them: trained text in colour.")
@@ -30,7 +30,9 @@ ChatTemplate = Annotated[
 Layout = Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=COLUMN", help="With --mask: other column names, e.g. user=question,assistant=answer."),
+    typer.Option(
+        "--mapping", metavar="NAME=COLUMN", help="With --mask: other column names, e.g. user=question,assistant=answer."
+    ),
 ]
 Reasoning = Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")]
 
@@ -77,7 +79,7 @@ def show_masks(
     as_json: bool,
 ) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
-    from headrace.recipes.packed_sequences.tokenise import ChatEncoder, ChatSettings
+    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder, ChatSettings
 
     if tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
@@ -107,14 +109,14 @@ def columns_of(words: Sequence[str] | None) -> Mapping[str, str]:
     for word in (part for text in words or () for part in text.split(",") if part.strip()):
         name, equals, column = word.partition("=")
         if not equals or not column.strip():
-            raise SettingsError(f"--columns {word!r} is no NAME=COLUMN; give for example user=question")
+            raise SettingsError(f"--mapping {word!r} is no NAME=COLUMN; give for example user=question")
         found[name.strip()] = column.strip()
     return found
 
 
 def _first_rows(source: str, rows: int, encoder: ChatEncoder) -> Iterator[Shown]:
     from headrace.formats.source import find_files
-    from headrace.recipes.packed_sequences.reader import read_rows
+    from headrace.recipes.packed_sequences.chats.reader import read_rows
 
     left = rows
     for path, name in find_files([source]):

@@ -90,7 +90,7 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
 
 
 def _what(reason: str) -> str:
-    from headrace.recipes.packed_sequences.rejects import REASONS
+    from headrace.recipes.packed_sequences.chats.rejects import REASONS
 
     return _REASONS.get(reason) or REASONS.get(reason, "")
 

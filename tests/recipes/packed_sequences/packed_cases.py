@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.spool import Spool
+from headrace.recipes.packed_sequences.storage.spool import Spool
 
 
 def made_spool(lengths, seed=0):

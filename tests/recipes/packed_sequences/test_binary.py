@@ -5,7 +5,7 @@ import pytest
 from packed_cases import as_lists, made_rows
 
 from headrace.errors import CorruptShard, InputError
-from headrace.recipes.packed_sequences.binary import BinaryShard, BinaryShardWriter, record_type
+from headrace.recipes.packed_sequences.storage.binary import BinaryShard, BinaryShardWriter, record_type
 
 
 def write(path, rows, pack_size=200, max_sequences=5, step=1000, metadata=None):

@@ -21,7 +21,7 @@ from packed_cases import as_lists, made_rows, table_lists
 from headrace.errors import InputError
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
+from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
 
 HEADRACE = [sys.executable, "-c", "from headrace.cli import main; main()"]
 

@@ -11,8 +11,8 @@ from headrace.packing.bins import Bins
 from headrace.packing.faults import first_fault
 from headrace.packing.lengths import costs, padded_lengths
 from headrace.packing.pack import pack
-from headrace.recipes.packed_sequences.materialise import gather, materialise_bin_arrays
-from headrace.recipes.packed_sequences.spool import Spool
+from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
+from headrace.recipes.packed_sequences.storage.spool import Spool
 
 
 @given(spools(), st.sampled_from(ALIGNMENTS), st.integers(9, 30))

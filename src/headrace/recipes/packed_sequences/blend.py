@@ -20,7 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
-from headrace.recipes.packed_sequences.layouts import Layout
+from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.settings import Names, Paths, Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

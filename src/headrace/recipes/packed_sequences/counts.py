@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
 from headrace.recipes.packed_sequences import choose as choosing
+from headrace.recipes.packed_sequences.chats.rejects import REASONS
 from headrace.recipes.packed_sequences.choose import Choice
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.encode_shard import NO_SPLIT_KEY, SAMPLED_OUT, TOO_LONG, TOO_SHORT
-from headrace.recipes.packed_sequences.rejects import REASONS
 from headrace.run.receipts import Receipt
 
 _KINDS = ("sequences", "tokens", "labels")

@@ -23,13 +23,13 @@ from headrace.errors import InputError
 from headrace.formats.write import Written
 from headrace.packing.alignment import shift_left
 from headrace.recipes.packed_sequences.assign import Part, row_hashes
+from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row, RowBatch, read_rows
+from headrace.recipes.packed_sequences.chats.rejects import CHOSEN
+from headrace.recipes.packed_sequences.chats.tokenise import Encoded
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import sequence_prints
 from headrace.recipes.packed_sequences.origins import Origins, write_origins
-from headrace.recipes.packed_sequences.reader import BrokenRow, Row, RowBatch, read_rows
-from headrace.recipes.packed_sequences.rejects import CHOSEN
-from headrace.recipes.packed_sequences.spool import SpoolWriter
-from headrace.recipes.packed_sequences.tokenise import Encoded
+from headrace.recipes.packed_sequences.storage.spool import SpoolWriter
 from headrace.recipes.packed_sequences.too_long import Pieces, fit, label_counts
 from headrace.run.context import TaskFiles
 from headrace.storage.local import storing

@@ -12,12 +12,18 @@ import numpy as np
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.recipes.packed_sequences.blend import Source
+from headrace.recipes.packed_sequences.chats.layouts import Tokens, sample_of
+from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
+from headrace.recipes.packed_sequences.chats.rejects import Rejected, RowRejected
+from headrace.recipes.packed_sequences.chats.tokenise import (
+    ChatEncoder,
+    ChatSettings,
+    Encoded,
+    filtered,
+    fingerprint_of,
+)
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.encode_shard import Encode
-from headrace.recipes.packed_sequences.layouts import Tokens, sample_of
-from headrace.recipes.packed_sequences.reader import BrokenRow, Row
-from headrace.recipes.packed_sequences.rejects import Rejected, RowRejected
-from headrace.recipes.packed_sequences.tokenise import ChatEncoder, ChatSettings, Encoded, filtered, fingerprint_of
 
 
 def chat_settings(settings: PackedSequences, source: Source | None = None) -> ChatSettings:

@@ -25,11 +25,11 @@ from headrace.recipes.packed_sequences.encode_shard import (
     spool_directory,
 )
 from headrace.recipes.packed_sequences.encoder import Encoder
-from headrace.recipes.packed_sequences.joined import JoinedSpool
 from headrace.recipes.packed_sequences.origins import Origins, read_origins
 from headrace.recipes.packed_sequences.pack_group import Group, pack_group, read_bins
-from headrace.recipes.packed_sequences.packed_parquet import schema_of
-from headrace.recipes.packed_sequences.spool import Spool
+from headrace.recipes.packed_sequences.storage.joined import JoinedSpool
+from headrace.recipes.packed_sequences.storage.packed_parquet import schema_of
+from headrace.recipes.packed_sequences.storage.spool import Spool
 from headrace.recipes.packed_sequences.tasks import Dataset, datasets_of, encode_task, encode_tasks
 from headrace.recipes.packed_sequences.tree import (
     BLEND,

@@ -27,7 +27,7 @@ from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.assign import SPLITS
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import sequence_prints
-from headrace.recipes.packed_sequences.read_shard import read_bins_of
+from headrace.recipes.packed_sequences.storage.read_shard import read_bins_of
 from headrace.recipes.packed_sequences.tree import Written, blend_json, links_of, split_directory
 
 I64 = npt.NDArray[np.int64]

@@ -15,17 +15,16 @@ from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
 from headrace.packing.lengths import padded_lengths
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.binary import BinaryShardWriter
 from headrace.recipes.packed_sequences.config import PackedSequences
-from headrace.recipes.packed_sequences.joined import JoinedSpool
-from headrace.recipes.packed_sequences.legacy import LegacyPickleWriter
-from headrace.recipes.packed_sequences.materialise import gather
 from headrace.recipes.packed_sequences.pack_group import Group
-from headrace.recipes.packed_sequences.packed_parquet import PackedParquet
+from headrace.recipes.packed_sequences.storage.binary import BinaryShardWriter
+from headrace.recipes.packed_sequences.storage.joined import JoinedSpool
+from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter
+from headrace.recipes.packed_sequences.storage.materialise import gather
+from headrace.recipes.packed_sequences.storage.packed_parquet import PackedParquet
 from headrace.run.context import TaskFiles
 
 EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy", "binary": "bin"}
-LABELS_AT = {"shift_left": "labels", "legacy_roll_right": "legacy_roll_right"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ def footer(settings: PackedSequences, group: Group, encoder: str) -> dict[str, s
     """What a shard says about itself in its key-value metadata."""
     return {
         ALIGNMENT_KEY: settings.loss_mask_alignment,
-        "loss_mask_alignment": LABELS_AT[settings.loss_mask_alignment],
         "headrace.pack_size": str(settings.pack_size),
         "headrace.capacity": settings.capacity,
         "headrace.pad_multiple": str(settings.pad_multiple),

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, detect, kind_of_name, open_bytes
 from headrace.formats.opened import open_file
-from headrace.recipes.packed_sequences.rejects import shown
+from headrace.recipes.packed_sequences.chats.rejects import shown
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 16 << 20

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from headrace.packing.bins import I64
 from headrace.packing.rows import I32, U8
-from headrace.recipes.packed_sequences.spool import Spool, runs
+from headrace.recipes.packed_sequences.storage.spool import Spool, runs
 
 
 class JoinedSpool:

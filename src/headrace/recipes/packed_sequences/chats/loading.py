@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, MissingExtra, SettingsError
-from headrace.recipes.packed_sequences.tokenizer_files import TokenizerFiles
+from headrace.recipes.packed_sequences.chats.tokenizer_files import TokenizerFiles
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

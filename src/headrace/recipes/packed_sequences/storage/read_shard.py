@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.binary import BinaryShard
-from headrace.recipes.packed_sequences.legacy import read_legacy
+from headrace.recipes.packed_sequences.storage.binary import BinaryShard
+from headrace.recipes.packed_sequences.storage.legacy import read_legacy
 
 I64 = npt.NDArray[np.int64]
 

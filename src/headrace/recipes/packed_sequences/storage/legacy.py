@@ -23,10 +23,10 @@ from headrace.errors import InputError
 from headrace.packing.faults import first_fault
 from headrace.packing.integers import as_type
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences import safe_pickle
-from headrace.recipes.packed_sequences.bin_buffer import BinBuffer
-from headrace.recipes.packed_sequences.packed_parquet import Declared
-from headrace.recipes.packed_sequences.parquet_writer import ParquetShardWriter
+from headrace.recipes.packed_sequences.storage import safe_pickle
+from headrace.recipes.packed_sequences.storage.bin_buffer import BinBuffer
+from headrace.recipes.packed_sequences.storage.packed_parquet import Declared
+from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 from headrace.storage import local
 
 _KEYS = ("input_ids", "loss_mask", "seq_start_id")

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from headrace.formats.write import Block, HashingFile, Written
 from headrace.packing.integers import as_type
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.bin_buffer import BinBuffer
+from headrace.recipes.packed_sequences.storage.bin_buffer import BinBuffer
 
 Codec = Literal["zstd", "snappy", "gzip", "lz4", "none"]
 

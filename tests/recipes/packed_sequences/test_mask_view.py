@@ -47,7 +47,7 @@ def test_terminals_show_colours_unless_none_are_wanted(place):
 
 
 def test_json_has_the_same_parts(place):
-    done = peek(place, "--columns", "user=q,assistant=a", "--rows", "3", "--json")
+    done = peek(place, "--mapping", "user=q,assistant=a", "--rows", "3", "--json")
     first, second, third = json.loads(done.output)["rows"]
 
     (sequence,) = third["sequences"]
@@ -73,7 +73,7 @@ def test_as_many_rows_as_asked_over_files(place):
     [
         (["--mask"], "--mask needs --tokenizer"),
         (["--tokenizer", "x"], "--tokenizer is for --mask"),
-        (["--mask", "--tokenizer", "x", "--columns", "user"], "is no NAME=COLUMN"),
+        (["--mask", "--tokenizer", "x", "--mapping", "user"], "is no NAME=COLUMN"),
         (["--mask", "--tokenizer", "x", "--layout", "sharegpt"], "layout is 'sharegpt'"),
         (["--mask", "--tokenizer", "nowhere"], "is not there"),
     ],

@@ -25,17 +25,17 @@ from pydantic import Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import MissingExtra, SettingsError
-from headrace.recipes.packed_sequences.layouts import NAMES, Conversation, Layout, Text, Tokens, sample_of
-from headrace.recipes.packed_sequences.loading import load_tokenizer, template_text
-from headrace.recipes.packed_sequences.reader import BrokenRow, Row
-from headrace.recipes.packed_sequences.rejects import Rejected, RowRejected, shown
-from headrace.recipes.packed_sequences.tokenizer_files import TokenizerFiles, read_tokenizer
+from headrace.recipes.packed_sequences.chats.layouts import NAMES, Conversation, Layout, Text, Tokens, sample_of
+from headrace.recipes.packed_sequences.chats.loading import load_tokenizer, template_text
+from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
+from headrace.recipes.packed_sequences.chats.rejects import Rejected, RowRejected, shown
+from headrace.recipes.packed_sequences.chats.tokenizer_files import TokenizerFiles, read_tokenizer
 from headrace.settings import Names, Settings
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from headrace.recipes.packed_sequences.render import ChatRenderer
+    from headrace.recipes.packed_sequences.chats.render import ChatRenderer
 
 Span = tuple[int, int]
 
@@ -308,9 +308,9 @@ class ChatEncoder:
     def renderer(self) -> ChatRenderer:
         """What turns conversations into text and spans. Raises `SettingsError` if there is no template."""
         try:
-            from headrace.recipes.packed_sequences.render import ChatRenderer
-            from headrace.recipes.packed_sequences.template import Template
-            from headrace.recipes.packed_sequences.turns import Specials
+            from headrace.recipes.packed_sequences.chats.render import ChatRenderer
+            from headrace.recipes.packed_sequences.chats.template import Template
+            from headrace.recipes.packed_sequences.chats.turns import Specials
         except ModuleNotFoundError as error:
             raise MissingExtra(str(error.name), "chat") from None
         own = self.settings.chat_template

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from headrace.recipes.packed_sequences.layouts import Conversation
-from headrace.recipes.packed_sequences.learn import Learner
-from headrace.recipes.packed_sequences.marks import RESERVED, shape_of, tags_of, without_generated
-from headrace.recipes.packed_sequences.messages import reasons
-from headrace.recipes.packed_sequences.rejects import RowRejected, shown
-from headrace.recipes.packed_sequences.skeleton import Skeleton, Span
-from headrace.recipes.packed_sequences.template import Template, Trace
-from headrace.recipes.packed_sequences.turns import Specials
+from headrace.recipes.packed_sequences.chats.layouts import Conversation
+from headrace.recipes.packed_sequences.chats.learn import Learner
+from headrace.recipes.packed_sequences.chats.marks import RESERVED, shape_of, tags_of, without_generated
+from headrace.recipes.packed_sequences.chats.messages import reasons
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.chats.skeleton import Skeleton, Span
+from headrace.recipes.packed_sequences.chats.template import Template, Trace
+from headrace.recipes.packed_sequences.chats.turns import Specials
 
 Reasoning = Literal["template", "every_user_turn"]
 

@@ -22,9 +22,9 @@ from jinja2.runtime import Context
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences import sandbox
-from headrace.recipes.packed_sequences.rejects import RowRejected, shown
-from headrace.recipes.packed_sequences.sandbox import TRACE, Sandbox, Trace, joined
+from headrace.recipes.packed_sequences.chats import sandbox
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.chats.sandbox import TRACE, Sandbox, Trace, joined
 
 __all__ = ["Template", "Trace"]
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.recipes.packed_sequences.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 
 Message = dict[str, Any]
 

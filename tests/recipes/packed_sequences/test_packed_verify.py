@@ -13,7 +13,7 @@ import pytest
 from recipe_cases import packed, sources
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.recipes.packed_sequences.packed_parquet import SCHEMA
+from headrace.recipes.packed_sequences.storage.packed_parquet import SCHEMA
 from headrace.recipes.packed_sequences.verify import verify_packed
 
 Bin = dict[str, list[int]]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from headrace.recipes.packed_sequences.marks import BEGIN, END, JSON_BEGIN, JSON_END, Found, Piece
+from headrace.recipes.packed_sequences.chats.marks import BEGIN, END, JSON_BEGIN, JSON_END, Found, Piece
 
 Span = tuple[int, int]
 Place = tuple[int, int]  # a part, and how far behind its beginning

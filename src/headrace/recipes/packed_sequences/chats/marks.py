@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.recipes.packed_sequences.messages import Message
+from headrace.recipes.packed_sequences.chats.messages import Message
 
 BEGIN, END, JSON_BEGIN, JSON_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 GENERATED_BEGIN, GENERATED_END = "\ufdd4", "\ufdd5"

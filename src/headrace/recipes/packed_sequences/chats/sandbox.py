@@ -24,8 +24,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences.marks import GENERATED_BEGIN, GENERATED_END, json_mark
-from headrace.recipes.packed_sequences.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 
 MOST_CHARACTERS = 64 << 20
 MOST_SECONDS = 30.0

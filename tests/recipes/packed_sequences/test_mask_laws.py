@@ -7,13 +7,13 @@ from chats import CHATML, encoder, needs_data, qwen_encoder, rows_of, small_toke
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.recipes.packed_sequences.layouts import Conversation, sample_of
-from headrace.recipes.packed_sequences.learn import Learner, _Rendering
-from headrace.recipes.packed_sequences.marks import marked, tags_of
-from headrace.recipes.packed_sequences.rejects import RowRejected
-from headrace.recipes.packed_sequences.render import ChatRenderer
-from headrace.recipes.packed_sequences.template import Template, Trace
-from headrace.recipes.packed_sequences.turns import Specials
+from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
+from headrace.recipes.packed_sequences.chats.learn import Learner, _Rendering
+from headrace.recipes.packed_sequences.chats.marks import marked, tags_of
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected
+from headrace.recipes.packed_sequences.chats.render import ChatRenderer
+from headrace.recipes.packed_sequences.chats.template import Template, Trace
+from headrace.recipes.packed_sequences.chats.turns import Specials
 
 SPECIALS = Specials.of(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], "<|im_end|>")
 THINKS = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}{% set content = message.content %}{% if message.role == 'assistant' and '</think>' in content and not loop.last %}{% set content = content.split('</think>')[-1] %}{% endif %}{{ content | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip

@@ -11,7 +11,7 @@ from headrace.packing.alignment import Alignment, check_alignment, roll_right, s
 from headrace.packing.bins import I64, Bins
 from headrace.packing.lengths import Counted, padded_lengths
 from headrace.packing.rows import I32, U8, PackedRows
-from headrace.recipes.packed_sequences.spool import Spool
+from headrace.recipes.packed_sequences.storage.spool import Spool
 
 
 class Sequences(Protocol):

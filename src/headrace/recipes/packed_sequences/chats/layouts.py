@@ -26,8 +26,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace.recipes.packed_sequences.messages import Message, message_of, parsed, tools_of
-from headrace.recipes.packed_sequences.rejects import RowRejected, shown
+from headrace.recipes.packed_sequences.chats.messages import Message, message_of, parsed, tools_of
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 
 I64 = npt.NDArray[np.int64]
 

@@ -17,8 +17,8 @@ from pyarrow import fs as pafs
 from headrace.errors import StoreError
 from headrace.formats.write import HashingFile
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences import packed_parquet
-from headrace.recipes.packed_sequences.packed_parquet import (
+from headrace.recipes.packed_sequences.storage import packed_parquet
+from headrace.recipes.packed_sequences.storage.packed_parquet import (
     Declared,
     PackedParquet,
     checked_codec,

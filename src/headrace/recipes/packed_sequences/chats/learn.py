@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.recipes.packed_sequences.layouts import Conversation
-from headrace.recipes.packed_sequences.marks import (
+from headrace.recipes.packed_sequences.chats.layouts import Conversation
+from headrace.recipes.packed_sequences.chats.marks import (
     BEGIN,
     JSON_BEGIN,
     JSON_END,
@@ -28,11 +28,11 @@ from headrace.recipes.packed_sequences.marks import (
     parts_of,
     without_marks,
 )
-from headrace.recipes.packed_sequences.messages import Message
-from headrace.recipes.packed_sequences.rejects import RowRejected
-from headrace.recipes.packed_sequences.skeleton import Skeleton, Span, skeleton_of
-from headrace.recipes.packed_sequences.template import Template, Trace
-from headrace.recipes.packed_sequences.turns import Specials, end_in, shared_start, start_in
+from headrace.recipes.packed_sequences.chats.messages import Message
+from headrace.recipes.packed_sequences.chats.rejects import RowRejected
+from headrace.recipes.packed_sequences.chats.skeleton import Skeleton, Span, skeleton_of
+from headrace.recipes.packed_sequences.chats.template import Template, Trace
+from headrace.recipes.packed_sequences.chats.turns import Specials, end_in, shared_start, start_in
 
 _TOOLS = -1  # the owner of what is written of the tools
 _JSON = (JSON_BEGIN, JSON_END)
