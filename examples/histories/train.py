@@ -81,8 +81,9 @@ def grain_batches(out: Path, size: int, position: int) -> Iterator[dict[str, tor
     """The same through Grain."""
     import headrace.grain
 
-    dataset = headrace.grain.contexts(out, "train", size, context_tokens=TOKENS, seed=1).repeat()
-    for batch in dataset[position // size :].to_iter_dataset():
+    dataset = headrace.grain.contexts(out, "train", size, context_tokens=TOKENS, seed=1)
+    options = headrace.grain.read_options(dataset, buffer_bytes=1 << 20)
+    for batch in dataset.repeat()[position // size :].to_iter_dataset(options):
         yield {name: torch.from_numpy(np.array(array)) for name, array in batch.items()}
 
 

@@ -1,5 +1,6 @@
 """The example of histories: real pings, a small transformer, 50 steps; the loss falls and stopping changes nothing."""
 
+import os
 import re
 import subprocess
 import sys
@@ -15,10 +16,9 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the RIPE Atlas pings
 
 
 def run(*arguments):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    return done
+    command = [sys.executable, str(SCRIPT), "--batch-size", "4", *map(str, arguments)]
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}  # more would wait for each other where other tests run
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=threads)
 
 
 def losses(text):
