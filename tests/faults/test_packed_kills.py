@@ -47,7 +47,7 @@ print("ready", flush=True)
 packed(json.loads(blend), out, workers=int(workers), on_event=on_event, **json.loads(asked))
 """
 TESTS = Path(__file__).parents[1]
-PATHS = os.pathsep.join(map(str, (Path(headrace.__file__).parents[1], TESTS, TESTS / "recipes" / "packed")))
+PATHS = os.pathsep.join(map(str, (Path(headrace.__file__).parents[1], TESTS, TESTS / "recipes" / "packed_sequences")))
 
 
 @functools.cache

@@ -205,6 +205,10 @@ def pack(
         str | None,
         typer.Option(help="zstd (default) | snappy | gzip | lz4 | none.", rich_help_panel=_OUTPUT, show_default=False),
     ] = None,
+    compression_level: Annotated[
+        int | None,
+        typer.Option(help="Of zstd (6 unless given) or gzip.", rich_help_panel=_OUTPUT, show_default=False),
+    ] = None,
     num_shards: Annotated[
         int | None,
         typer.Option(
@@ -251,6 +255,7 @@ def pack(
         "reader": reader,
         "row_group_bins": row_group_bins,
         "compression": compression,
+        "compression_level": compression_level,
         "num_shards": num_shards,
         "packed_storage": packed_storage,
     }

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from headrace.packing.pack import Algorithm
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.blend import SourceBlend, blend_of
+from headrace.recipes.packed_sequences.storage.packed_parquet import checked_level
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Settings
@@ -42,7 +43,8 @@ class PackedSequences(Settings):
     reader: row groups for whom: "megatron" (32 bins; that reader shuffles bins globally) or "headrace" (1000,
         and columns declared without nulls, which decode faster).
     row_group_bins: another number of bins a row group.
-    compression: of Parquet.
+    compression: of Parquet. compression_level: of zstd or gzip; None: 6 of zstd, which takes a fifth off the size of
+        level 1 for a twentieth more time of the whole run, and reads as fast; gzip's own.
     num_shards: tasks and output shards of each dataset; None: by size. A split with bins has one shard at least.
     train_ratio, valid_ratio, test_ratio: of units, exactly; see `assign`. Not for blends per split.
     split_key: field whose value belongs to one split only (a task, a conversation); None: every row on its own.
@@ -78,6 +80,7 @@ class PackedSequences(Settings):
     reader: Literal["megatron", "headrace"] = "megatron"
     row_group_bins: int | None = Field(None, ge=1)
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
+    compression_level: int | None = None
     num_shards: int | None = Field(None, ge=1, le=99_999)
     train_ratio: float = Field(0.98, ge=0, le=1)
     valid_ratio: float = Field(0.01, ge=0, le=1)
@@ -102,6 +105,7 @@ class PackedSequences(Settings):
                 f"pad_multiple is {self.pad_multiple} and capacity is 'stored', but that reader wants the tokens it "
                 f"trains on, one less than are stored, to be a multiple; give capacity='runtime', or reader='headrace'"
             )
+        checked_level(self.compression, self.compression_level)
         if self.longest < 2:
             raise ValueError(
                 f"no sequence of two tokens fits pack_size {self.pack_size} with pad_multiple {self.pad_multiple}; "
@@ -123,6 +127,11 @@ class PackedSequences(Settings):
     def row_group_size(self) -> int:
         """Bins of a row group."""
         return self.row_group_bins or ROW_GROUPS[self.reader]
+
+    @property
+    def level(self) -> int | None:
+        """Of the codec; None: its own."""
+        return 6 if self.compression == "zstd" and self.compression_level is None else self.compression_level
 
     @property
     def declared(self) -> Literal["nullable", "required"]:

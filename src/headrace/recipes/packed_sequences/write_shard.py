@@ -99,6 +99,7 @@ def _write_parquet(
         files.temporary(target),
         row_group_size=settings.row_group_size,
         compression=settings.compression,
+        compression_level=settings.level,
         declared=settings.declared,
         metadata=metadata,
     ) as writer:
