@@ -118,6 +118,12 @@ class Encoded:
         """One blob."""
         return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
 
+    def blobs(self, places: I64) -> list[bytes]:
+        """The blobs of these rows."""
+        view = self.data.data
+        starts, stops = self.offsets[places].tolist(), self.offsets[places + 1].tolist()
+        return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+
 
 def peer_width(peers: I64) -> I64:
     """Bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""

@@ -67,7 +67,7 @@ def test_bad_rows_may_be_dropped_and_are_counted_with_their_first_place(tmp_path
     assert set(BAD) == set(first)
     for number, (reason, (name, value)) in enumerate(BAD.items()):
         assert first[reason].startswith(f"part-0.csv: row {2 + 2 * number}: {name} is {value or None!r}")
-    assert sum(prepared.manifest.facts["measurements"].values()) == 2
+    assert sum(prepared.manifest.facts["source_rows"].values()) == 2
     assert headrace.verify(tmp_path / "out").problems == []
 
 

@@ -88,7 +88,7 @@ def test_ripe_histories_hold_every_ping_in_time_order(ripe: Path, tmp_path: Path
         assert expected == sorted(found[probe])
 
     facts = prepared.manifest.facts
-    assert {"train": 374_082, "test": 34_005} == facts["measurements"]
+    assert {"train": 374_082, "test": 34_005} == facts["source_rows"]
     assert facts["backwards"] == 4
     assert facts["failed"] == sum(rtt < 0 for series in truth.values() for _, rtt in series)
     assert sum(len(path.read_bytes()) for path in (prepared.run / "histories").rglob("part-*")) < 408_087 * 9

@@ -18,7 +18,7 @@ BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
 # What a measurement costs in memory while its partition is sorted and encoded.
-WORKING_BYTES = 128
+WORKING_BYTES = 256
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 
 

@@ -68,6 +68,7 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
             counts.take(parsed, hashes.order)
             writer.append(parsed, hashes)
         writer.finish()
+    pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
     files.finished(temporary, piece_file(number), Written(counts.measurements, size, sha256_file(temporary), ()))
     return counts.as_json()

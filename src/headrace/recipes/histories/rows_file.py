@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.write import HashingFile, Written
-from headrace.recipes.histories.write import FACTS_SCHEMA, facts_file
+from headrace.recipes.histories.shard_file import FACTS_SCHEMA
+from headrace.recipes.histories.write import facts_file
 from headrace.run.context import TaskFiles
 
 ROWS = "rows.parquet"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,22 +34,14 @@ _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
 
 
-@dataclass(frozen=True)
-class RowFacts:
-    """What is known of a row without its measurements."""
-
-    src_id: str
-    part: int
-    n: int
-    first_time: int
-    last_time: int
+FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
 
 
 class ShardFile(Protocol):
     """A shard that is being written."""
 
-    def write(self, facts: RowFacts, blob: bytes) -> None:
-        """The next row."""
+    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
+        """The next rows. facts: of `FACTS_SCHEMA`, parallel to the blobs."""
 
     def close(self) -> None:
         """No more rows."""
@@ -100,9 +91,10 @@ class _ArrayRecordFile:
             path.touch(exist_ok=False)  # its errors say what the directory allows; the library's do not
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
-    def write(self, facts: RowFacts, blob: bytes) -> None:  # noqa: ARG002 - the blob tells them itself
+    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:  # noqa: ARG002 - blobs tell them
         try:
-            self._writer.write(blob)
+            for blob in blobs:
+                self._writer.write(blob)
         except RuntimeError as error:
             raise self._failed(error) from error
 
@@ -122,36 +114,36 @@ class _ArrowFile:
         with storing(path):
             self._file = path.open("xb")
         self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
-        self._rows: list[tuple[RowFacts, bytes]] = []
+        self._facts: list[pa.RecordBatch] = []
+        self._blobs: list[bytes] = []
         self._bytes = 0
 
-    def write(self, facts: RowFacts, blob: bytes) -> None:
-        self._rows.append((facts, blob))
-        self._bytes += len(blob)
-        if self._bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
-            self._flush()
+    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
+        start = 0
+        for place, blob in enumerate(blobs):
+            self._blobs.append(blob)
+            self._bytes += len(blob)
+            if self._bytes >= _BATCH_BYTES or len(self._blobs) >= _BATCH_ROWS:
+                self._facts.append(facts.slice(start, place + 1 - start))
+                start = place + 1
+                self._flush()
+        if start < len(blobs):
+            self._facts.append(facts.slice(start))
 
     def close(self) -> None:
-        self._flush()
+        if self._blobs:
+            self._flush()
         with storing(self._path):
             self._writer.close()
             self._file.close()
 
     def _flush(self) -> None:
-        facts = [each for each, _ in self._rows]
-        columns = [
-            [each.src_id for each in facts],
-            [each.part for each in facts],
-            [each.n for each in facts],
-            [each.first_time for each in facts],
-            [each.last_time for each in facts],
-            [blob for _, blob in self._rows],
-        ]
-        if facts:
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, ROW_SCHEMA, strict=True)]
-            with storing(self._path):
-                self._writer.write_batch(pa.record_batch(arrays, schema=ROW_SCHEMA))
-        self._rows, self._bytes = [], 0
+        facts = pa.Table.from_batches(self._facts).drop_columns("bytes").combine_chunks()
+        columns = [facts.column(name).chunk(0) for name in facts.column_names]
+        batch = pa.record_batch([*columns, pa.array(self._blobs, pa.large_binary())], schema=ROW_SCHEMA)
+        with storing(self._path):
+            self._writer.write_batch(batch)
+        self._facts, self._blobs, self._bytes = [], [], 0
 
 
 def _read_arrow(path: Path) -> Iterator[memoryview]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.digest import sha256_file
 from headrace.formats import arrow
@@ -21,20 +22,18 @@ from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
 from headrace.formats.write import Written
 from headrace.histories.addresses import render
-from headrace.histories.rows import Measurements, encode_rows
+from headrace.histories.rows import Encoded, Measurements, encode_rows
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.cut import cut_rows
 from headrace.recipes.histories.gather import piece_file
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
-from headrace.recipes.histories.shard_file import EXTENSION, ROW_SCHEMA, RowFacts, ShardFile, open_shard, written
+from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard, written
 from headrace.recipes.histories.slabs import Partition, Slab, open_partition
 from headrace.run.context import TaskFiles
 from headrace.run.prepare import STAGE_DIRECTORY
 from headrace.storage.local import storing
 
 SPLITS = ("train", "test")
-FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
-
 I64 = npt.NDArray[np.int64]
 
 
@@ -67,19 +66,19 @@ def write_partition(files: TaskFiles, settings: Histories, pieces: int, number: 
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
-    names = render(partition.entities.addresses, settings.entity_kind)
+    names = pa.array(render(partition.entities.addresses, settings.entity_kind), pa.string())
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):
             encoded = encode_rows(rows)
-            n = np.diff(rows.starts, append=len(rows.times))
-            first, last = rows.times[rows.starts], rows.times[rows.starts + n - 1]
-            facts = zip(entity.tolist(), rows.part.tolist(), n.tolist(), first.tolist(), last.tolist(), strict=True)
-            for place, (who, part, count, begin, end) in enumerate(facts):
-                split = SPLITS[0] if trains[who] else SPLITS[1]
+            facts = _facts(rows, names.take(pa.array(entity)), encoded)
+            for split, mask in zip(SPLITS, (trains[entity], ~trains[entity]), strict=True):
+                places = np.flatnonzero(mask)
+                if not len(places):
+                    continue
                 if split not in outputs:
                     outputs[split] = _Output.begin(files, settings, split, number)
-                outputs[split].write(RowFacts(names[who], part, count, begin, end), encoded.row(place))
+                outputs[split].write(facts.take(pa.array(places)), encoded.blobs(places))
     except BaseException:
         for output in outputs.values():
             output.abandon()
@@ -88,6 +87,19 @@ def write_partition(files: TaskFiles, settings: Histories, pieces: int, number: 
         "rows_read": partition.rows,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
     }
+
+
+def _facts(rows: Measurements, names: pa.Array, encoded: Encoded) -> pa.RecordBatch:
+    n = np.diff(rows.starts, append=len(rows.times))
+    columns = [
+        names,
+        pa.array(rows.part.astype(np.int32)),
+        pa.array(n),
+        pa.array(rows.times[rows.starts]),
+        pa.array(rows.times[rows.starts + n - 1]),
+        pa.array(np.diff(encoded.offsets)),
+    ]
+    return pa.record_batch(columns, schema=FACTS_SCHEMA)
 
 
 def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measurements, I64]]:
@@ -151,8 +163,7 @@ class _Output:
     facts_temporary: Path
     shard: ShardFile
     format: str
-    facts: list[RowFacts] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    facts: list[pa.RecordBatch] = field(default_factory=list)
 
     @staticmethod
     def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
@@ -162,26 +173,17 @@ class _Output:
             target, facts_target, temporary, facts_temporary, open_shard(temporary, settings.format), settings.format
         )
 
-    def write(self, facts: RowFacts, blob: bytes) -> None:
-        self.shard.write(facts, blob)
+    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
+        self.shard.write(facts, blobs)
         self.facts.append(facts)
-        self.sizes.append(len(blob))
 
     def abandon(self) -> None:
         self.shard.close()
 
     def finish(self, files: TaskFiles) -> dict[str, Any]:
         self.shard.close()
-        files.finished(self.temporary, self.target, written(self.temporary, len(self.facts)))
-        columns = {
-            "src_id": [each.src_id for each in self.facts],
-            "part": [each.part for each in self.facts],
-            "n_measurements": [each.n for each in self.facts],
-            "first_time": [each.first_time for each in self.facts],
-            "last_time": [each.last_time for each in self.facts],
-            "bytes": self.sizes,
-        }
-        table = pa.table(columns, schema=FACTS_SCHEMA)
+        table = pa.Table.from_batches(self.facts)
+        files.finished(self.temporary, self.target, written(self.temporary, table.num_rows))
         with (
             storing(self.facts_temporary),
             pa.OSFile(str(self.facts_temporary), "wb") as sink,
@@ -189,21 +191,21 @@ class _Output:
         ):
             writer.write_table(table)
         size, digest = self.facts_temporary.stat().st_size, sha256_file(self.facts_temporary)
-        files.finished(self.facts_temporary, self.facts_target, Written(len(self.facts), size, digest, ()))
+        files.finished(self.facts_temporary, self.facts_target, Written(table.num_rows, size, digest, ()))
         return {
-            "rows": len(self.facts),
-            "measurements": sum(each.n for each in self.facts),
-            "entities": sum(each.part == 0 for each in self.facts),
-            "first_time": min(each.first_time for each in self.facts),
-            "last_time": max(each.last_time for each in self.facts),
-            "blocks": self._blocks(),
+            "rows": table.num_rows,
+            "measurements": pc.sum(table["n_measurements"]).as_py(),
+            "entities": pc.sum(pc.equal(table["part"], 0)).as_py(),
+            "first_time": pc.min(table["first_time"]).as_py(),
+            "last_time": pc.max(table["last_time"]).as_py(),
+            "blocks": self._blocks(table.num_rows),
         }
 
-    def _blocks(self) -> list[list[int]]:
+    def _blocks(self, rows: int) -> list[list[int]]:
         """(rows, offset, length) of what can be read on its own: a record batch, or a whole ArrayRecord shard."""
         stat = self.temporary.stat()
         if self.format != "arrow":
-            return [[len(self.facts), 0, stat.st_size]]
+            return [[rows, 0, stat.st_size]]
         shard = Shard(
             path=self.temporary,
             name=self.target,
