@@ -1,0 +1,139 @@
+"""Latency histories in a small transformer: raw pings → big rows → contexts → 50 steps, and the loss falls.
+
+    python examples/histories/train.py --data DIR [--out out/histories] [--steps 50] [--loader grain]
+
+408,087 pings of 50 RIPE Atlas probes (two ways of writing dates, times that step back, error codes in the place of
+round-trip times) are gathered into one history a probe. A transformer then reads contexts of 256 tokens: the history of
+a probe at another scale of time in each, with all timestamps, some, or none, fields in any order. Half way the job
+forgets everything but its model and one number, and goes on from there; it learns what it would have learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import headrace
+from headrace.contexts import Contexts, open_contexts
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "job3-ripe-rtt-labelled"
+TOKENS, WIDTH, HEADS, LAYERS, VOCABULARY = 256, 64, 4, 2, 268
+
+
+def write_raw(data: Path, raw: Path) -> None:
+    """The series as CSV files, named by their probe."""
+    sources = sorted((data / "real_trace_labelled").glob("*.csv.gz"))
+    if not sources:
+        sys.exit(f"the pings are not there: {data}/real_trace_labelled has no *.csv.gz; say where with --data DIR")
+    raw.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        target = raw / source.name.removesuffix(".gz")
+        if not target.exists():
+            target.write_bytes(gzip.decompress(source.read_bytes()).replace(b";", b","))
+
+
+class Model(nn.Module):
+    """A causal transformer. Tokens look at earlier ones of their own segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Embedding(TOKENS, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.out = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        segments_BT = batch["inputs_segmentation"]
+        T = segments_BT.shape[1]
+        hidden = segments_BT[:, :, None] != segments_BT[:, None, :]
+        hidden = hidden | torch.ones(T, T, dtype=torch.bool).triu(1)
+        x = self.tokens(batch["inputs"]) + self.places(batch["inputs_position"])
+        x = self.layers(x, mask=hidden.repeat_interleave(HEADS, 0))
+        return self.out(x)
+
+
+def loss_of(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Mean over the places that have a target; never by the value of a token."""
+    losses = nn.functional.cross_entropy(model(batch).transpose(1, 2), batch["targets"].long(), reduction="none")
+    weights = (batch["targets_segmentation"] > 0).float()
+    return (losses * weights).sum() / weights.sum().clamp(min=1)
+
+
+def batches(contexts: Contexts, size: int, position: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Batches from a position on, without end."""
+    while True:
+        arrays = contexts.batch(range(position, position + size))
+        yield {name: torch.from_numpy(array) for name, array in arrays.items()}
+        position += size
+
+
+def grain_batches(out: Path, size: int, position: int) -> Iterator[dict[str, torch.Tensor]]:
+    """The same through Grain."""
+    import headrace.grain
+
+    dataset = headrace.grain.contexts(out, "train", size, context_tokens=TOKENS, seed=1)
+    options = headrace.grain.read_options(dataset, buffer_bytes=1 << 20)
+    for batch in dataset.repeat()[position // size :].to_iter_dataset(options):
+        yield {name: torch.from_numpy(np.array(array)) for name, array in batch.items()}
+
+
+def main() -> None:
+    """Prepare, plan, train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="the directory that holds real_trace_labelled/")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "histories")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--loader", choices=["plain", "grain"], default="plain")
+    asked = parser.parse_args()
+
+    write_raw(asked.data, asked.out / "raw")
+    headrace.prepare(
+        headrace.Histories(
+            source=asked.out / "raw",
+            entity_from="file_name",
+            entity_kind="number",
+            time="epoch",
+            time_format=("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M"),
+            partitions=4,
+            format="arrow",
+        ),
+        asked.out / "prepared",
+    )
+    contexts = open_contexts(asked.out / "prepared", "train", context_tokens=TOKENS, seed=1)
+    print(contexts.plan())
+
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses: list[float] = []
+    for first in (0, asked.steps // 2):  # the second loader knows nothing but a number
+        position = first * asked.batch_size
+        if asked.loader == "grain":
+            loader = grain_batches(asked.out / "prepared", asked.batch_size, position)
+        else:
+            loader = batches(contexts, asked.batch_size, position)
+        last = asked.steps if first else asked.steps // 2
+        for step, batch in zip(range(first, last), loader, strict=False):
+            loss = loss_of(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            if step % 10 == 0 or step == asked.steps - 1:
+                print(f"step {step:>3}: loss {losses[-1]:.3f}")
+    print(f"loss {losses[0]:.3f} at first, {sum(losses[-5:]) / 5:.3f} at last; by chance {math.log(VOCABULARY):.3f}")
+
+
+if __name__ == "__main__":
+    main()

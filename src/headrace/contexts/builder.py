@@ -1,0 +1,87 @@
+"""Positions of a run into contexts: the one place where index, rows and token builders meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from headrace.contexts.draws import I64, permuted_prefixes
+from headrace.contexts.index import ContextIndex
+from headrace.contexts.options import ContextOptions
+from headrace.contexts.sample import Candidates, Segments, candidates
+from headrace.contexts.small import SmallFacts, facts_of, may_be_small
+from headrace.contexts.tokens import Kernel, Tokens, tokens_in_numpy
+from headrace.errors import CorruptShard, MissingExtra
+from headrace.histories.rows import RowColumns
+
+Prefixes = Callable[[np.typing.NDArray[np.uint64], I64, I64], I64]
+Builder = Callable[[Segments, Candidates, int, int], Tokens]
+
+
+class Rows(Protocol):
+    """The rows of a split by number, 0..R-1."""
+
+    @property
+    def n(self) -> I64:
+        """Measurements of each row; int64 [R]."""
+
+    def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
+        """These rows, each once. Raises `CorruptShard` for those that cannot be read."""
+
+
+class Built:
+    """What one batch was made of, and its tokens."""
+
+    __slots__ = ("candidates", "segments", "tokens")
+
+    def __init__(self, segments: Segments, found: Candidates, tokens: Tokens) -> None:
+        self.segments, self.candidates, self.tokens = segments, found, tokens
+
+
+def index_rows(rows: Rows, options: ContextOptions) -> ContextIndex:
+    """The contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
+    maybe = np.flatnonzero(may_be_small(rows.n, options.room))
+    facts = np.zeros((len(maybe), 5), np.int64)
+    for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
+        numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
+        opened = rows.open(numbers)
+        facts[begin : begin + len(numbers)] = [facts_of(opened[number]) for number in numbers]
+    is_small = facts[:, 1] <= options.room
+    small = np.zeros(len(rows.n), bool)
+    small[maybe[is_small]] = True
+    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)
+
+
+_ROWS_AT_A_TIME = 1024
+
+
+def chosen_kernel(kernel: Kernel) -> tuple[Prefixes, Builder]:
+    """Permuted prefixes and tokens by numba or numpy. Raises `MissingExtra` if numba is asked for and not there."""
+    if kernel != "numpy":
+        try:
+            from headrace.contexts.kernels import prefixes_in_numba, tokens_in_numba
+        except MissingExtra:
+            if kernel == "numba":
+                raise
+        else:
+            return prefixes_in_numba, tokens_in_numba
+    return permuted_prefixes, tokens_in_numpy
+
+
+def build(index: ContextIndex, rows: Rows, positions: I64) -> Built:
+    """The contexts at these positions of an endless run; each row is opened once, whatever the number of contexts.
+
+    Raises `CorruptShard` if a row is not what it was when the index was made.
+    """
+    prefixes, builder = chosen_kernel(index.options.kernel)
+    segments = index.segments(*index.at(positions))
+    opened = rows.open(np.unique(segments.row).tolist())
+    found = candidates(segments, opened, index.options.room, prefixes)
+    tokens = builder(segments, found, len(positions), index.options.room)
+    lost = np.flatnonzero(~segments.sampled & (tokens.taken != segments.count))
+    if len(lost):
+        row = int(segments.row[lost[0]])
+        raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
+    return Built(segments, found, tokens)

@@ -1,0 +1,161 @@
+"""The contexts of prepared histories by position: a context each, or a batch.
+
+    contexts = open_contexts("out", "train", seed=7)
+    contexts.batch(range(32))["inputs"]      # int32 [32, 1024]
+
+Position p is in epoch p div N, N = len(contexts). What is there depends on the run, the options and p alone; so any
+process may make any part, and to resume is to go on with the next number. Picklable; safe in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, SupportsIndex, TypedDict
+
+import numpy as np
+
+from headrace.contexts.batch import batch_of
+from headrace.contexts.builder import Rows, build, index_rows
+from headrace.contexts.draws import I64
+from headrace.contexts.index import ContextIndex
+from headrace.contexts.options import ContextOptions, Keys, Shuffle, Weighting
+from headrace.contexts.reading import open_rows
+from headrace.contexts.tokens import I32, Kernel
+from headrace.contexts.vocabulary import Vocabulary
+from headrace.dataset.indexed import Verify
+
+
+class ContextArguments(TypedDict, total=False):
+    """The options of contexts, for functions that pass them on; see `ContextOptions`."""
+
+    context_tokens: int
+    seed: int
+    rows: Weighting
+    measurements_per_context: int
+    contexts_per_row: int
+    shuffle: Shuffle
+    vocab: Vocabulary
+    keys: Keys
+    max_segments: int | None
+    kernel: Kernel
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPlan:
+    """What an epoch will be, before it is run. `dataclasses.asdict` is JSON.
+
+    rows, measurements: of the split. small_rows come whole, once an epoch, in small_contexts; large ones are sampled in
+    large_contexts. context_bytes: of one context's arrays. Estimated from `sampled` contexts that were really made:
+    padding, the share of tokens that is padding; measurements_per_context; coverage, the share of all measurements that
+    an epoch is expected to show at least once.
+    """
+
+    rows: int
+    small_rows: int
+    measurements: int
+    contexts: int
+    small_contexts: int
+    large_contexts: int
+    contexts_per_row: dict[str, float]
+    context_bytes: int
+    sampled: int
+    padding: float
+    measurements_per_context: float
+    coverage: float
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.rows:,} rows with {self.measurements:,} measurements; {self.small_rows:,} rows are smaller than"
+                " a context",
+                f"{self.contexts:,} contexts an epoch: {self.small_contexts:,} of whole small rows,"
+                f" {self.large_contexts:,} sampled from large ones",
+                f"{self.coverage:.1%} of the measurements seen at least once an epoch, {self.padding:.1%} padding,"
+                f" {self.measurements_per_context:.1f} measurements a context (from {self.sampled:,} contexts)",
+            ]
+        )
+
+
+class Contexts:
+    """The contexts of some rows. `contexts[p]` is one: int32 [L] arrays; `batch(positions)` many: int32 [B, L]."""
+
+    def __init__(self, rows: Rows, options: ContextOptions) -> None:
+        self.rows = rows
+        self.options = options
+
+    @cached_property
+    def index(self) -> ContextIndex:
+        """Which contexts an epoch has. Rows that may be smaller than a context are read for it, once."""
+        return index_rows(self.rows, self.options)
+
+    def __len__(self) -> int:
+        """N, contexts of an epoch; the same in every epoch."""
+        return len(self.index)
+
+    def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
+        """The context at a position of an endless run, 0 or more; int32 [L] arrays."""
+        return {name: array[0] for name, array in self.batch([position]).items()}
+
+    def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
+        """The contexts at these positions, in this order; each row that they touch is opened once.
+
+        Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
+        """
+        asked = np.array([int(each) for each in positions], np.int64)
+        if len(asked) and (int(asked.min()) < 0 or not len(self)):
+            raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
+        built = build(self.index, self.rows, asked)
+        return batch_of(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
+
+    def plan(self, *, sample: int = 512) -> ContextPlan:
+        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated."""
+        index, n = self.index, self.rows.n
+        ids = np.unique(np.linspace(0, max(len(self) - 1, 0), min(sample, len(self))).astype(np.int64))
+        taken, used, large_taken = [0], [0], [0]
+        for part in np.array_split(ids, max(1, len(ids) // 64)):
+            built = build(index, self.rows, part)
+            used.extend(np.minimum((built.tokens.tokens_BT > 0).sum(axis=1), self.options.context_tokens).tolist())
+            taken.extend(np.bincount(built.segments.context, built.tokens.taken, len(part)).tolist())
+            large_taken.extend(built.tokens.taken[built.segments.sampled].tolist())
+        count = max(len(ids), 1)
+        per_row = np.diff(index.ends, prepend=0)
+        per_context = sum(large_taken) / max(len(large_taken) - 1, 1)
+        large = n[index.large_rows]
+        seen = large * -np.expm1(-per_row * per_context / np.maximum(large, 1)) if len(large) else np.zeros(1)
+        total = int(n.sum())
+        arrays = 6 if self.options.keys == "maxtext" else 4
+        return ContextPlan(
+            rows=len(n),
+            small_rows=len(index.small_rows),
+            measurements=total,
+            contexts=len(index),
+            small_contexts=index.small_contexts,
+            large_contexts=index.large_contexts,
+            contexts_per_row={
+                "least": float(per_row.min(initial=per_row[0] if len(per_row) else 0)),
+                "mean": float(per_row.mean()) if len(per_row) else 0.0,
+                "most": float(per_row.max(initial=0)),
+            },
+            context_bytes=4 * arrays * self.options.context_tokens,
+            sampled=len(ids),
+            padding=1 - sum(used) / (count * self.options.context_tokens),
+            measurements_per_context=sum(taken) / count,
+            coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
+        )
+
+
+def open_contexts(
+    path: str | Path, split: str = "train", *, run: str | None = None, verify: Verify = "first_touch", **options: Any
+) -> Contexts:
+    """The contexts of a split of prepared histories. options: see `ContextOptions`. run: a run_id, to choose another.
+
+    verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
+    Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
+    """
+    checked = ContextOptions(**options)
+    rows = open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, verify=verify)
+    return Contexts(rows, checked)

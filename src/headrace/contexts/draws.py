@@ -1,0 +1,137 @@
+"""Random numbers that remember nothing: each is a function of a context's key and a slot. Pure.
+
+A context's key is a keyed hash of (seed, epoch, context id). Draw s of it is the splitmix64 finaliser of key + s × γ.
+So any draw can be had alone, in any order, in any process, by numpy and compiled code alike: all of it is arithmetic
+of 64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.digest import derive_key
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+
+GAMMA = 0x9E3779B97F4A7C15
+MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+ROUNDS = 12  # with 8, pairs of places in sizes below 12 are visibly not uniform
+
+# Slots of a key. Those that count positions have a million each.
+MODE, FRACTION, WINDOW, OFFSET = 1, 2, 3, 4
+ROUND_KEYS = 16
+POSITIONS = 1 << 20
+FIELDS = 2 << 20
+
+_SHIFT = np.uint64(32)
+
+
+def mix(words: U64) -> U64:
+    """The splitmix64 finaliser: a permutation of the 64-bit words that leaves no pattern of counters."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX_A)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX_B)
+    return words ^ (words >> np.uint64(31))
+
+
+def context_keys(seed: int, epoch: int, ids: I64) -> U64:
+    """The key of each context of one epoch; uint64, same length."""
+    first, second = derive_key(seed, "contexts", epoch)
+    return mix(mix(ids.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(first)) + np.uint64(second))
+
+
+def segment_keys(keys: U64, numbers: I64) -> U64:
+    """The key of segment `number` inside the context of each key."""
+    return mix(keys + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(MIX_B))
+
+
+def draw(keys: U64, slots: int | I64) -> U64:
+    """64 random bits for each key and slot (broadcast)."""
+    return mix(keys + np.asarray(slots).astype(np.uint64) * np.uint64(GAMMA))
+
+
+def below(words: U64, n: I64 | int) -> I64:
+    """Random words as integers 0..n-1, n up to 2**32; the bias is below n / 2**32."""
+    return (((words >> _SHIFT) * np.asarray(n).astype(np.uint64)) >> _SHIFT).astype(np.int64)
+
+
+def unit(words: U64) -> F64:
+    """Random words as floats in [0, 1)."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def log_uniform(words: U64, low: I64, high: I64) -> I64:
+    """Integers in low..high whose logarithm is uniform; 1 <= low <= high < 2**31. The same on every machine."""
+    begin, end = _log2(low.astype(np.float64)), _log2(high.astype(np.float64) + 1)
+    drawn = np.floor(_exp2(begin + unit(words) * (end - begin))).astype(np.int64)
+    return np.clip(drawn, low, high)
+
+
+def permuted(keys: U64, sizes: I64, places: I64) -> I64:
+    """Where a pseudorandom permutation of 0..size-1 puts each place; arrays broadcast; one permutation for each key.
+
+    A Feistel network whose halves are residues modulo ⌈√size⌉ and size / ⌈√size⌉, so that its domain is hardly larger
+    than the size; what falls outside walks on. Any prefix of 0, 1, 2, … is a sample without replacement in random
+    order, with nothing kept and nothing compared. sizes < 2**62.
+    """
+    keys, sizes, places = np.broadcast_arrays(keys, sizes, places)
+    shape = keys.shape
+    keys, size, place = keys.ravel(), sizes.astype(np.uint64).ravel(), places.astype(np.uint64).ravel()
+    left = np.maximum(np.ceil(np.sqrt(size.astype(np.float64))), 1).astype(np.uint64)
+    right = (size + left - np.uint64(1)) // left
+    round_keys = [draw(keys, ROUND_KEYS + each) for each in range(ROUNDS)]
+    out = _network(round_keys, left, right, place)
+    outside = np.flatnonzero(out >= size)
+    while len(outside):
+        out[outside] = _network([each[outside] for each in round_keys], left[outside], right[outside], out[outside])
+        outside = outside[out[outside] >= size[outside]]
+    return out.astype(np.int64).reshape(shape)
+
+
+def permuted_prefixes(keys: U64, sizes: I64, offsets: I64) -> I64:
+    """For each key k the first offsets[k + 1] - offsets[k] places of its permutation, all of them end to end."""
+    of_key = np.repeat(np.arange(len(keys)), np.diff(offsets))
+    return permuted(keys[of_key], sizes[of_key], np.arange(offsets[-1]) - offsets[of_key])
+
+
+def _network(round_keys: list[U64], left: U64, right: U64, place: U64) -> U64:
+    a, b = place // np.maximum(right, np.uint64(1)), place % np.maximum(right, np.uint64(1))
+    for number in range(0, ROUNDS, 2):
+        a = a + ((_half(round_keys[number], b) * left) >> _SHIFT)
+        a = np.where(a >= left, a - left, a)
+        b = b + ((_half(round_keys[number + 1], a) * right) >> _SHIFT)
+        b = np.where(b >= right, b - right, b)
+    return a * right + b
+
+
+def _half(round_key: U64, value: U64) -> U64:
+    """32 random bits of a round key and one half."""
+    word = (value ^ round_key) * np.uint64(MIX_A)
+    return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT
+
+
+_LN2 = 0.6931471805599453
+
+
+def _log2(x: F64) -> F64:
+    """Of positive floats, by exactly rounded operations alone, where libraries differ in the last bit."""
+    part, power = np.frexp(x)
+    low = part < 0.7071067811865476
+    part, power = np.where(low, part * 2, part), power - low
+    z = (part - 1) / (part + 1)
+    square, total = z * z, np.zeros_like(z)
+    for odd in range(21, 0, -2):
+        total = total * square + 1.0 / odd
+    logarithm: F64 = power + total * z * (2.0 / _LN2)
+    return logarithm
+
+
+def _exp2(y: F64) -> F64:
+    whole = np.floor(y)
+    x, total = (y - whole) * _LN2, np.ones_like(y)
+    for term in range(18, 0, -1):
+        total = total * x / term + 1
+    scaled: F64 = np.ldexp(total, whole.astype(np.int32))
+    return scaled

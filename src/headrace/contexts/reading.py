@@ -1,0 +1,204 @@
+"""The big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
+
+What planning needs is in `rows.parquet`; a shard is opened when a row of it is first wanted, and checked against its
+checksum then. Rows stay open, the least recently used going first: of an ArrayRecord row its bytes, of a mapped one
+views, so that a context out of a mapped row of 8 MB reads only the pages where its measurements lie. Safe in threads;
+pickled to a worker without what is open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.contexts.draws import I64
+from headrace.contexts.sample import U8
+from headrace.dataset.indexed import ALIASES, Verify
+from headrace.dataset.manifest import Manifest
+from headrace.dataset.open import FinishedRun, find_run
+from headrace.digest import checksum_file, sha256_file
+from headrace.errors import CorruptShard, InputError, MissingExtra
+from headrace.histories.rows import RowColumns, decode_row
+
+ROWS = "rows.parquet"
+Format = Literal["array_record", "arrow"]
+_COLUMNS = ["split", "shard", "position", "n_measurements"]
+_VIEW_BYTES = 2048  # what an open mapped row costs beside its peers, about
+
+
+class HistoryRows:
+    """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each.
+
+    cache_bytes: rows kept open, by each process. verify: "first_touch", or "never".
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, verify: Verify) -> None:
+        run = FinishedRun(root, manifest)
+        self.root, self.split, self.cache_bytes = root, split, cache_bytes
+        table = _rows_of_split(root, manifest, split)
+        self.n: I64 = table["n_measurements"].to_numpy()
+        self._position: I64 = table["position"].to_numpy()
+        encoded = pc.dictionary_encode(table["shard"].combine_chunks())
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        self._shards: list[str] = encoded.dictionary.to_pylist()
+        self._shard_of_row: I64 = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        index = run.index.split(split) if self._shards else None
+        known = dict(zip(index.shards, index.checksums, strict=True)) if index and verify == "first_touch" else {}
+        self._checksums = [known.get(shard, "") for shard in self._shards]
+        self._forget()
+
+    def __len__(self) -> int:
+        """R, the rows of the split."""
+        return len(self.n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "_files")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._forget()
+
+    def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
+        """These rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
+        found: dict[int, RowColumns] = {}
+        missing: list[int] = []
+        with self._lock:
+            for number in numbers:
+                kept = self._open.get(number)
+                if kept is None:
+                    missing.append(number)
+                else:
+                    self._open.move_to_end(number)
+                    found[number] = kept[0]
+        by_shard: dict[int, list[int]] = {}
+        for number in missing:
+            by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
+        for shard, wanted in by_shard.items():
+            file = self._file(shard)
+            blobs = file.read(self._position[wanted].tolist())
+            for number, blob in zip(wanted, blobs, strict=True):
+                row = decode_row(blob, f"{self._shards[shard]}: row {int(self._position[number]) + 1}")
+                if row.n != self.n[number]:
+                    raise CorruptShard(
+                        f"{self._shards[shard]}: row {int(self._position[number]) + 1} has {row.n} measurements, "
+                        f"{ROWS} says {self.n[number]}; restore the file or prepare the run again"
+                    )
+                found[number] = row
+                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob))
+                self._keep(number, row, size)
+        return found
+
+    def _forget(self) -> None:
+        self._lock = threading.RLock()
+        self._open: OrderedDict[int, tuple[RowColumns, int]] = OrderedDict()
+        self._held = 0
+        self._files: dict[int, _ArrayRecordShard | _ArrowShard] = {}
+
+    def _keep(self, number: int, row: RowColumns, size: int) -> None:
+        if size > self.cache_bytes:
+            return
+        with self._lock:
+            if number in self._open:
+                return
+            self._open[number] = (row, size)
+            self._held += size
+            while self._held > self.cache_bytes:
+                self._held -= self._open.popitem(last=False)[1][1]
+
+    def _file(self, shard: int) -> _ArrayRecordShard | _ArrowShard:
+        with self._lock:
+            if shard not in self._files:
+                path = self.root / self._shards[shard]
+                try:
+                    whole = not self._checksums[shard] or checksum_file(path) == self._checksums[shard]
+                except OSError as error:
+                    raise CorruptShard(
+                        f"{path}: cannot be read ({error.strerror}); restore it or prepare the run again"
+                    ) from error
+                if not whole:
+                    raise CorruptShard(
+                        f"{path}: its bytes are not those that were published; restore it or prepare the run again"
+                    )
+                self._files[shard] = _ArrowShard(path) if path.suffix == ".arrow" else _ArrayRecordShard(path)
+            return self._files[shard]
+
+
+def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, verify: Verify) -> HistoryRows:
+    """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
+    root, manifest = find_run(path, run)
+    if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
+        raise InputError(
+            f"{root}: was made by {manifest.recipe!r} and holds no histories; prepare some with `headrace histories`"
+        )
+    name = split if split in manifest.splits else ALIASES.get(split, split)
+    if name not in manifest.splits:
+        raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
+    return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, verify=verify)
+
+
+def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:
+    path = root / ROWS
+    if sha256_file(path) != manifest.facts["rows_digest"]:
+        raise CorruptShard(f"{path}: its bytes are not those that were published; restore it or prepare the run again")
+    table = pq.read_table(path, columns=_COLUMNS)
+    return table.filter(pc.equal(table["split"], split))
+
+
+class _ArrayRecordShard:
+    mapped = False
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from array_record.python import array_record_module
+        except ImportError:
+            raise MissingExtra("array_record", "histories") from None
+        self._path, self._lock = path, threading.Lock()
+        try:
+            # The defaults read 16 MB ahead and start threads, for reading from end to end.
+            self._reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
+        except (ValueError, RuntimeError, OSError) as error:
+            raise _unreadable(path, error) from error
+
+    def read(self, places: list[int]) -> Sequence[bytes | U8]:
+        try:
+            with self._lock:
+                blobs: list[bytes] = self._reader.read(places)
+        except (ValueError, RuntimeError, OSError, IndexError) as error:
+            raise _unreadable(self._path, error) from error
+        return blobs
+
+
+class _ArrowShard:
+    mapped = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
+            self._columns = [batch.column("measurements") for batch in batches]
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise _unreadable(path, error) from error
+        self._ends = np.cumsum([len(each) for each in self._columns])
+
+    def read(self, places: list[int]) -> Sequence[bytes | U8]:
+        if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
+            raise _unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
+        batches = np.searchsorted(self._ends, places, side="right")
+        blobs = []
+        for place, batch in zip(places, batches.tolist(), strict=True):
+            column = self._columns[batch]
+            blobs.append(np.frombuffer(column[place - int(self._ends[batch]) + len(column)].as_buffer(), np.uint8))
+        return blobs
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptShard:
+    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")

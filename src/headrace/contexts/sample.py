@@ -1,0 +1,135 @@
+"""Which measurements may come into each context, and their columns.
+
+A *segment* is what one row gives to one context. A sampled segment draws a window of its row, of log-uniform size and
+uniform place; its candidates are a prefix of a random permutation of the window, as many as could ever fit. How many
+do fit is known when their tokens are: see `tokens`. A whole segment has all measurements of its piece as candidates.
+Only candidates are touched: of a mapped row of 8 MB that is a hundred places. Cost: O(candidates) vector operations,
+and a handful of calls for each row that a batch touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.contexts.draws import I64, OFFSET, U64, WINDOW, below, draw, log_uniform, permuted_prefixes
+from headrace.histories.rows import RowColumns
+
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+
+FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
+ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}
+_SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """S segments, those of one context next to each other and in order.
+
+    context: int64 [S], number of the context in its batch, never falling; row: int64 [S]; start, count: int64 [S],
+    measurements of the row, all of it if sampled; sampled: bool [S]; mode: uint8 [S]; fraction: uint64 [S], part of
+    the measurements that loses its time in the mode PARTIAL, in 2**-32; key: uint64 [S].
+    """
+
+    context: I64
+    row: I64
+    start: I64
+    count: I64
+    sampled: npt.NDArray[np.bool_]
+    mode: U8
+    fraction: U64
+    key: U64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Segment s may take a prefix of the candidates offsets[s] : offsets[s + 1], which stand in random order.
+
+    index: int64 [M], place in the row (later is not earlier in time); time: int64 [M]; code: uint16 [M];
+    family: uint8 [M], 4, 6 or 0 where there is no peer; address: uint8 [M, 16], the first 4 or 16 bytes count;
+    source_family: uint8 [S]; source: uint8 [S, 16].
+    """
+
+    offsets: I64
+    index: I64
+    time: I64
+    code: U16
+    family: U8
+    address: U8
+    source_family: U8
+    source: U8
+
+
+def shortest_measurement(row: RowColumns) -> int:
+    """Tokens that any measurement of the row has at least, without a timestamp."""
+    peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
+    return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
+
+
+def measurement_lengths(row: RowColumns, part: slice = slice(None)) -> I64:
+    """Tokens of each measurement without its timestamp; int64."""
+    result = np.where(row.codes[part] == 0, 1, 3).astype(np.int64)
+    peer = 1 + _SIZES[row.peer_family][row.peers[part]] if row.peers is not None else 0
+    return result + peer + 2 + ADDRESS_BYTES[row.entity_family]
+
+
+def candidates(
+    segments: Segments,
+    rows: Mapping[int, RowColumns],
+    room: int,
+    prefixes: Callable[[U64, I64, I64], I64] = permuted_prefixes,
+) -> Candidates:
+    """The candidates of all segments. rows: those that the segments name, opened; room: tokens of a context.
+
+    prefixes: `permuted_prefixes`, or the same compiled.
+    """
+    numbers, which = np.unique(segments.row, return_inverse=True)
+    opened = [rows[number] for number in numbers.tolist()]
+    shortest = np.array([shortest_measurement(row) for row in opened], np.int64)[which] + 2 * (segments.mode == FULL)
+    fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
+    window = np.where(segments.sampled, log_uniform(draw(segments.key, WINDOW), fills, segments.count), segments.count)
+    slack = segments.count - window + 1
+    begin = segments.start + np.where(segments.sampled, below(draw(segments.key, OFFSET), slack), 0)
+    sizes = np.where(segments.sampled, fills, segments.count)
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    index = np.repeat(begin, sizes) + prefixes(segments.key, window, offsets)
+    total = int(offsets[-1])
+    time, code = np.empty(total, np.int64), np.empty(total, np.uint16)
+    family, address = np.zeros(total, np.uint8), np.zeros((total, 16), np.uint8)
+    order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
+    ends = np.cumsum(np.bincount(which, minlength=len(opened))).tolist()
+    begin_of_row = 0
+    for row, end_of_row in zip(opened, ends, strict=True):
+        _gather(row, _places(order[begin_of_row:end_of_row], offsets), index, (time, code, family, address))
+        begin_of_row = end_of_row
+    source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
+    source = np.stack([row.entity_bytes for row in opened])[which] if opened else np.empty((0, 16), np.uint8)
+    return Candidates(offsets, index, time, code, family, address, source_family, source)
+
+
+def _places(segments: I64, offsets: I64) -> slice | I64:
+    """The candidates of some segments, in rising order."""
+    first, last = int(segments[0]), int(segments[-1])
+    if last - first + 1 == len(segments):
+        return slice(int(offsets[first]), int(offsets[last + 1]))
+    sizes = offsets[segments + 1] - offsets[segments]
+    ends = np.cumsum(sizes)
+    places: I64 = np.arange(ends[-1]) + np.repeat(offsets[segments] - ends + sizes, sizes)
+    return places
+
+
+def _gather(row: RowColumns, places: slice | I64, index: I64, out: tuple[I64, U16, U8, U8]) -> None:
+    time, code, family, address = out
+    wanted = index[places]
+    time[places] = row.offsets[wanted]
+    time[places] += row.first_time
+    code[places] = row.codes[wanted]
+    if row.peers is not None:
+        peers = row.peers[wanted]
+        family[places] = row.peer_family[peers]
+        address[places] = row.peer_bytes[peers]

@@ -1,0 +1,74 @@
+"""Contexts for torch: a map-style dataset. Needs the extra `torch`.
+
+    dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
+    loader = DataLoader(dataset, batch_size=32, collate_fn=arrays_of)              # in order: it is random already
+    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)  # resume
+    loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False), …)                       # ranks
+
+A batch is made at once, each row opened once. The same positions are the same contexts as Grain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex
+
+from headrace.contexts.contexts import Contexts
+from headrace.errors import MissingExtra, SettingsError
+
+try:
+    import torch
+    from torch.utils.data import Dataset as TorchDataset
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+
+class ContextBatch(Sequence[dict[str, Any]]):
+    """The contexts of a batch: `arrays`, int32 tensors [B, L]; one by one to whoever asks, as default_collate does."""
+
+    def __init__(self, arrays: dict[str, torch.Tensor], count: int) -> None:
+        self.arrays = arrays
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        """One context, as tensors [L]."""
+        if not -self._count <= place < self._count:
+            raise IndexError(f"context {place} of a batch of {self._count}")
+        return {name: array[place] for name, array in self.arrays.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[place] for place in range(self._count))
+
+
+def arrays_of(batch: ContextBatch) -> dict[str, torch.Tensor]:
+    """A batch as int32 tensors [B, L], for DataLoader(collate_fn=arrays_of): nothing is taken apart and stacked."""
+    return batch.arrays
+
+
+class ContextDataset(TorchDataset[dict[str, Any]]):
+    """The contexts of some epochs by position, as int32 tensors [L]: epochs × N of them, those of epoch 0 first."""
+
+    def __init__(self, contexts: Contexts, *, epochs: int = 1) -> None:
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise SettingsError(f"contexts: epochs is {epochs!r}; expected an integer of 1 or more")
+        self.contexts = contexts
+        self.epochs = epochs
+
+    def __len__(self) -> int:
+        return self.epochs * len(self.contexts)
+
+    def __getitem__(self, position: SupportsIndex) -> dict[str, Any]:
+        """The context at a position. Raises `IndexError` outside 0..len-1."""
+        found: dict[str, Any] = self.__getitems__([position])[0]
+        return found
+
+    def __getitems__(self, positions: Sequence[SupportsIndex]) -> ContextBatch:
+        """Those at some positions, in this order; a DataLoader calls it once per batch."""
+        outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
+        if outside:
+            raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
+        arrays = self.contexts.batch(positions)
+        return ContextBatch({name: torch.from_numpy(array) for name, array in arrays.items()}, len(positions))

@@ -1,0 +1,148 @@
+"""The token ids, and the way back from tokens to measurements.
+
+| id      | compat  | token                 | what follows                                            |
+|---------|---------|-----------------------|---------------------------------------------------------|
+| 0       | 0       | pad                   | nothing; fills the end of a context                     |
+| 1       | 0       | start                 | a measurement: the fields below, each once, any order   |
+| 2       | 1       | source, IPv4          | 4 bytes (or a number as 4 bytes, big-endian)            |
+| 3       | 2       | source, IPv6          | 16 bytes                                                |
+| 4       | 3       | destination, IPv4     | 4 bytes                                                 |
+| 5       | 4       | destination, IPv6     | 16 bytes                                                |
+| 6       | 5       | timestamp, absolute   | 8 bytes: seconds since 1970, big-endian                 |
+| 7       | 6       | timestamp, delta      | 1 byte: seconds since the timestamp before, below 256   |
+| 8       | 7       | timestamp, long delta | 4 bytes: the same from 256 on, big-endian               |
+| 9       | 8       | round-trip time       | 2 bytes: the latency code, big-endian                   |
+| 10      | 9       | throughput            | reserved, never made                                    |
+| 11      | 10      | failed                | nothing: the measurement failed                         |
+| 12..267 | 11..266 | byte 0..255           |                                                         |
+
+"compat" is the older layout of 267 ids, in which pad and start share 0: there only the segment ids tell padding.
+The timestamp before is the last one in the same segment, whatever measurements without one stand between.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import InputError
+
+Vocabulary = Literal["standard", "compat"]
+VOCABULARIES: tuple[Vocabulary, ...] = get_args(Vocabulary)
+
+PAD = 0
+START = 1
+SOURCE_V4 = 2
+SOURCE_V6 = 3
+DESTINATION_V4 = 4
+DESTINATION_V6 = 5
+TIME_ABSOLUTE = 6
+TIME_DELTA = 7
+TIME_LONG_DELTA = 8
+ROUND_TRIP = 9
+THROUGHPUT = 10
+FAILED = 11
+BYTE = 12
+SIZE: dict[Vocabulary, int] = {"standard": 268, "compat": 267}
+
+_BYTES = {
+    SOURCE_V4: 4,
+    SOURCE_V6: 16,
+    DESTINATION_V4: 4,
+    DESTINATION_V6: 16,
+    TIME_ABSOLUTE: 8,
+    TIME_DELTA: 1,
+    TIME_LONG_DELTA: 4,
+    ROUND_TRIP: 2,
+    FAILED: 0,
+}
+_FIELD = {
+    SOURCE_V4: "source",
+    SOURCE_V6: "source",
+    DESTINATION_V4: "destination",
+    DESTINATION_V6: "destination",
+    TIME_ABSOLUTE: "time",
+    TIME_DELTA: "time",
+    TIME_LONG_DELTA: "time",
+    ROUND_TRIP: "result",
+    FAILED: "result",
+}
+
+
+class Measurement(NamedTuple):
+    """What one measurement's tokens say. time: epoch seconds or None; code: latency code, 0 = failed."""
+
+    time: int | None
+    source: bytes
+    destination: bytes | None
+    code: int
+
+
+def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+    """Standard ids as ids of this vocabulary; same shape, int32."""
+    return tokens if vocabulary == "standard" else np.maximum(tokens - 1, 0)
+
+
+def decode(
+    tokens: npt.ArrayLike, segments: npt.ArrayLike | None = None, *, vocabulary: Vocabulary = "standard"
+) -> list[list[Measurement]]:
+    """The measurements of one context, a list for each segment, in the order in which they stand.
+
+    tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
+    the padding is one segment (compat has no padding to go by there: every token counts). Raises `InputError` for
+    tokens that are no measurements, naming the position.
+    """
+    ids = np.asarray(tokens, np.int64) + (vocabulary == "compat")
+    if segments is None:
+        numbers = np.ones(len(ids), np.int64) if vocabulary == "compat" else (ids != PAD).astype(np.int64)
+    else:
+        numbers = np.asarray(segments, np.int64)
+    return [
+        _segment(ids[numbers == each].tolist(), int(np.argmax(numbers == each)))
+        for each in range(1, int(numbers.max(initial=0)) + 1)
+    ]
+
+
+def _segment(ids: list[int], begin: int) -> list[Measurement]:
+    found: list[Measurement] = []
+    previous: int | None = None
+    at = 0
+    while at < len(ids):
+        if ids[at] != START:
+            raise InputError(f"tokens: position {begin + at} has id {ids[at]}, a measurement begins with {START}")
+        at += 1
+        fields: dict[str, tuple[int, bytes]] = {}
+        while at < len(ids) and ids[at] != START:
+            role = ids[at]
+            size = _BYTES.get(role)
+            body = ids[at + 1 : at + 1 + size] if size is not None else []
+            if size is None or len(body) != size or not all(BYTE <= each < BYTE + 256 for each in body):
+                raise InputError(
+                    f"tokens: position {begin + at} has id {role} with {body} behind it, which is no field;"
+                    " give whole measurements of one segment"
+                )
+            if _FIELD[role] in fields:
+                raise InputError(f"tokens: position {begin + at} has a second {_FIELD[role]} in one measurement")
+            fields[_FIELD[role]] = (role, bytes(each - BYTE for each in body))
+            at += 1 + size
+        measurement = _measurement(fields, previous, begin + at)
+        previous = previous if measurement.time is None else measurement.time
+        found.append(measurement)
+    return found
+
+
+def _measurement(fields: dict[str, tuple[int, bytes]], previous: int | None, end: int) -> Measurement:
+    if "source" not in fields or "result" not in fields:
+        raise InputError(f"tokens: the measurement before position {end} has only {sorted(fields)}; it is cut")
+    time: int | None = None
+    if "time" in fields:
+        role, body = fields["time"]
+        time = int.from_bytes(body, "big")
+        if role != TIME_ABSOLUTE:
+            if previous is None:
+                raise InputError(f"tokens: the measurement before position {end} has a delta and no timestamp before")
+            time += previous
+    destination = fields["destination"][1] if "destination" in fields else None
+    return Measurement(time, fields["source"][1], destination, int.from_bytes(fields["result"][1], "big"))

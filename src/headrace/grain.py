@@ -1,0 +1,115 @@
+"""Grain's side of histories: contexts as a `MapDataset`. Needs the extra `grain`.
+
+    import headrace.grain
+
+    dataset = headrace.grain.contexts("out", "train", batch_size=32, seed=7)
+    for batch in dataset.to_iter_dataset(headrace.grain.read_options(dataset)):
+        ...
+
+Element i is context i, so Grain's own `repeat`, slices `[host::hosts]`, `map`, `batch`, `shuffle`, checkpoints and
+`mp_prefetch` mean what they say; nothing is flattened and no row is read for elements that others make. `repeat` gives
+new contexts in every epoch. Do not `shuffle` again: the dataset is in random order already (`shuffle=`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from headrace.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
+from headrace.contexts.tokens import I32
+from headrace.dataset.indexed import Verify
+from headrace.errors import MissingExtra, SettingsError
+
+try:
+    import grain
+    from absl import flags
+except ImportError as error:
+    raise MissingExtra("grain", "grain") from error
+
+_MapDataset: Any = grain.MapDataset
+
+__all__ = ["ContextMapDataset", "contexts", "read_options"]
+
+
+class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no types
+    """Contexts, one for each index, or batches of them; as many as an epoch has.
+
+    Indices from len on are later epochs, as `repeat` asks for them. Batch b has the contexts b × batch_size and on: the
+    contexts that are left at the end of an epoch begin the next one, and are not seen if there is none.
+    """
+
+    _MUTATES_ELEMENT_SPEC = True
+
+    def __init__(self, source: Contexts, batch_size: int | None = None) -> None:
+        super().__init__()
+        if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
+            raise SettingsError(f"contexts: batch_size is {batch_size!r}; expected an integer of 1 or more, or None")
+        if batch_size is not None and len(source) < batch_size:
+            raise SettingsError(
+                f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts; give at most that"
+            )
+        self.source = source
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        """Elements of an epoch."""
+        return len(self.source) // (self.batch_size or 1)
+
+    def __str__(self) -> str:
+        return f"ContextMapDataset(batch_size={self.batch_size})"
+
+    def __getitem__(self, index: Any) -> Any:
+        """One context, int32 [L] arrays, or batch, int32 [B, L]; of a slice, the dataset of its elements."""
+        if isinstance(index, slice):
+            return self.slice(index)
+        if self.batch_size is None:
+            return self.source[index]
+        return self.source.batch(range(index * self.batch_size, (index + 1) * self.batch_size))
+
+    def _getitems(self, indices: Sequence[int]) -> list[dict[str, I32]]:
+        """What Grain asks for when it batches: rows that several of the contexts share are opened once."""
+        if self.batch_size is not None:
+            return [self[index] for index in indices]
+        arrays = self.source.batch(indices)
+        return [{name: array[place] for name, array in arrays.items()} for place in range(len(indices))]
+
+    def plan(self, *, sample: int = 512) -> ContextPlan:
+        """What an epoch will be: contexts, coverage, padding. See `ContextPlan`."""
+        return self.source.plan(sample=sample)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        arrays = 6 if self.source.options.keys == "maxtext" else 4
+        return 4 * arrays * self.source.options.context_tokens * (self.batch_size or 1)
+
+
+def contexts(
+    path: str | Path,
+    split: str = "train",
+    batch_size: int | None = None,
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    **options: Unpack[ContextArguments],
+) -> ContextMapDataset:
+    """The contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
+
+    batch_size: None, elements are contexts; else batches, whose rows are opened once each. options: `ContextOptions`;
+    verify: "first_touch" or "never" check shards against their checksums. Raises `InputError`, `SettingsError`,
+    `MissingExtra`.
+    """
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()  # mp_prefetch reads flags, which a plain script never parses
+    return ContextMapDataset(open_contexts(path, split, run=run, verify=verify, **options), batch_size)
+
+
+def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
+    """Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, and at least one element a thread.
+
+    Grain's own default is 500 elements, whatever they take.
+    """
+    elements = max(num_threads, 1, min(500, buffer_bytes // dataset.element_bytes))
+    return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)

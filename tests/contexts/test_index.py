@@ -1,0 +1,176 @@
+"""Which contexts an epoch has: exactly once for small rows, K for large ones, the same number in every epoch."""
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from context_cases import Memory, measurement_of, row_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.contexts import vocabulary
+from headrace.contexts.batch import batch_of, numbered
+from headrace.contexts.builder import build, index_rows
+from headrace.contexts.options import ContextOptions
+from headrace.contexts.sample import FULL, NONE, PARTIAL
+from headrace.errors import CorruptShard, SettingsError
+
+PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])
+MIXED = Memory([*PROBES.rows[:300], *(row_of(200 * number, seed=number) for number in range(1, 12))])
+
+
+def epoch_of(store, epoch, **options):
+    options = ContextOptions(**options)
+    index = index_rows(store, options)
+    return index, build(index, store, np.arange(len(index)) + epoch * len(index))
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=20),
+    st.integers(0, 20),
+    st.sampled_from([None, 1, 3]),
+)
+def test_small_rows_give_every_measurement_once_an_epoch(kinds, epoch, max_segments):
+    rows = Memory([row_of(n, seed=k, family=f, gap=g, peer_families=(4, 6)) for k, (n, f, g) in enumerate(kinds)])
+    index, built = epoch_of(rows, epoch, max_segments=max_segments, seed=epoch)
+    delivered = Counter()
+    for context in range(len(index)):
+        mine = np.flatnonzero(built.segments.context == context)
+        assert max_segments is None or len(mine) <= max_segments
+        segment, _ = numbered(built.tokens, built.segments)
+        for row, measured in zip(
+            built.segments.row[mine], vocabulary.decode(built.tokens.tokens_BT[context], segment[context]), strict=True
+        ):
+            delivered.update((int(row), each._replace(time=None)) for each in measured)
+    expected = Counter(
+        (int(row), measurement_of(rows.rows[row], place, False))
+        for row in index.small_rows
+        for place in range(rows.rows[row].n)
+    )
+    large = set(index.large_rows.tolist())
+
+    assert expected == Counter({key: count for key, count in delivered.items() if key[0] not in large})
+
+
+def test_large_rows_have_the_contexts_that_the_options_say():
+    for options, expected in (
+        ({}, lambda n: min(-(-n // 30), 16)),
+        ({"contexts_per_row": 3}, lambda n: min(-(-n // 30), 3)),
+        ({"rows": "measurements"}, lambda n: -(-n // 30)),
+        ({"rows": "measurements", "measurements_per_context": 70}, lambda n: -(-n // 70)),
+    ):
+        index, built = epoch_of(MIXED, 0, **options)
+        times = Counter(built.segments.row[built.segments.sampled].tolist())
+
+        assert times == {row: expected(MIXED.rows[row].n) for row in range(300, 311)}
+        ids = np.arange(index.small_contexts, len(index))
+        row, turn = index.row_and_turn(ids)
+        assert [(int(r), int(k)) for r, k in zip(row, turn, strict=True)] == [
+            (r, k) for r in range(300, 311) for k in range(times[r])
+        ]
+
+
+@pytest.mark.parametrize("shuffle", ["contexts", "rows", "none"])
+def test_an_order_has_every_context_once_in_each_epoch(shuffle):
+    index = index_rows(MIXED, ContextOptions(shuffle=shuffle))
+    epochs, ids = index.at(np.arange(3 * len(index)))
+
+    assert epochs.tolist() == np.repeat([0, 1, 2], len(index)).tolist()
+    for epoch in ids.reshape(3, -1):
+        assert list(range(len(index))) == sorted(epoch.tolist())
+    assert (ids[: len(index)] == ids[len(index) : 2 * len(index)]).all() == (shuffle == "none")
+    if shuffle == "rows":
+        rows = index.row_and_turn(ids[: len(index)][ids[: len(index)] >= index.small_contexts])[0]
+        assert (np.diff(rows) != 0).sum() == len(index.large_rows) - 1
+
+
+def test_every_epoch_has_as_many_contexts_and_a_row_sees_every_mode():
+    index = index_rows(PROBES, ContextOptions())
+    seen = {row: Counter() for row in range(600)}
+    shares = []
+    for epoch in range(10):
+        segments = build(index, PROBES, np.arange(len(index)) + epoch * len(index)).segments
+        assert set(segments.context.tolist()) == set(range(len(index)))
+        for row, mode in {(int(row), int(mode)) for row, mode in zip(segments.row, segments.mode, strict=True)}:
+            seen[row][mode] += 1
+        shares.append(np.bincount(segments.mode, minlength=3) / len(segments.mode))
+
+    assert all(each == {FULL: 4, PARTIAL: 3, NONE: 3} for each in seen.values())
+    assert np.abs(np.array(shares) - [0.4, 0.3, 0.3]).max() < 0.06
+
+
+def test_contexts_depend_on_seed_epoch_and_number_alone():
+    index, built = epoch_of(MIXED, 3, seed=5)
+    total = len(index)
+    apart = pickle.loads(pickle.dumps(index_rows(MIXED, ContextOptions(seed=5, kernel="numpy"))))
+    order = np.random.default_rng(0).permutation(total)
+    for part in np.array_split(order, 7):
+        alone = build(apart, MIXED, part + 3 * total)
+        assert (alone.tokens.tokens_BT == built.tokens.tokens_BT[part]).all()
+    other = build(index_rows(MIXED, ContextOptions(seed=6)), MIXED, np.arange(total)).tokens.tokens_BT
+
+    assert (other != built.tokens.tokens_BT).any(axis=1).mean() > 0.95
+
+
+@pytest.mark.parametrize("large", [0, 20])
+def test_less_than_a_twentieth_is_padding(large):
+    rows = [row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(1500)]
+    _, built = epoch_of(Memory([*rows, *(row_of(150 * number, seed=number) for number in range(1, large))]), 0)
+
+    assert (built.tokens.tokens_BT[:, :-1] == 0).mean() < 0.05
+
+
+def test_modes_windows_and_offsets_of_large_rows_are_spread():
+    rows = Memory([row_of(20_000, seed=1)])
+    _, built = epoch_of(rows, 0, rows="measurements")
+    modes = np.bincount(built.segments.mode, minlength=3) / len(built.segments.mode)
+    found = built.candidates
+    spans = np.array([np.ptp(found.index[a:b]) + 1 for a, b in zip(found.offsets, found.offsets[1:], strict=False)])
+
+    assert np.abs(modes - [0.4, 0.3, 0.3]).max() < 0.06
+    assert spans.min() < 200
+    assert spans.max() > 15_000
+    assert 0.4 < (np.log(spans / 80) / np.log(20_000 / 80)).mean() < 0.6
+
+
+def test_a_row_that_changed_is_not_delivered_cut():
+    index = index_rows(PROBES, ContextOptions())
+    longer = Memory([row_of(row.n, seed=9, family=6) for row in PROBES.rows])
+
+    with pytest.raises(CorruptShard, match="longer than it was"):
+        build(index, longer, np.arange(len(index)))
+
+
+def test_targets_are_the_next_token_of_the_same_segment():
+    index, built = epoch_of(MIXED, 0)
+    batch = batch_of(built.tokens, built.segments, vocab="standard", keys="maxtext")
+    four = batch_of(built.tokens, built.segments, vocab="compat", keys="four")
+    drawn = built.tokens.tokens_BT
+    segment, _ = numbered(built.tokens, built.segments)
+
+    assert all(
+        each.dtype == np.int32 and each.shape == (len(index), 1024) for each in [*batch.values(), *four.values()]
+    )
+    assert (batch["inputs"] == drawn[:, :1024]).all()
+    for b in range(0, len(index), 5):
+        for t in range(1024):
+            same = segment[b, t] > 0 and segment[b, t] == segment[b, t + 1]
+            assert batch["targets"][b, t] == (drawn[b, t + 1] if same else 0)
+            assert batch["targets_segmentation"][b, t] == (segment[b, t] if same else 0)
+            assert batch["inputs_position"][b, t] == (
+                t > 0 and segment[b, t] > 0 and segment[b, t] == segment[b, t - 1]
+            ) * (batch["inputs_position"][b, t - 1] + 1)
+    assert (batch["targets_position"] == batch["inputs_position"]).all()
+    assert (four["inputs"] == np.maximum(batch["inputs"] - 1, 0)).all()
+    assert (four["segmentation"] == batch["inputs_segmentation"]).all()
+    assert (four["positions"] == batch["inputs_position"]).all()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"context_tokens": 10}, {"rows": "all"}, {"seed": 1.5}, {"max_segments": 0}, {"shuffle": True}]
+)
+def test_settings_that_cannot_work_are_refused(wrong):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        ContextOptions(**wrong)

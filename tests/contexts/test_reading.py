@@ -1,0 +1,112 @@
+"""Contexts of real runs: every measurement of small rows once, both formats alike, damage is named."""
+
+import pickle
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+from prepared_histories import prepared
+
+from headrace.contexts import decode, open_contexts
+from headrace.contexts.reading import open_rows
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.recipes.histories.decode import decode_shard
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("array_record"))
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("arrow"), format_="arrow")
+
+
+def test_every_entity_is_seen_in_an_epoch(out):
+    contexts = open_contexts(out, "train")
+    batch = contexts.batch(range(len(contexts)))
+    delivered = Counter()
+    for tokens, segments in zip(batch["inputs"], batch["inputs_segmentation"], strict=True):
+        try:
+            measured = decode(tokens, segments)
+        except InputError:  # the last measurement of a full context ends in the target
+            end = np.flatnonzero(tokens == 1)[-1]
+            measured = decode(tokens[:end], segments[:end])
+        delivered.update(each.source for segment in measured for each in segment)
+    prepared_counts = Counter()
+    for shard in contexts.rows._shards:
+        prepared_counts.update(each.src_addr for each in decode_shard(contexts.rows.root / shard))
+
+    assert len(prepared_counts) == len(delivered) > 300
+    assert sum(prepared_counts.values()) == contexts.rows.n.sum()
+
+
+def test_both_formats_give_the_same_contexts(out, mapped):
+    first, second = open_contexts(out, "train", seed=3), open_contexts(mapped, "train", seed=3)
+
+    assert len(first) == len(second)
+    for name, array in first.batch(range(0, 2 * len(first), 3)).items():
+        assert (array == second.batch(range(0, 2 * len(second), 3))[name]).all()
+
+
+def test_a_pickled_copy_gives_the_same_and_one_context_is_a_row_of_a_batch(out):
+    contexts = open_contexts(out, "test", shuffle="rows")
+    batch = contexts.batch(range(len(contexts)))
+    copy = pickle.loads(pickle.dumps(contexts))
+
+    for place in range(len(contexts)):
+        assert all((copy[place][name] == array[place]).all() for name, array in batch.items())
+
+
+def test_rows_stay_open_within_the_bytes_allowed(out):
+    for cache_bytes in (0, 20_000, 1 << 27):
+        contexts = open_contexts(out, "train", cache_bytes=cache_bytes)
+        contexts.batch(range(50))
+        assert contexts.rows._held <= cache_bytes
+        assert contexts.rows._held == sum(size for _, size in contexts.rows._open.values())
+        assert bool(contexts.rows._open) == (cache_bytes > 0)
+
+
+def test_plan_says_what_an_epoch_is(out):
+    contexts = open_contexts(out, "train")
+    plan = contexts.plan()
+    batch = contexts.batch(range(len(contexts)))
+
+    assert plan.contexts == len(contexts) == plan.small_contexts + plan.large_contexts
+    assert plan.measurements == contexts.rows.n.sum()
+    assert plan.padding == pytest.approx((batch["inputs_segmentation"] == 0).mean(), abs=1e-9)
+    assert 0.3 < plan.coverage < 1
+    assert "contexts an epoch" in str(plan)
+    assert open_contexts(out, "train", rows="measurements").plan().coverage > plan.coverage
+
+
+@pytest.mark.parametrize("format_", ["array_record", "arrow"])
+def test_damage_is_named(out, mapped, tmp_path, format_):
+    source = out if format_ == "array_record" else mapped
+    shutil.copytree(source, tmp_path / "out", symlinks=True)
+    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, verify="never")
+    shard = rows.root / rows._shards[0]
+    shard.chmod(0o644)
+    data = bytearray(shard.read_bytes())
+    middle = len(data) // 3
+    data[middle : middle + 3000] = bytes(each ^ 0x55 for each in data[middle : middle + 3000])
+    shard.write_bytes(data)
+
+    with pytest.raises(CorruptShard, match="not those that were published"):
+        open_contexts(tmp_path / "out", "train").plan()
+    shard.unlink()
+    with pytest.raises(CorruptShard, match=shard.name):
+        open_contexts(tmp_path / "out", "train").plan()
+
+
+def test_what_is_no_histories_is_refused(out, tmp_path):
+    with pytest.raises(InputError, match="no such directory"):
+        open_contexts(tmp_path / "nothing")
+    with pytest.raises(InputError, match="no split 'dev'"):
+        open_contexts(out, "dev")
+    with pytest.raises(SettingsError, match="context_tokens"):
+        open_contexts(out, context_tokens=1)
+    with pytest.raises(IndexError, match="position -1"):
+        open_contexts(out).batch([-1])
