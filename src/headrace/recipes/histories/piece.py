@@ -1,7 +1,8 @@
 """Pass 1 on disk: the measurements of one source shard as records of fixed size, grouped by partition.
 
 A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
-last batch stand the directory of batches and its shape. A partition reads of every piece only what is its own.
+last batch stand the directory of batches (where each begins, and how many entities and records are in the partitions
+before each) and its shape. A partition reads of every piece only what is its own.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class PieceWriter:
         self._file.write(entities.tobytes())
         self._file.write(records.tobytes())
         counts = np.bincount(of_row, minlength=self._partitions)
-        self._directory.append(np.concatenate([[begin], held, counts]).astype("<i8"))
+        zero = np.zeros(1, np.int64)
+        row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]
+        self._directory.append(np.concatenate(row).astype("<i8"))
 
     def finish(self) -> None:
         """Write the directory."""
@@ -107,21 +110,25 @@ def segments(paths: list[Path], partition: int, dtype: np.dtype[np.void]) -> Ite
     """The segments of a partition, piece by piece; those without measurements are left out."""
     for path in paths:
         with path.open("rb") as file:
-            file.seek(-16, 2)
+            end = file.seek(-16, 2)
             batches, partitions = (int(each) for each in np.frombuffer(file.read(16), "<i8"))
-            width = 1 + 2 * partitions
-            file.seek(-16 - 8 * batches * width, 2)
-            directory = np.frombuffer(file.read(8 * batches * width), "<i8").reshape(batches, width)
+        if not batches:
+            continue
+        width = 1 + 2 * (partitions + 1)
+        # Mapped, so that a partition touches its own columns of the directory and not those of all the others.
+        directory = np.memmap(path, "<i8", "r", end - 8 * batches * width, (batches, width))
         for row in directory:
-            held, counts = row[1 : 1 + partitions], row[1 + partitions :]
-            if counts[partition]:
-                begin = int(row[0])
+            begin, entities = int(row[0]), row[1 : partitions + 2]
+            records = row[partitions + 2 :]
+            held = int(entities[partition + 1]) - int(entities[partition])
+            count = int(records[partition + 1]) - int(records[partition])
+            if count:
                 yield Segment(
                     path,
-                    begin + int(held[:partition].sum()) * ENTITY.itemsize,
-                    int(held[partition]),
-                    begin + int(held.sum()) * ENTITY.itemsize + int(counts[:partition].sum()) * dtype.itemsize,
-                    int(counts[partition]),
+                    begin + int(entities[partition]) * ENTITY.itemsize,
+                    held,
+                    begin + int(entities[partitions]) * ENTITY.itemsize + int(records[partition]) * dtype.itemsize,
+                    count,
                 )
 
 
