@@ -1,8 +1,12 @@
 """Contexts of real runs: every measurement of small rows once, both formats alike, damage is named."""
 
+import json
 import pickle
 import shutil
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -142,3 +146,23 @@ def test_blobs_that_are_no_rows_are_named():
     for damaged in (blobs[1][:40], blobs[1][:-8], b"", b"X" + blobs[1][1:], blobs[1] + bytes(8), bytes(64)):
         with pytest.raises(CorruptShard, match="^b: "):
             facts_of_blobs([blobs[0], damaged, blobs[2]], ["a", "b", "c"])
+
+
+def test_the_command_says_the_same_as_the_plan(out):
+    def said(*arguments):
+        command = [
+            sys.executable,
+            "-c",
+            "from headrace.cli import main; main()",
+            "histories",
+            "plan",
+            *map(str, arguments),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    plan = open_contexts(out, "train", rows="measurements").plan()
+    assert json.loads(said(out, "--rows", "measurements", "--json").stdout) == asdict(plan)
+    assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
+    wrong = said(out, "--rows", "all")
+    assert wrong.returncode == 2
+    assert "rows is 'all'; choose one of uniform, measurements" in wrong.stderr
