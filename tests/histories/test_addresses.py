@@ -1,6 +1,7 @@
 """Addresses: the strict forms and no others, texts that come back, words that order as bytes do."""
 
 import ipaddress
+import socket
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +45,31 @@ def test_words_order_as_bytes_do_and_come_back(texts: list[str]) -> None:
     assert by_bytes == by_words
 
 
+HEX = st.text("0123456789abcdefABCDEFgG.", max_size=5)
+
+
+@given(st.lists(st.lists(HEX, min_size=8, max_size=8).map(":".join), max_size=20))
+def test_eight_groups_are_read_as_the_system_reads_them(texts: list[str]) -> None:
+    got = parse(pa.array(texts, pa.string()), "address")
+
+    for text, family, data in zip(texts, got.family.tolist(), got.bytes, strict=True):
+        try:
+            expected = socket.inet_pton(socket.AF_INET6, text)
+        except OSError:
+            expected = b""
+        assert expected == (data.tobytes() if family else b"")
+
+
+@given(st.lists(st.ip_addresses(v=6).map(lambda address: address.exploded.upper()), max_size=20))
+def test_addresses_in_full_and_in_capitals_are_read(texts: list[str]) -> None:
+    got = parse(pa.array(texts, pa.string()), "address")
+
+    assert [ipaddress.ip_address(text).packed for text in texts] == [row.tobytes() for row in got.bytes]
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "1.2.3", "1.2.3.4.5", "256.1.1.1", "01.2.3.4", "1.2.3.04", "1.2.3.4 ", "1..2.3", "a.b.c.d", "host", "12", "1.2.3.-4", "1:2", "::1%eth0", "g::1", "1.2.3.4/8", "::1\0", "１.2.3.4"],
+    ["", "1.2.3", "1.2.3.4.5", "256.1.1.1", "01.2.3.4", "1.2.3.04", "1.2.3.4 ", "1..2.3", "a.b.c.d", "host", "12", "1.2.3.-4", "1:2", "::1%eth0", "g::1", "1.2.3.4/8", "::1\0", "１.2.3.4", "1:2:3:4:5:6:7:g", "1:2:3:4:5:6:7:", "12345:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8:9"],
 )  # fmt: skip
 def test_what_is_no_strict_address_is_not_read(text: str) -> None:
     got = parse(pa.array(["1.2.3.4", text, "::1"]), "address")

@@ -11,6 +11,8 @@ from pings import SPLITS, decoded, histories
 
 import headrace
 from headrace.recipes.histories.config import Histories
+from headrace.run.events import StageBegan
+from headrace.run.prepare import prepare
 from tables import write_rows
 
 HEADER = ["src_addr", "event_time", "dst_addr", "rtt"]
@@ -241,3 +243,15 @@ def test_settings_come_back_from_their_json() -> None:
     record = json.loads(json.dumps(settings.config()))
 
     assert settings == Histories(**{name: value for name, value in record.items() if name != "recipe"})
+
+
+def test_a_source_that_vanishes_is_no_error_of_the_output(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in" / "a.csv", HEADER, [GOOD])
+    path = write_rows(tmp_path / "in" / "b.csv", HEADER, [GOOD])
+
+    def remove(event: object) -> None:
+        if isinstance(event, StageBegan):
+            path.unlink(missing_ok=True)
+
+    with pytest.raises((headrace.InputError, FileNotFoundError), match=r"b\.csv"):
+        prepare(Histories(source=tmp_path / "in", peer="dst_addr"), tmp_path / "out", workers=1, on_event=remove)

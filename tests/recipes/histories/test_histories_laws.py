@@ -174,3 +174,16 @@ def test_a_sample_is_the_same_every_time_and_all_of_it_is_in_the_source(tmp_path
     whole = {json.dumps(each) for each in expected_measurements(PINGS)}
     assert {json.dumps(each) for each in kept} <= whole
     assert headrace.verify(tmp_path / "out").problems == []
+
+
+def test_arrow_histories_stream_as_a_table_and_array_records_say_what_they_are(tmp_path: Path) -> None:
+    source = write_pings(tmp_path / "in", [PINGS])
+    prepared = histories(source, tmp_path / "arrow", format="arrow", max_row_bytes=500)
+    loader = headrace.open(tmp_path / "arrow").stream("train", batch_size=7, columns=["n_measurements"])
+    counts = [n for batch in loader for n in batch["n_measurements"].tolist()]
+
+    rows = pq.read_table(prepared.run / "rows.parquet", filters=[("split", "=", "train")])
+    assert rows["n_measurements"].to_pylist() == counts
+    histories(source, tmp_path / "records")
+    with pytest.raises(headrace.InputError, match="histories in ArrayRecord shards are no table"):
+        next(iter(headrace.open(tmp_path / "records").stream("train", batch_size=7)))

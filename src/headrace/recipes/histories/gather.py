@@ -47,7 +47,9 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
     counts = _Counts()
     temporary = files.temporary(piece_file(number))
-    with storing(temporary.parent), temporary.open("xb") as file:
+    with storing(temporary):
+        file = temporary.open("xb")
+    with file:
         writer = PieceWriter(file, partitions)
         for first_row, table in _batches(shard, settings.columns()):
             counts.rows_read += table.num_rows
@@ -66,8 +68,11 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
                 raise InputError(f"{place.path}: {error}") from error
             hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed)
             counts.take(parsed, hashes.order)
-            writer.append(parsed, hashes)
-        writer.finish()
+            with storing(temporary):  # the writes alone: what reading raises is about the source
+                writer.append(parsed, hashes)
+        with storing(temporary):
+            writer.finish()
+            file.flush()
     pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
     files.finished(temporary, piece_file(number), Written(counts.measurements, size, sha256_file(temporary), ()))

@@ -16,6 +16,9 @@ I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
 @dataclass(frozen=True)
 class EntityHashes:
     """order uint64 [N]: entities are partitioned and sorted by it; side uint64 [N]: decides train or test."""
@@ -69,7 +72,7 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
     value = entity + _mix(seconds.astype(np.uint64) << np.uint64(16) | codes)
     if peer is not None:
         value = value ^ peer
-    return int(_mix(value).sum(dtype=np.uint64))
+    return int(_mix(value + _ODD).sum(dtype=np.uint64))  # all zeros must not count for nothing
 
 
 def _mix(x: U64) -> U64:

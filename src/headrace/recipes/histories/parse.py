@@ -203,19 +203,17 @@ def _settle(
     table: pa.Table, rows: I64, place: Place, settings: Histories, reason: npt.NDArray[np.int8], dropped: Dropped
 ) -> None:
     """Count the rows that go, or raise for the first row that is an error."""
-    for row in np.flatnonzero(reason).tolist() if _any_error(reason, settings) else []:
+    refused = np.array([False, *(_is_error(word, settings) for word in REASONS)])
+    errors = np.flatnonzero(refused[reason])
+    if len(errors):
+        row = int(errors[0])
         word = REASONS[int(reason[row]) - 1]
-        if _is_error(word, settings):
-            raise InputError(f"{place.path}: " + _tell(table, row, rows, place, settings, word) + _end(word))
+        raise InputError(f"{place.path}: " + _tell(table, row, rows, place, settings, word) + _end(word))
     for number in np.unique(reason[reason > 0]).tolist():
         word = REASONS[number - 1]
         mine = np.flatnonzero(reason == number)
         dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
         dropped.first.setdefault(word, f"{place.name}: " + _tell(table, int(mine[0]), rows, place, settings, word))
-
-
-def _any_error(reason: npt.NDArray[np.int8], settings: Histories) -> bool:
-    return any(_is_error(REASONS[number - 1], settings) for number in np.unique(reason[reason > 0]).tolist())
 
 
 def _is_error(word: str, settings: Histories) -> bool:

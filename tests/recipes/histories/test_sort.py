@@ -1,0 +1,128 @@
+"""Order inside a partition: what a plain sort gives, also where hashes meet and where words are too short."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.histories.rows import LARGEST_SPAN, blob_bytes
+from headrace.recipes.histories.cut import cut_rows
+from headrace.recipes.histories.keyed import _mix, mix_words, multiset_sum
+from headrace.recipes.histories.piece import ENTITY, partition_of
+from headrace.recipes.histories.sort import distinct_entities, distinct_peers, measurement_order
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=60),
+    st.sampled_from([1, 10**6, 2**59]),
+    st.booleans(),
+)
+def test_measurements_are_in_order_of_entity_time_peer_and_code(
+    rows: list[tuple[int, int, int, int]], step: int, peers: bool
+) -> None:
+    entity, time, peer, code = np.array(rows, np.int64).reshape(-1, 4).T
+    place = measurement_order(entity.astype(np.uint32), time * step, peer if peers else None, code.astype(np.uint16))
+
+    assert sorted(place.tolist()) == list(range(len(rows)))
+    keys = [(e, t, p, c) if peers else (e, t, c) for e, t, p, c in rows]
+    assert sorted(keys) == [keys[each] for each in place.tolist()]
+
+
+@given(st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_peers_are_each_once_and_ascending(rows: list[tuple[int, int, int]]) -> None:
+    check_peers(rows)
+
+
+def test_peers_with_one_mix_stay_apart() -> None:
+    one = (4, 77, 5)
+    family, word0 = 6, 99
+    mixed = [_mix(np.array([word + kind], np.uint64))[0] for kind, word in ((4, 77), (family, word0))]
+    other = (family, word0, int(np.uint64(5) ^ mixed[0] ^ mixed[1]))
+
+    sums = [mix_words(*(np.array([each], np.uint64) for each in row)).tolist() for row in (one, other)]
+    assert sums[0] == sums[1]
+    check_peers([other, one, one, (6, 1, 1), other])
+
+
+def check_peers(rows: list[tuple[int, int, int]]) -> None:
+    family, word0, word1 = np.array(rows, np.uint64).reshape(-1, 3).T
+    peers, place = distinct_peers(family.astype(np.uint8), word0.copy(), word1.copy())
+
+    words = peers.words().tolist()
+    got = [(int(kind), *pair) for kind, pair in zip(peers.family.tolist(), words, strict=True)]
+    assert sorted(set(rows)) == got
+    assert rows == [got[each] for each in place.tolist()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([4, 6]), st.integers(0, 2)), min_size=1, max_size=40))
+def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(rows: list[tuple[int, int, int]]) -> None:
+    records = np.zeros(len(rows), ENTITY)
+    for name, values in zip(("order", "family", "word0"), zip(*rows, strict=True), strict=True):
+        records[name] = values
+    entities, place = distinct_entities(records)
+
+    words = entities.addresses.words()[:, 0].tolist()
+    got = list(zip(entities.hashes.order.tolist(), entities.addresses.family.tolist(), words, strict=True))
+    assert sorted(set(rows)) == got
+    assert rows == [got[each] for each in place.tolist()]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**31), st.integers(0, 7)), min_size=1, max_size=80),
+    st.sampled_from([1, 64, 100, 130, 200, 500, 10_000]),
+    st.booleans(),
+)
+def test_rows_are_cut_where_a_plain_loop_cuts_them(
+    rows: list[tuple[int, int, int]], max_bytes: int, peers: bool
+) -> None:
+    rows = sorted(rows)
+    entity, time, peer = np.array(rows, np.int64).T
+    time = time * 5  # so that some spans are too long for a row
+    order = np.lexsort((time, entity))
+    is_6 = np.arange(8) >= 4
+    starts = cut_rows(entity[order], time[order], peer[order] if peers else None, is_6, max_bytes)
+
+    expected, begin = [0], 0
+    for at in range(1, len(rows) + 1):
+        held = {int(each) for each in peer[order][begin : at + 1]} if peers else set()
+        four, six = sum(each < 4 for each in held), sum(each >= 4 for each in held)
+        if at == len(rows):
+            break
+        size = int(blob_bytes(*(np.array([each]) for each in (at + 1 - begin, four, six)))[0])
+        if entity[at] != entity[begin] or size > max_bytes or time[order][at] - time[order][begin] > LARGEST_SPAN:
+            expected.append(at)
+            begin = at
+    assert expected == starts.tolist()
+
+
+@given(st.lists(WORDS, min_size=1), st.integers(1, 4096))
+def test_partitions_follow_hash_order(hashes: list[int], partitions: int) -> None:
+    order = np.sort(np.array(hashes, np.uint64))
+    partition = partition_of(order, partitions).astype(int)
+
+    assert (np.diff(partition) >= 0).all()
+    assert partition.max() < partitions
+
+
+@given(st.lists(st.tuples(WORDS, st.integers(0, 2**40), WORDS, st.integers(0, 2**16 - 1)), min_size=2), st.randoms())
+def test_the_sum_does_not_depend_on_order_but_on_every_measurement(rows: list[tuple[int, ...]], draw: object) -> None:
+    def total(some: list[tuple[int, ...]]) -> int:
+        kinds = (np.uint64, np.int64, np.uint64, np.uint16)
+        return multiset_sum(
+            *(np.array(column, kind) for column, kind in zip(zip(*some, strict=True), kinds, strict=True))
+        )
+
+    mixed = list(rows)
+    draw.shuffle(mixed)  # type: ignore[attr-defined]
+    entity, time, peer, code = rows[0]
+
+    assert total(rows) == total(mixed)
+    for other in (
+        (entity ^ 1, time, peer, code),
+        (entity, time + 1, peer, code),
+        (entity, time, peer ^ 1, code),
+        (entity, time, peer, code ^ 1),
+    ):
+        assert total(rows) != total([other, *rows[1:]])
+    assert total(rows) != total([*rows, rows[0]])
