@@ -4,6 +4,7 @@ import numpy as np
 
 from headrace.contexts import draws, vocabulary
 from headrace.contexts.sample import FULL, NONE, PARTIAL, Segments
+from headrace.contexts.small import facts_of
 from headrace.histories.rows import RowColumns
 
 
@@ -165,3 +166,6 @@ class Memory:
     def open(self, numbers):
         self.opened += len(numbers)
         return {number: self.rows[number] for number in numbers}
+
+    def facts(self, numbers):
+        return np.array([facts_of(self.rows[number]) for number in numbers]).reshape(-1, 5)

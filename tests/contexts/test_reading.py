@@ -1,16 +1,24 @@
 """Contexts of real runs: every measurement of small rows once, both formats alike, damage is named."""
 
+import json
 import pickle
 import shutil
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict
 
 import numpy as np
 import pytest
+from history_cases import Sizes, random_rows
 from prepared_histories import prepared
 
 from headrace.contexts import decode, open_contexts
 from headrace.contexts.reading import open_rows
+from headrace.contexts.small import facts_of
+from headrace.contexts.small_facts import facts_of_blobs
 from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.histories.rows import decode_row, encode_rows
 from headrace.recipes.histories.decode import decode_shard
 
 
@@ -110,3 +118,51 @@ def test_what_is_no_histories_is_refused(out, tmp_path):
         open_contexts(out, context_tokens=1)
     with pytest.raises(IndexError, match="position -1"):
         open_contexts(out).batch([-1])
+
+
+@pytest.mark.parametrize("format_", ["array_record", "arrow"])
+def test_facts_of_many_blobs_are_those_of_opened_rows(out, mapped, format_):
+    rows = open_contexts(out if format_ == "array_record" else mapped, "train").rows
+    numbers = np.random.default_rng(0).permutation(len(rows)).tolist()
+    opened = rows.open(numbers)
+
+    assert rows.facts(numbers).tolist() == [list(facts_of(opened[number])) for number in numbers]
+    assert rows.facts([]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("peers", [(0, 0), (3, 2), (200, 100), (0, 4), (70_000, 0)])
+def test_facts_of_any_blobs_are_those_of_opened_rows(peers):
+    encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 1, 30, 2000, 7, 3], *peers)))
+    blobs = [encoded.row(place) for place in range(6)]
+    opened = [decode_row(blob, "row") for blob in blobs]
+
+    assert facts_of_blobs(blobs, ["row"] * 6).tolist() == [list(facts_of(row)) for row in opened]
+
+
+def test_blobs_that_are_no_rows_are_named():
+    encoded = encode_rows(random_rows(np.random.default_rng(0), Sizes([5, 9, 30], 4, 2)))
+    blobs = [encoded.row(place) for place in range(3)]
+
+    for damaged in (blobs[1][:40], blobs[1][:-8], b"", b"X" + blobs[1][1:], blobs[1] + bytes(8), bytes(64)):
+        with pytest.raises(CorruptShard, match="^b: "):
+            facts_of_blobs([blobs[0], damaged, blobs[2]], ["a", "b", "c"])
+
+
+def test_the_command_says_the_same_as_the_plan(out):
+    def said(*arguments):
+        command = [
+            sys.executable,
+            "-c",
+            "from headrace.cli import main; main()",
+            "histories",
+            "plan",
+            *map(str, arguments),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    plan = open_contexts(out, "train", rows="measurements").plan()
+    assert json.loads(said(out, "--rows", "measurements", "--json").stdout) == asdict(plan)
+    assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
+    wrong = said(out, "--rows", "all")
+    assert wrong.returncode == 2
+    assert "rows is 'all'; choose one of uniform, measurements" in wrong.stderr

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
 from headrace.errors import InputError
 
-_OWN_WORDS = ("prepare", "decode", "-h", "--help")
+_OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
 
 
 class _PrepareUnlessSaid(TyperGroup):
@@ -31,6 +32,9 @@ app = typer.Typer(
     help="Measurements of many entities, in any order, into big rows of one entity in time order.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.command("plan")(contexts_command.plan)
 
 
 @app.command("prepare")

@@ -11,7 +11,7 @@ from headrace.contexts.draws import I64, permuted_prefixes
 from headrace.contexts.index import ContextIndex
 from headrace.contexts.options import ContextOptions
 from headrace.contexts.sample import Candidates, Segments, candidates
-from headrace.contexts.small import SmallFacts, facts_of, may_be_small
+from headrace.contexts.small import SmallFacts, may_be_small
 from headrace.contexts.tokens import Kernel, Tokens, tokens_in_numpy
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.histories.rows import RowColumns
@@ -30,6 +30,9 @@ class Rows(Protocol):
     def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
         """These rows, each once. Raises `CorruptShard` for those that cannot be read."""
 
+    def facts(self, numbers: Sequence[int]) -> I64:
+        """What `facts_of` says of each of these rows; int64 [len(numbers), 5]."""
+
 
 class Built:
     """What one batch was made of, and its tokens."""
@@ -46,8 +49,7 @@ def index_rows(rows: Rows, options: ContextOptions) -> ContextIndex:
     facts = np.zeros((len(maybe), 5), np.int64)
     for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
         numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
-        opened = rows.open(numbers)
-        facts[begin : begin + len(numbers)] = [facts_of(opened[number]) for number in numbers]
+        facts[begin : begin + len(numbers)] = rows.facts(numbers)
     is_small = facts[:, 1] <= options.room
     small = np.zeros(len(rows.n), bool)
     small[maybe[is_small]] = True

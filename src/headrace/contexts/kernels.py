@@ -46,7 +46,10 @@ def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
 
 
 def _compiled(function: Any) -> Any:
-    return njit(nogil=True, cache=True, error_model="numpy")(function)
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # no directory to keep compiled code in: each process compiles anew
+        return njit(nogil=True, error_model="numpy")(function)
 
 
 @_compiled

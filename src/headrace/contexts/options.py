@@ -13,14 +13,13 @@ Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
 Keys = Literal["maxtext", "four"]
 
-LONGEST_MEASUREMENT = 47  # IPv6 to IPv6, with an absolute timestamp
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
     """What contexts are made of rows, and how they look.
 
-    context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64.
+    context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64, so that any
+        measurement fits.
     seed: of everything random.
     rows: how many contexts an epoch has of a row that is larger than a context: "uniform", min(⌈n / measurements_per_
         context⌉, contexts_per_row); "measurements", ⌈n / measurements_per_context⌉, so that long histories weigh as

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.contexts.draws import I64
-from headrace.contexts.sample import U8
+from headrace.contexts.small_facts import facts_of_blobs
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
@@ -32,6 +32,12 @@ ROWS = "rows.parquet"
 Format = Literal["array_record", "arrow"]
 _COLUMNS = ["split", "shard", "position", "n_measurements"]
 _VIEW_BYTES = 2048  # what an open mapped row costs beside its peers, about
+
+
+class _Shard(Protocol):
+    @property
+    def mapped(self) -> bool: ...
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]: ...
 
 
 class HistoryRows:
@@ -78,29 +84,48 @@ class HistoryRows:
                 else:
                     self._open.move_to_end(number)
                     found[number] = kept[0]
+        for file, wanted, blobs in self._read(missing):
+            for number, blob in zip(wanted, blobs, strict=True):
+                row = decode_row(blob, self._name(number))
+                self._check(number, row.n)
+                found[number] = row
+                self._keep(number, row, _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob)))
+        return found
+
+    def facts(self, numbers: Sequence[int]) -> I64:
+        """int64 [len(numbers), 5]: see `facts_of_blobs`. Nothing is kept open."""
+        blob_of: dict[int, bytes | memoryview] = {}
+        for _, wanted, blobs in self._read(numbers):
+            blob_of.update(zip(wanted, blobs, strict=True))
+        facts = facts_of_blobs([blob_of[number] for number in numbers], [self._name(number) for number in numbers])
+        for place in np.flatnonzero(facts[:, 0] != self.n[list(numbers)]).tolist():
+            self._check(numbers[place], int(facts[place, 0]))
+        return facts
+
+    def _read(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, list[int], Sequence[bytes | memoryview]]]:
+        """Rows as they lie in the shards: (shard, some of the rows asked for, their blobs)."""
         by_shard: dict[int, list[int]] = {}
-        for number in missing:
+        for number in numbers:
             by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
         for shard, wanted in by_shard.items():
             file = self._file(shard)
-            blobs = file.read(self._position[wanted].tolist())
-            for number, blob in zip(wanted, blobs, strict=True):
-                row = decode_row(blob, f"{self._shards[shard]}: row {int(self._position[number]) + 1}")
-                if row.n != self.n[number]:
-                    raise CorruptShard(
-                        f"{self._shards[shard]}: row {int(self._position[number]) + 1} has {row.n} measurements, "
-                        f"{ROWS} says {self.n[number]}; restore the file or prepare the run again"
-                    )
-                found[number] = row
-                size = _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob))
-                self._keep(number, row, size)
-        return found
+            yield file, wanted, file.read(self._position[wanted].tolist())
+
+    def _name(self, number: int) -> str:
+        return f"{self._shards[self._shard_of_row[number]]}: row {int(self._position[number]) + 1}"
+
+    def _check(self, number: int, n: int) -> None:
+        if n != self.n[number]:
+            raise CorruptShard(
+                f"{self._name(number)} has {n} measurements, {ROWS} says {self.n[number]}; "
+                "restore the file or prepare the run again"
+            )
 
     def _forget(self) -> None:
         self._lock = threading.RLock()
         self._open: OrderedDict[int, tuple[RowColumns, int]] = OrderedDict()
         self._held = 0
-        self._files: dict[int, _ArrayRecordShard | _ArrowShard] = {}
+        self._files: dict[int, _Shard] = {}
 
     def _keep(self, number: int, row: RowColumns, size: int) -> None:
         if size > self.cache_bytes:
@@ -113,7 +138,7 @@ class HistoryRows:
             while self._held > self.cache_bytes:
                 self._held -= self._open.popitem(last=False)[1][1]
 
-    def _file(self, shard: int) -> _ArrayRecordShard | _ArrowShard:
+    def _file(self, shard: int) -> _Shard:
         with self._lock:
             if shard not in self._files:
                 path = self.root / self._shards[shard]
@@ -167,7 +192,7 @@ class _ArrayRecordShard:
         except (ValueError, RuntimeError, OSError) as error:
             raise _unreadable(path, error) from error
 
-    def read(self, places: list[int]) -> Sequence[bytes | U8]:
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
         try:
             with self._lock:
                 blobs: list[bytes] = self._reader.read(places)
@@ -189,14 +214,14 @@ class _ArrowShard:
             raise _unreadable(path, error) from error
         self._ends = np.cumsum([len(each) for each in self._columns])
 
-    def read(self, places: list[int]) -> Sequence[bytes | U8]:
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
         if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
             raise _unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
         batches = np.searchsorted(self._ends, places, side="right")
         blobs = []
         for place, batch in zip(places, batches.tolist(), strict=True):
             column = self._columns[batch]
-            blobs.append(np.frombuffer(column[place - int(self._ends[batch]) + len(column)].as_buffer(), np.uint8))
+            blobs.append(memoryview(column[place - int(self._ends[batch]) + len(column)].as_buffer()))
         return blobs
 
 
