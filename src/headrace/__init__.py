@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
+    from headrace.packing.online import OnlinePacker
     from headrace.recipes.histories.config import Histories
     from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
@@ -52,41 +53,42 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Audit": "headrace.stream.audit",
-    "ColumnProcessor": "headrace.tabular.processors",
-    "FunctionProcessor": "headrace.tabular.processors",
-    "PipelineIterableDataset": "headrace.tabular.dataset",
-    "Processor": "headrace.tabular.processors",
-    "verify_no_shard_overlap": "headrace.tabular.distribution",
     "AuditReport": "headrace.stream.audit",
-    "audit": "headrace.stream.audit",
     "Blend": "headrace.stream.blend",
-    "blend": "headrace.stream.blend",
-    "Dataset": "headrace.stream.dataset",
+    "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
+    "Dataset": "headrace.stream.dataset",
+    "FunctionProcessor": "headrace.tabular.processors",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
+    "OnlinePacker": "headrace.packing.online",
     "PackRows": "headrace.stream.pack_rows",
     "PackedBatches": "headrace.stream.packed",
     "PackedSequences": "headrace.recipes.packed_sequences.config",
+    "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
+    "Processor": "headrace.tabular.processors",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
-    "TemporalSplit": "headrace.recipes.temporal_split.config",
-    "Verdict": "headrace.dataset.verify",
     "StreamLoader": "headrace.stream.loader",
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
+    "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "Verdict": "headrace.dataset.verify",
+    "audit": "headrace.stream.audit",
+    "blend": "headrace.stream.blend",
     "collect": "headrace.run.collect",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
     "verify": "headrace.recipes.verify",
+    "verify_no_shard_overlap": "headrace.tabular.distribution",
 }
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "InputError",
     "Manifest",
     "MissingExtra",
+    "OnlinePacker",
     "PackRows",
     "PackedBatches",
     "PackedSequences",
