@@ -34,25 +34,39 @@ def padded_batches(column: Ragged, batch_size: int, *, fill: float, multiple: in
 
     width: the longest row of the batch, rounded up to a multiple. Each is memory of its own.
     """
-    for start in range(0, len(column), batch_size):
-        yield _padded(column[start : start + batch_size], fill, multiple)
+    if not len(column):
+        return
+    begins = range(0, len(column), batch_size)
+    longest = np.maximum.reduceat(column.lengths, np.array(begins)).tolist()
+    starts, lengths = column.starts.tolist(), column.lengths.tolist()  # once for all batches
+    for begin, widest in zip(begins, longest, strict=True):
+        width = -(-widest // multiple) * multiple
+        rows = slice(begin, begin + batch_size)
+        if widest > _LONG_ROW:
+            yield _copied(column.values, starts[rows], lengths[rows], width, fill)
+        else:
+            yield _indexed(column[rows], widest, width, fill)
 
 
-def _padded(rows: Ragged, fill: float, multiple: int) -> npt.NDArray[Any]:
+def _copied(
+    values: npt.NDArray[Any], starts: list[int], lengths: list[int], width: int, fill: float
+) -> npt.NDArray[Any]:
+    """One copy a row."""
+    size = len(starts) * width
+    flat = np.full(size, fill, values.dtype) if fill else np.zeros(size, values.dtype)
+    for at, start, length in zip(range(0, size, width), starts, lengths, strict=True):
+        flat[at : at + length] = values[start : start + length]
+    return flat.reshape(len(starts), width)
+
+
+def _indexed(rows: Ragged, longest: int, width: int, fill: float) -> npt.NDArray[Any]:
+    """One index for all rows."""
     values, lengths = rows.values, rows.lengths
-    dense: npt.NDArray[Any]
-    longest = int(lengths.max(initial=0))
-    width = -(-longest // multiple) * multiple
     if not longest:
         return np.full((len(rows), width), fill, values.dtype)
-    if longest > _LONG_ROW:
-        dense = np.full((len(rows), width), fill, values.dtype) if fill else np.zeros((len(rows), width), values.dtype)
-        for row, (start, length) in enumerate(zip(rows.starts.tolist(), lengths.tolist(), strict=True)):
-            dense[row, :length] = values[start : start + length]
-        return dense
     last = len(values) - longest  # a window from here on would reach beyond the values
     windows = np.ndarray((last + 1, longest), values.dtype, values, 0, (values.itemsize, values.itemsize))
-    dense = windows[np.minimum(rows.starts, last)]
+    dense: npt.NDArray[Any] = windows[np.minimum(rows.starts, last)]
     for row in np.flatnonzero(rows.starts > last).tolist():  # the few rows at the end of the pool
         dense[row, : lengths[row]] = values[rows.starts[row] : rows.starts[row] + lengths[row]]
     np.copyto(dense, np.asarray(fill, values.dtype), where=np.arange(longest) >= lengths[:, None])
