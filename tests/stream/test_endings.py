@@ -195,8 +195,9 @@ def test_a_collection_in_a_reading_thread_does_not_wait_for_itself(threads):
         ours = headrace_threads()
         del batches, ring
         go.set()
-        for thread in [*ours, *headrace_threads()]:  # one more may have begun meanwhile
-            thread.join(BOUND_S)
+        until = time.monotonic() + BOUND_S
+        while (left := headrace_threads()) and time.monotonic() < until:  # more may begin meanwhile
+            left[0].join(1)
     finally:
         gc.enable()
 
