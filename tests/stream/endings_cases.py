@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,10 @@ def failed(workers: str, method: str) -> None:
 
 
 def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
-    """Pass after pass, half of them left early: memory, open files and threads after the 20th and the last."""
+    """Pass after pass, half of them left early: memory, open files and threads after the 20th and the last.
+
+    Memory is the least after each of ten passes: what is read ahead differs from moment to moment, what leaks stays.
+    """
     read = Lists(Numbers(tuple(size * int(rows) for size in SMALL)))
     index = index_of(
         read.numbers.rows,
@@ -130,29 +134,29 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
         else:
             stream = StreamLoader(index, read, settings, topology=ALONE)
             loaders.append((stream, stream))
-    seen = {}
+    sizes: deque[dict[int, int]] = deque(maxlen=10)
     for epoch in range(int(count)):
         for stream, loader in loaders:
             stream.set_epoch(epoch)
             for number, _ in enumerate(loader):
                 if epoch % 2 and number == 5 and not int(workers):
                     break
+        gc.collect()
+        pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+        sizes.append({pid: rss_of(pid) for pid in pids})
         if epoch + 1 in (20, int(count)):
-            gc.collect()
-            seen[epoch + 1] = {
-                "rss": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"),
-                "files": len(os.listdir("/proc/self/fd")),
-                "threads": headrace_threads(),
-                "workers_rss": [rss_of(child.pid) for child in multiprocessing.active_children()],
-            }
+            least = [min(each[pid] for each in sizes) for pid in pids]
             tell(
                 epoch=epoch + 1,
-                pids=[os.getpid(), *(c.pid for c in multiprocessing.active_children())],
-                **seen[epoch + 1],
+                pids=pids,
+                rss=least[0],
+                workers_rss=least[1:],
+                files=len(os.listdir("/proc/self/fd")),
+                threads=headrace_threads(),
             )
 
 
-def rss_of(pid: int | None) -> int:
+def rss_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
