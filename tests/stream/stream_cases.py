@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,3 +75,21 @@ def write_split(root: Path, table: pa.Table, *, shard_rows: int, group_rows: int
 
 def ranks(world_size: int) -> list[Topology]:
     return [Topology(rank=rank, world_size=world_size) for rank in range(world_size)]
+
+
+def read_ranks(loaders, steps=None):
+    """The real rows of every batch of every rank, and the state that all ranks agree on."""
+    rows = []
+    for loader in loaders:
+        given = iter(loader)
+        own = list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
+        rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
+    states = [loader.state_dict() for loader in loaders]
+
+    assert all(state == states[0] for state in states)
+    return rows, json.loads(json.dumps(states[0]))
+
+
+def flat(rows):
+    """All rows of all ranks, rank after rank."""
+    return [row for rank in rows for batch in rank for row in batch]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_cases import Numbers, index_of, ranks
+from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.layout import order_of_state
@@ -39,23 +39,6 @@ def options_of(distribution, **changes):
 def loaders_of(world_size, distribution, **changes):
     options = options_of(distribution, **changes)
     return [StreamLoader(INDEX, Numbers(ROWS), options, topology=topology) for topology in ranks(world_size)]
-
-
-def read(loaders, steps=None):
-    """Real rows of every batch of every rank, and the state that all agree on."""
-    rows = []
-    for loader in loaders:
-        given = iter(loader)
-        own = list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
-        rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
-    states = [loader.state_dict() for loader in loaders]
-
-    assert all(state == states[0] for state in states)
-    return rows, json.loads(json.dumps(states[0]))
-
-
-def flat(rows):
-    return [row for rank in rows for batch in rank for row in batch]
 
 
 def shard_of(row):
@@ -103,7 +86,7 @@ def test_packing_counts_what_local_shards_already_give():
 @settings(max_examples=40)
 @given(distributions, st.integers(1, 5), st.booleans(), st.integers(1, 9))
 def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size, shuffle, batch_size):
-    rows, _ = read(loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size))
+    rows, _ = read_ranks(loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size))
     readers = {}
     for rank, own in enumerate(rows):
         for row in flat([own]):
@@ -117,7 +100,7 @@ def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size,
 @given(distributions, st.integers(1, 5), st.integers(1, 6))
 def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(distribution, world_size, batch_size):
     loaders = loaders_of(world_size, distribution, remainder="drop", batch_size=batch_size)
-    rows, _ = read(loaders)
+    rows, _ = read_ranks(loaders)
     plan = loaders[0].plan()
 
     assert len({len(own) for own in rows}) == 1
@@ -127,7 +110,7 @@ def test_drop_ends_with_the_shortest_region_and_says_how_many_rows_it_leaves(dis
 
 
 def test_local_shards_are_read_where_they_are():
-    rows, _ = read(loaders_of(3, "local"))
+    rows, _ = read_ranks(loaders_of(3, "local"))
     readers = {shard_of(row): rank for rank, own in enumerate(rows) for row in flat([own])}
 
     assert [readers[shard] for shard in range(4)] == [0, 1, 2, 0]
@@ -139,21 +122,21 @@ def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution
     loaders = loaders_of(world_size, distribution)
     for loader in loaders:
         loader.set_epoch(epoch)
-    whole, _ = read(loaders)
+    whole, _ = read_ranks(loaders)
     for loader in loaders:
         loader.set_epoch(epoch + 1)
         loader.set_epoch(epoch)
-    head, state = read(loaders, stop)
+    head, state = read_ranks(loaders, stop)
     again = loaders_of(world_size, distribution)
     for loader in again:
         loader.load_state_dict(state)
-    tail, _ = read(again)
-    after, _ = read(again)
+    tail, _ = read_ranks(again)
+    after, _ = read_ranks(again)
     for loader in loaders:
         loader.set_epoch(epoch + 1)
 
     assert whole == [a + b for a, b in zip(head, tail, strict=True)]
-    assert after == read(loaders)[0]
+    assert after == read_ranks(loaders)[0]
 
 
 @settings(max_examples=40)
@@ -166,12 +149,12 @@ def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution
     st.integers(1, 4),
 )
 def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, change, world_size, stop, other):
-    head, state = read(loaders_of(world_size, distribution), stop)
+    head, state = read_ranks(loaders_of(world_size, distribution), stop)
     loaders = loaders_of(other, then, on_topology_change=change, batch_size=3)
     for loader in loaders:
         loader.load_state_dict(state)
-    tail, _ = read(loaders)
-    after, state = read(loaders)
+    tail, _ = read_ranks(loaders)
+    after, state = read_ranks(loaders)
 
     assert sorted(flat(head) + flat(tail)) == list(range(sum(ROWS)))
     assert sorted(flat(after)) == list(range(sum(ROWS)))
@@ -228,7 +211,7 @@ def test_a_million_rows_in_whole_shards_are_decoded_once():
 def test_where_and_seen_hold(distribution):
     loaders = loaders_of(2, distribution)
     plan = loaders[0].plan()
-    rows, state = read(loaders, 3)
+    rows, state = read_ranks(loaders, 3)
     saved = StreamState.from_dict(state)
     counts = Counter(shard_of(row) for row in flat(rows))
 

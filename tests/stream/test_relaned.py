@@ -1,12 +1,10 @@
 """Relaning: what is left of an epoch in new lanes, each row once, resumable, and read by one consumer each."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_cases import Numbers, index_of, ranks
+from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import StreamError
 from headrace.stream.layout import lay_epoch, order_of_state
@@ -32,23 +30,6 @@ def loaders_of(world_size, **options):
     ]
 
 
-def read(loaders, steps=None):
-    """Batches of every rank, their real rows, and the state all ranks agree on."""
-    rows = []
-    for loader in loaders:
-        given = iter(loader)
-        own = list(given) if steps is None else [next(given) for _ in range(min(steps, len(loader)))]
-        rows.append([batch["row"][batch.get("valid", slice(None))].tolist() for batch in own])
-    states = [loader.state_dict() for loader in loaders]
-
-    assert all(state == states[0] for state in states)
-    return rows, json.loads(json.dumps(states[0]))
-
-
-def flat(rows):
-    return [row for rank in rows for batch in rank for row in batch]
-
-
 def resumed(state, world_size, **options):
     loaders = loaders_of(world_size, **options)
     for loader in loaders:
@@ -69,11 +50,11 @@ def test_any_chain_of_stops_and_topologies_delivers_each_row_once(stops, shuffle
         loaders = loaders_of(world_size, batch_size=batch_size, **options)
         for loader in loaders if state else ():
             loader.load_state_dict(state)
-        rows, state = read(loaders, steps)
+        rows, state = read_ranks(loaders, steps)
         seen += flat(rows)
     (last,) = resumed(state, 1, **options)
-    seen += flat(read([last])[0])
-    whole = flat(read(loaders_of(stops[0][0], **options))[0])
+    seen += flat(read_ranks([last])[0])
+    whole = flat(read_ranks(loaders_of(stops[0][0], **options))[0])
 
     assert sorted(seen) == sorted(whole)
 
@@ -81,10 +62,10 @@ def test_any_chain_of_stops_and_topologies_delivers_each_row_once(stops, shuffle
 @settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(2, 5), st.integers(0, 5), st.booleans())
 def test_a_relaned_epoch_resumes_as_if_it_had_not_stopped(first, stop, then, again, shuffle):
-    _, state = read(loaders_of(first, shuffle=shuffle), stop)
-    whole, _ = read(resumed(state, then, shuffle=shuffle))
-    head, middle = read(resumed(state, then, shuffle=shuffle), again)
-    tail, _ = read(resumed(middle, then, shuffle=shuffle))
+    _, state = read_ranks(loaders_of(first, shuffle=shuffle), stop)
+    whole, _ = read_ranks(resumed(state, then, shuffle=shuffle))
+    head, middle = read_ranks(resumed(state, then, shuffle=shuffle), again)
+    tail, _ = read_ranks(resumed(middle, then, shuffle=shuffle))
 
     assert [a + b for a, b in zip(head, tail, strict=True)] == whole
 
@@ -132,22 +113,22 @@ def test_relaning_ends_double_decoding(consumers, workers):
 
 
 def test_states_that_fit_are_kept_and_the_next_epoch_has_the_new_lanes():
-    _, state = read(loaders_of(2, lanes=8), 3)
+    _, state = read_ranks(loaders_of(2, lanes=8), 3)
     (fits,) = resumed(state, 1)
     odd = resumed(state, 3)
 
     assert state == fits.state_dict()
     assert state == odd[0].state_dict()["base"]
     assert 0 == odd[0].state_dict()["lanes"] % 3
-    read(odd)
-    rows, after = read(odd)
+    read_ranks(odd)
+    rows, after = read_ranks(odd)
     assert sorted(flat(rows)) == list(range(TOTAL))
     assert (after["epoch"], after["lanes"]) == (1, odd[0].state_dict()["lanes"])
     assert "base" not in after
 
 
 def test_without_relane_the_order_is_kept():
-    _, state = read(loaders_of(2, lanes=8), 3)
+    _, state = read_ranks(loaders_of(2, lanes=8), 3)
 
     assert state == resumed(state, 3, on_topology_change="keep")[0].state_dict()
 
@@ -162,13 +143,13 @@ def test_a_state_before_the_first_batch_simply_begins_in_new_lanes():
 
 def test_relaned_parts_of_epochs_still_make_up_every_row():
     (first,) = loaders_of(1, samples_per_epoch=TOTAL // 4)
-    rows, state = read([first])
+    rows, state = read_ranks([first])
     seen = flat(rows)
     loaders = loaders_of(3, samples_per_epoch=TOTAL // 4)
     for loader in loaders:
         loader.load_state_dict(state)
     for _ in range(4):
-        rows, state = read(loaders)
+        rows, state = read_ranks(loaders)
         seen += flat(rows)
 
     assert sorted(seen) == list(range(TOTAL))
@@ -176,9 +157,9 @@ def test_relaned_parts_of_epochs_still_make_up_every_row():
 
 
 def test_where_and_seen_answer_for_a_relaned_epoch():
-    _, state = read(loaders_of(2, lanes=8), 3)
+    _, state = read_ranks(loaders_of(2, lanes=8), 3)
     loaders = resumed(state, 3)
-    rows, after = read(loaders, 2)
+    rows, after = read_ranks(loaders, 2)
     saved = StreamState.from_dict(after)
     assert (seen_per_shard(INDEX, saved).sum(), saved.remaining.total) == (24 + 24, TOTAL - 48)
 
@@ -200,7 +181,7 @@ def test_where_and_seen_answer_for_a_relaned_epoch():
 
 
 def test_a_relaned_state_whose_base_does_not_fit_is_refused():
-    _, state = read(loaders_of(2, lanes=8), 3)
+    _, state = read_ranks(loaders_of(2, lanes=8), 3)
     relaned = resumed(state, 3)[0].state_dict()
     for change in ({"rows": 5}, {"epoch": 4}, {"base": {**state, "position": 0, "holes": []}}):
         with pytest.raises(StreamError, match="base is|position is"):
