@@ -99,10 +99,6 @@ def shared_names(pids):
     return [name for name in os.listdir("/dev/shm") if any(f"_{pid}_" in name for pid in pids)]
 
 
-def headrace_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("headrace")]
-
-
 def stream(read=None, **settings):
     settings = {"batch_size": 100, "batch_format": "numpy", **settings}
     return StreamLoader(index_of(ROWS), read or Numbers(ROWS), StreamOptions(**settings), topology=ranks(1)[0])
@@ -166,15 +162,13 @@ LEAVINGS = [
 
 
 @pytest.mark.parametrize("leave", LEAVINGS)
-def test_no_thread_outlives_the_loop(leave):
+def test_no_thread_outlives_the_loop(leave, own_threads):
     leave()
-    gc.collect()  # an exception's frames may hold the iterator
-
-    assert headrace_threads() == []
+    assert own_threads.left() == []
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_collection_in_a_reading_thread_does_not_wait_for_itself(threads):
+def test_a_collection_in_a_reading_thread_does_not_wait_for_itself(threads, own_threads):
     """A dropped cycle is collected by whichever thread allocates; the pool is waiting for that very thread's block."""
     reading, go = threading.Event(), threading.Event()
 
@@ -192,17 +186,17 @@ def test_a_collection_in_a_reading_thread_does_not_wait_for_itself(threads):
         ring = [batches]
         ring.append(ring)
         assert reading.wait(BOUND_S)
-        ours = headrace_threads()
+        ours = own_threads.now()
         del batches, ring
         go.set()
         until = time.monotonic() + BOUND_S
-        while (left := headrace_threads()) and time.monotonic() < until:  # more may begin meanwhile
+        while (left := own_threads.now()) and time.monotonic() < until:  # more may begin meanwhile
             left[0].join(1)
     finally:
         gc.enable()
 
     assert len(ours) >= 2
-    assert headrace_threads() == []
+    assert own_threads.left() == []
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # from Python 3.12 on; it is the subject

@@ -1,7 +1,5 @@
 """The reader gives the rows of the order, decodes an open block once, and never hides an error or a thread."""
 
-import gc
-import threading
 from collections import Counter
 
 import numpy as np
@@ -16,10 +14,6 @@ from headrace.errors import CorruptShard, InputError, StreamError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
 from headrace.stream.topology import Topology
-
-
-def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("headrace-read")]
 
 
 def options(**settings):
@@ -147,7 +141,7 @@ def test_only_the_columns_asked_for_are_read():
         (ZeroDivisionError("bug"), StreamError),
     ],
 )
-def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind):
+def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind, own_threads):
     rows = [50] * 30
     reader = Recorder(rows, fail_at=17, error=error)
     loader = StreamLoader(index_of(rows), reader, options(shuffle=False), topology=Topology(rank=1, world_size=2))
@@ -156,7 +150,7 @@ def test_an_error_in_a_thread_reaches_the_loop_with_its_place(error, kind):
 
     assert type(caught.value) is kind
     assert caught.value.__cause__ is error
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
 
 def test_batches_before_the_damage_are_delivered():
@@ -191,24 +185,23 @@ def test_a_null_integer_names_its_shard():
         list(loader)
 
 
-def test_no_thread_is_left_after_an_early_exit():
+def test_no_thread_is_left_after_an_early_exit(own_threads):
     rows = [50] * 30
     loader = StreamLoader(index_of(rows), Numbers(tuple(rows)), options(), topology=ranks(1)[0])
     for _ in loader:
         break
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
     batches = iter(loader)
     next(batches)
-    assert reading_threads() != []
+    assert own_threads.now() != []
     batches.close()
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
     batches = iter(loader)
     next(batches)
     del batches
-    gc.collect()
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
     def fail_in_the_loop():
         for batch in loader:
@@ -216,12 +209,11 @@ def test_no_thread_is_left_after_an_early_exit():
 
     with pytest.raises(KeyError):
         fail_in_the_loop()
-    gc.collect()
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
 
-def test_no_thread_is_left_after_a_whole_pass():
+def test_no_thread_is_left_after_a_whole_pass(own_threads):
     loader = StreamLoader(index_of([50] * 3), Numbers((50,) * 3), options(), topology=ranks(1)[0])
 
     assert len(list(loader)) == 15
-    assert reading_threads() == []
+    assert own_threads.left() == []

@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -148,17 +147,16 @@ def test_the_message_of_a_worker_is_told_without_its_traceback():
     assert in_short(KeyError()) == "KeyError"
 
 
-def test_a_failure_without_other_ranks_is_logged_and_leaves_no_thread(caplog):
+def test_a_failure_without_other_ranks_is_logged_and_leaves_no_thread(caplog, own_threads):
     def read_block(block, columns):
         if block == 3:
             raise OSError("disk gone")
         return Numbers((5,) * 4)(block, columns)
 
-    before = threading.active_count()
     options = StreamOptions(batch_size=5, batch_format="numpy")
     loader = StreamLoader(index_of([5] * 4), read_block, options, topology=Topology(rank=1, world_size=2))
     with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(StreamError, match="disk gone"):
         list(loader)
 
     assert "rank 1 of 2 stopped the stream: rank 1 of 2: part-00003.parquet block 0" in caplog.text
-    assert threading.active_count() == before
+    assert own_threads.left() == []

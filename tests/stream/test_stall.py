@@ -2,7 +2,6 @@
 
 import json
 import logging
-import threading
 
 import pytest
 import torch
@@ -86,8 +85,7 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
     assert progress.snapshot(index).batches == 1
 
 
-def test_one_process_logs_its_own_wait_once(caplog):
-    before = threading.active_count()
+def test_one_process_logs_its_own_wait_once(caplog, own_threads):
     settings = StreamOptions(batch_size=1024, stall_seconds=0.2, batch_format="numpy")
     loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 2.6), settings, topology=ranks(1)[0])
     with caplog.at_level(logging.WARNING, "headrace"):
@@ -96,15 +94,15 @@ def test_one_process_logs_its_own_wait_once(caplog):
     (line,) = [record.getMessage() for record in caplog.records if "decode" in record.getMessage()]
     assert line.startswith("rank 0 waits ")
     assert line.endswith("s for part-00003.parquet block 0 (decode)")
-    assert threading.active_count() == before
+    assert own_threads.left() == []
 
 
-def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog):
+def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_threads):
     settings = StreamOptions(batch_size=1024, stall_seconds=None, batch_format="numpy", shuffle=False)
     loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 1.5), settings, topology=ranks(1)[0])
     with caplog.at_level(logging.WARNING, "headrace"):
         for _ in loader:
-            assert not [thread for thread in threading.enumerate() if thread.name == "headrace-watch"]
+            assert "headrace-watch" not in [thread.name for thread in own_threads.now()]
 
     assert caplog.records == []
     with pytest.raises(SettingsError, match="stall_seconds is 0; expected seconds above 0, or None"):

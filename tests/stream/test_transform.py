@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +39,6 @@ NUMBERS = ["row", "half"]
 def loader_of(transform, *, topology=ALONE, rows=ROWS, **settings):
     settings = StreamOptions(**{"batch_size": 4, "shuffle": True, "columns": NUMBERS, **settings}, transform=transform)
     return StreamLoader(index_of(rows, schema=KINDS), Kinds(rows), settings, topology=topology)
-
-
-def reading_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("headrace-")]
 
 
 def test_what_it_returns_is_what_the_loop_receives():
@@ -92,7 +87,7 @@ def test_tables_and_pairs_it_makes_cross_from_workers():
     assert all(isinstance(row, torch.Tensor) and len(row) == len(half) for row, half in pairs)
 
 
-def test_its_error_names_it_is_chained_and_loses_nothing():
+def test_its_error_names_it_is_chained_and_loses_nothing(own_threads):
     loader = loader_of(fail_at_row_fifty)
     received = []
     with pytest.raises(StreamError, match=r"rank 0 of 1: batch \d+ \(from 0") as caught:
@@ -101,7 +96,7 @@ def test_its_error_names_it_is_chained_and_loses_nothing():
     assert "transform option_cases.fail_at_row_fifty raised ZeroDivisionError: row 50 is not liked" in str(caught.value)
     assert f"batch {len(received) // 4} " in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
     mended = loader_of(None)
     mended.load_state_dict(loader.state_dict())
@@ -132,10 +127,10 @@ def test_its_error_in_a_worker_reaches_the_loop_with_worker_and_cause(method, wo
     assert "Traceback" in message  # the worker's own, with the line of the transform
 
 
-def test_a_forgotten_return_is_an_error_and_no_early_end():
+def test_a_forgotten_return_is_an_error_and_no_early_end(own_threads):
     with pytest.raises(StreamError, match=r"batch 0 .*option_cases\.forget returned None; end it with `return batch`"):
         list(loader_of(forget))
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
 
 def test_stop_iteration_in_a_transform_does_not_end_the_pass():
@@ -143,11 +138,11 @@ def test_stop_iteration_in_a_transform_does_not_end_the_pass():
         list(loader_of(lambda batch: next(iter(()))))
 
 
-def test_leaving_the_loop_early_ends_the_threads():
+def test_leaving_the_loop_early_ends_the_threads(own_threads):
     for _ in loader_of(Doubled("row")):
         break
 
-    assert reading_threads() == []
+    assert own_threads.left() == []
 
 
 def test_a_transform_that_cannot_travel_is_named_before_workers_start():
