@@ -23,7 +23,8 @@ import pyarrow as pa
 from headrace.dataset.index import IndexRow, index_bytes
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
 from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import default_workers
+from headrace.engine.choose import engine_named
+from headrace.engine.engine import EngineName, check_engine
 from headrace.errors import RunBusy, SettingsError
 from headrace.formats.schema import describe
 from headrace.run.context import RunContext
@@ -86,14 +87,20 @@ def prepare(
     out: str | Path,
     *,
     workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent = silent,
 ) -> Prepared:
     """Make the run of this recipe over its source, or find it made; `out` then has its files and its links.
 
     workers: tasks at a time, default one per core. fingerprint_by="content" tells sources apart by their bytes
-    instead of by size and modification time. Raises `SettingsError`, `InputError`, `StoreError`, `RunBusy`.
+    instead of by size and modification time. engine="ray" does the tasks on a Ray cluster whose nodes share the
+    storage of source and `out`; address: of the cluster, "auto" for the one this machine belongs to, None for the one
+    this process is connected to, else a Ray on this machine alone. The engine changes no byte of the output.
+    Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
+    check_engine(engine, address)
     if workers is not None and workers < 1:
         raise SettingsError(f"workers is {workers}; give 1 or more")
     out = Path(out)
@@ -118,7 +125,9 @@ def prepare(
             config = canonical_json(recipe.config())
             if not (run / "config.json").exists():
                 local.write_new(run / "config.json", config)
-            outcome = recipe.execute(RunContext(run, workers or default_workers(), on_event), files)
+            with engine_named(engine, address, workers) as at_work:
+                context = RunContext(run, workers or at_work.default_workers(), on_event, at_work)
+                outcome = recipe.execute(context, files)
             manifest = _publish(recipe, run, identity, source_fingerprint, outcome, on_event)
         _link_splits(out, run, manifest, on_event)
         _remove_stage(run, on_event)
