@@ -15,6 +15,7 @@ from headrace.errors import StoreError
 from headrace.formats.write import Written
 from headrace.run.events import OnEvent, StageBegan, Step, TaskDone
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
+from headrace.run.sharing import Shared
 from headrace.storage import local
 
 Result = TypeVar("Result")
@@ -26,6 +27,7 @@ class TaskFiles:
 
     run: Path
     durable: bool
+    existing: local.Existing | None = None
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
     _begun: list[Path] = field(default_factory=list)
 
@@ -51,7 +53,8 @@ class TaskFiles:
             def announce(step: str, name: str = name) -> None:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
-            local.publish(temporary, target, sync="file" if self.durable else "none", announce=announce)
+            sync: local.Sync = "file" if self.durable else "none"
+            local.publish(temporary, target, sync=sync, existing=self.existing, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
         return tuple(published)
 
@@ -76,12 +79,13 @@ class Task:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run being executed. engine: where its tasks are done."""
+    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any."""
 
     run: Path
     workers: int
     on_event: OnEvent
     engine: Engine = field(default_factory=LocalEngine)
+    shared: Shared | None = None
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
@@ -89,7 +93,10 @@ class RunContext:
         durable=False is for intermediate files: they are believed only if their digest matches, so they need no sync.
         """
         local.make_directory(self.run / "receipts")
-        receipts = self._alone(name, tasks, durable)
+        if self.shared is None:
+            receipts = self._alone(name, tasks, durable)
+        else:
+            receipts = self._together(self.shared, name, tasks, durable)
         if durable:
             for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
                 local.sync_directory(directory)
@@ -121,8 +128,29 @@ class RunContext:
         receipts |= dict(zip(left, made, strict=True))
         return [receipts[number] for number in range(len(tasks))]
 
+    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
+        """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
+        existing: local.Existing = "compare" if durable else "replace"
+        return shared.stage(
+            name,
+            [task.subject for task in tasks],
+            lambda number: do_task(self.run, name, number, tasks[number], True, self.on_event, existing=existing),
+            self.workers,
+            begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
+            accept=lambda receipt: self.done(name, tasks[receipt.number], receipt),
+        )
 
-def do_task(run: Path, stage: str, number: int, task: Task, durable: bool, on_event: OnEvent) -> Receipt:
+
+def do_task(
+    run: Path,
+    stage: str,
+    number: int,
+    task: Task,
+    durable: bool,
+    on_event: OnEvent,
+    *,
+    existing: local.Existing | None = None,
+) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
 
     Raises `StoreError` where the run directory is not seen: on a machine that does not share the storage.
@@ -131,7 +159,7 @@ def do_task(run: Path, stage: str, number: int, task: Task, durable: bool, on_ev
         raise StoreError(
             f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
         )
-    files = TaskFiles(run, durable)
+    files = TaskFiles(run, durable, existing)
     try:
         result = task.work(files)
         published = files.publish(on_event)
