@@ -176,7 +176,7 @@ def _compute_together(asked: _Asked, out: Path, share: Share, patience: Patience
     run, on_event = asked.run, asked.on_event
     try:
         with shared_run(run, share, patience, on_event) as shared:
-            # Once this process is seen to take part nobody removes the stage, so what is unfinished can be gone on with.
+            # Once this process takes part nobody removes the stage: what is unfinished now can be gone on with.
             if read_manifest(run) is None:
                 _execute_together(asked, shared)
             shared.members.leave()
