@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -20,6 +21,8 @@ from headrace.recipes.series.clean import Cleaned, clean, required_targets
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.files import EntityFiles
 from headrace.recipes.series.observed import Observed, read_file
+from headrace.recipes.series.pipelines.fitted import reasons
+from headrace.recipes.series.pipelines.settings import Resolved
 from headrace.recipes.series.quality import quality_report
 from headrace.recipes.series.spool import Passed, SpoolWriter
 from headrace.run.context import TaskFiles
@@ -99,6 +102,7 @@ def load(loaded: Loaded) -> Observed | str:
 def clean_batch(
     files: TaskFiles,
     settings: Series,
+    resolved: Resolved,
     frequency: Frequency,
     source: EntitySource,
     number: int,
@@ -116,10 +120,9 @@ def clean_batch(
             else:
                 cleaned = clean(settings, frequency, observed)
                 read += len(observed.times)
-            if cleaned.failure is None and each.entity in lacking and settings.missing_static == "drop_entity":
-                cleaned = Cleaned(
-                    Counter(entity_failed=sum(cleaned.rows.values())), lacking[each.entity], cleaned.required_targets
-                )
+            why = _beyond_cleaning(settings, resolved, cleaned, each.entity, lacking)
+            if why is not None:
+                cleaned = Cleaned(Counter(entity_failed=sum(cleaned.rows.values())), why, cleaned.required_targets)
             counts += cleaned.rows
             record = {"report": quality_report(settings, frequency, each.entity, each.source, cleaned)}
             if cleaned.failure is not None or cleaned.axis is None or cleaned.cut is None:
@@ -140,3 +143,16 @@ def clean_batch(
             spool.append({**record, "passed": asdict(place)}, cleaned.values, cleaned.filled)
         spool.finish()
     return {"rows_read": read, "rows": dict(sorted(counts.items())), "passed": passed}
+
+
+def _beyond_cleaning(
+    settings: Series, resolved: Resolved, cleaned: Cleaned, entity: str, lacking: Mapping[str, str]
+) -> str | None:
+    """Why a clean entity fails all the same: static features, or values that its pipelines cannot take."""
+    if cleaned.failure is not None or cleaned.values is None or cleaned.cut is None:
+        return None
+    if entity in lacking and settings.missing_static == "drop_entity":
+        return lacking[entity]
+    offsets = np.array([0, len(cleaned.values)], np.int64)
+    trains = np.array([cleaned.cut.val_row], np.int64)
+    return reasons(resolved.time_series, settings.columns(), cleaned.values, offsets, trains, [entity]).get(entity)

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
+from headrace.recipes.series.pipelines.settings import Preprocessing, Resolved
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.series.axis import Frequency
@@ -94,7 +95,7 @@ class Series(Settings):
     max_imputation_gap_size: int = Field(5, ge=0)
     impute_target: Literal["never", "forward"] = "never"
     filled_mask: Literal["off", "columns"] = "off"
-    preprocessing_configs: Mapping[str, Any] = Field(default_factory=dict)
+    preprocessing_configs: Preprocessing = Field(default_factory=Preprocessing)
     batch_size: int = Field(50, ge=1)
     seed: int = Field(42, ge=0, lt=2**63)
     layout: Literal["files", "packed"] = "files"
@@ -128,6 +129,10 @@ class Series(Settings):
         self._check_columns()
         self._check_sources()
         self._check_static()
+        try:
+            self.resolved()
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
         return self
 
     def _check_columns(self) -> None:
@@ -147,11 +152,10 @@ class Series(Settings):
     def _check_sources(self) -> None:
         if bool(self.source) == bool(self.region_time_series_base_dirs):
             raise ValueError("give either source or region_time_series_base_dirs, and not both")
-        if self.reader == "camels_us":
-            if len(self.source) != 1 or self.entity != FILE_NAME:
-                raise ValueError(
-                    f"reader 'camels_us' takes one source, the data set's root directory, and entity '{FILE_NAME}'"
-                )
+        if self.reader == "camels_us" and (len(self.source) != 1 or self.entity != FILE_NAME):
+            raise ValueError(
+                f"reader 'camels_us' takes one source, the data set's root directory, and entity {FILE_NAME!r}"
+            )
         if self.region_time_series_base_dirs and self.entity != FILE_NAME:
             raise ValueError(f"regions have a file per entity; leave entity as {FILE_NAME!r}")
         if self.entities is not None and self.entities_file is not None:
@@ -174,6 +178,12 @@ class Series(Settings):
         """The columns of values: the target, then the features sorted by name."""
         return [self.target, *sorted(self.features)]
 
+    def resolved(self) -> Resolved:
+        """The pipelines with their columns."""
+        return self.preprocessing_configs.resolved(
+            target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
+        )
+
     @property
     def entity_column(self) -> str:
         """What the entity is called in the output."""
@@ -194,7 +204,9 @@ class Series(Settings):
         try:
             lines = self.entities_file.read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check the file of entities") from error
+            raise SettingsError(
+                f"{self.entities_file}: cannot be read ({error}); check its path"
+            ) from error
         names = sorted({line.strip() for line in lines if line.strip()})
         if not names:
             raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")

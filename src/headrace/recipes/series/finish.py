@@ -90,6 +90,7 @@ def _write_entities(
     files: TaskFiles, settings: Series, frequency: Frequency, spools: Sequence[Spool], statics: Statics | None
 ) -> None:
     schema = with_metadata(ENTITIES_SCHEMA, series_metadata(settings, frequency))
+
     def tables() -> Iterator[pa.Table]:
         before = 0
         for spool in spools:

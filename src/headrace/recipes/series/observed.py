@@ -40,26 +40,30 @@ class Observed:
     values: F64
     bad_time: str | None = None
 
+    def known_times(self) -> I64:
+        """The times that there are."""
+        return self.times[self.times != MISSING]
+
 
 @dataclass(frozen=True)
 class Parsed:
-    """A chunk of rows. bad: rows with a value that is no number, first of each told: row → what is wrong."""
+    """A chunk of rows, as in `Observed`. bad: rows with a value that is no number → what is wrong with them."""
 
     times: I64
     values: F64
-    bad_time: tuple[int, str] | None
     bad: dict[int, str]
 
 
 def read_file(settings: Series, path: Path, name: str) -> Observed:
     """The rows of a file that is one entity. Raises `InputError` if it cannot be read, or a value is no number."""
     times, values, bad_time, first_row = [], [], None, 0
-    for table in tables(settings, path, name, [settings.time, *settings.columns()]):
+    for table in tables(path, name, [settings.time, *settings.columns()]):
         parsed = parse(settings, table, first_row)
         if parsed.bad:
             raise InputError(f"{path}: {parsed.bad[min(parsed.bad)]}")
-        if bad_time is None and parsed.bad_time is not None:
-            bad_time = f"{path}: {parsed.bad_time[1]}"
+        if bad_time is None and (parsed.times == MISSING).any():
+            row = int(np.argmax(parsed.times == MISSING))
+            bad_time = f"{path}: {tell_time(settings, table, row, first_row)}"
         times.append(parsed.times)
         values.append(parsed.values)
         first_row += len(parsed.times)
@@ -70,7 +74,7 @@ def read_file(settings: Series, path: Path, name: str) -> Observed:
     return Observed(np.concatenate(times), np.concatenate(values), bad_time)
 
 
-def tables(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Some columns of a data file, in pieces. Raises `InputError` if one is absent."""
     kind = detect(path)
     if kind.format == "parquet":  # opened once: of small files that is most of the work
@@ -97,13 +101,6 @@ def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict
 def parse(settings: Series, table: pa.Table, first_row: int) -> Parsed:
     """Times and values of some rows; what cannot be read is told with its row, counted from 1 behind `first_row`."""
     times = _times(table[settings.time], settings)
-    bad_time = None
-    if (times == MISSING).any():
-        row = int(np.argmax(times == MISSING))
-        value = table[settings.time][row].as_py()
-        advice = "which is missing" if value is None or value == "" else "which is no time of time_format"
-        told = f"row {first_row + row + 1}: {settings.time} is {value!r}, {advice}; correct it, or give bad_times='drop'"
-        bad_time = (row, told)
     columns = settings.columns()
     values = np.empty((table.num_rows, len(columns)))
     bad: dict[int, str] = {}
@@ -124,7 +121,14 @@ def parse(settings: Series, table: pa.Table, first_row: int) -> Parsed:
             )
     for number in settings.missing_numbers:
         values[values == number] = np.nan
-    return Parsed(times, values, bad_time, bad)
+    return Parsed(times, values, bad)
+
+
+def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
+    """What is wrong with the time of a row that has none."""
+    value = table[settings.time][row].as_py()
+    why = "which is missing" if value is None or value == "" else "which is no time of time_format"
+    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}; correct it, or give bad_times='drop'"
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:

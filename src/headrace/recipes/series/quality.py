@@ -15,7 +15,9 @@ from headrace.series.axis import DAY_US, Frequency
 _LONGEST_NAME = 150
 
 
-def quality_report(settings: Series, frequency: Frequency, entity: str, source: str, cleaned: Cleaned) -> dict[str, Any]:
+def quality_report(
+    settings: Series, frequency: Frequency, entity: str, source: str, cleaned: Cleaned
+) -> dict[str, Any]:
     """The `BasinQualityReport` of one entity as JSON.
 
     Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled and that were
@@ -70,7 +72,11 @@ def _steps(settings: Series, frequency: Frequency, cleaned: Cleaned) -> list[str
     assert cleaned.imputed is not None
     filled = int(cleaned.imputed.filled_values.sum())
     steps = [f"placed on steps of {frequency.word}, {cleaned.added_rows} missing rows added"]
-    steps += [f"dropped {cleaned.rows[word]} rows: {word}" for word in ("bad_time", "off_grid", "duplicate_time") if cleaned.rows[word]]
+    steps += [
+        f"dropped {cleaned.rows[word]} rows: {word}"
+        for word in ("bad_time", "off_grid", "duplicate_time")
+        if cleaned.rows[word]
+    ]
     steps.append(f"trimmed {start} steps at the start and {end} at the end")
     steps.append(f"carried {filled} values into gaps of at most {settings.max_imputation_gap_size}")
     return steps

@@ -17,7 +17,7 @@ from headrace.recipes.series.batches import EntitySource, FileSource, clean_batc
 from headrace.recipes.series.clean import DROPPED
 from headrace.recipes.series.config import FILE_NAME, SPLITS, Series
 from headrace.recipes.series.files import entity_files, series_files, static_files
-from headrace.recipes.series.finish import ENTITIES, REPORTS_TABLE, STATICS, SUMMARY, finish, retained
+from headrace.recipes.series.finish import SUMMARY, finish, retained
 from headrace.recipes.series.long_tables import LongSource, spread
 from headrace.recipes.series.pipelines.fitted import fit
 from headrace.recipes.series.pipelines.save import save_part
@@ -147,9 +147,7 @@ def _statics(settings: Series, source: EntitySource, files: Sequence[tuple[Path,
     return read_statics(settings, static_files(files), entities)
 
 
-def _refuse_nothing(
-    settings: Series, source: EntitySource, spools: Sequence[Spool], names: Sequence[str]
-) -> None:
+def _refuse_nothing(settings: Series, source: EntitySource, spools: Sequence[Spool], names: Sequence[str]) -> None:
     if names:
         return
     reports = (record["report"] for spool in spools for record in spool.records())
@@ -245,7 +243,9 @@ def _outcome(
 
 def published_digest(receipts: Sequence[Receipt]) -> str:
     """One digest of all files that these tasks published, by path and SHA-256."""
-    return sha256_hex(canonical_json(sorted([each.path, each.digest] for receipt in receipts for each in receipt.files)))
+    return sha256_hex(
+        canonical_json(sorted([each.path, each.digest] for receipt in receipts for each in receipt.files))
+    )
 
 
 def _index(settings: Series, written: Sequence[Receipt]) -> list[IndexRow]:

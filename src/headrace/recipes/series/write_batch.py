@@ -91,9 +91,7 @@ def write_batch(
     for slab in slabs(entities, spool.columns):
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
         names = [each.entity for each in slab]
-        own = fit(
-            resolved.time_series, settings.columns(), *train_rows(slab, values), names, strategy="per_group"
-        )
+        own = fit(resolved.time_series, settings.columns(), *train_rows(slab, values), names, strategy="per_group")
         fits.append(own)
         offsets = np.array([each.first_row - start for each in slab] + [stop - start], np.int64)
         scaled = join([unified, own]).transform(settings.columns(), values[start:stop], offsets, names)
