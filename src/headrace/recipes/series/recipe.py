@@ -22,12 +22,12 @@ from headrace.recipes.series.long_tables import LongSource, spread
 from headrace.recipes.series.pipelines.fitted import fit
 from headrace.recipes.series.pipelines.save import save_part
 from headrace.recipes.series.pipelines.settings import Resolved, chosen_entities
+from headrace.recipes.series.readable import readable_schema
 from headrace.recipes.series.spool import Passed, Spool
 from headrace.recipes.series.statics import Statics, read_statics
 from headrace.recipes.series.store_file import STORE
 from headrace.recipes.series.write_batch import (
     UNIFIED,
-    readable_schema,
     split_directory,
     train_rows,
     write_batch,
@@ -131,7 +131,7 @@ def _frequencies(settings: Series, source: EntitySource) -> list[str]:
     words: list[str] = []
     for place in permutation(derive_key(settings.seed, "series.frequency"), source.count).tolist():
         (loaded,) = source.batch(place, place + 1)
-        observed = load(loaded)
+        observed = load(loaded, [])
         found = None if isinstance(observed, str) else infer(observed.known_times())
         if found is not None:
             words.append(found.word)
