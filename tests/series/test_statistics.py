@@ -1,5 +1,7 @@
 """Statistics of groups are those of each group alone."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def test_every_group_has_the_statistics_of_its_own_rows(case) -> None:
     least, greatest = extremes(matrix, offsets)
     low, middle, high = quantiles(matrix, offsets, (0.1, 0.5, 0.9))
 
-    for group, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for group, (start, stop) in enumerate(pairwise(offsets)):
         own = matrix[start:stop]
         np.testing.assert_array_equal(np.sum(~np.isnan(own), axis=0), n[group])
         np.testing.assert_array_equal(n[group], seen[group])
