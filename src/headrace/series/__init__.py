@@ -1,1 +1,1 @@
-"""Series of many entities as arrays: axes, gaps, cuts, scaling, windows. Pure: no files, no clock."""
+"""Time series of many entities as arrays: regular axes, gaps, cuts, windows, scalers. Pure: numpy, no files."""
