@@ -45,7 +45,7 @@ _FREQUENCY_ENTITIES = 16
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     resolved = settings.resolved()
-    source, left_out = _source(settings, context, files)
+    source, left_out = entity_source(settings, context, files)
     frequency = _frequency(settings, context, source)
     statics = _statics(settings, source, files)
     lacking = {} if statics is None else statics.lacking()
@@ -84,7 +84,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
     return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out)
 
 
-def _source(
+def entity_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str]]:
     """Where entities come from; rows of long tables that are of none of them."""
