@@ -204,9 +204,7 @@ class Series(Settings):
         try:
             lines = self.entities_file.read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                f"{self.entities_file}: cannot be read ({error}); check its path"
-            ) from error
+            raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
         names = sorted({line.strip() for line in lines if line.strip()})
         if not names:
             raise SettingsError(f"{self.entities_file}: names no entity; write one name per line")

@@ -42,7 +42,7 @@ class Observed:
 
     def known_times(self) -> I64:
         """The times that there are."""
-        return self.times[self.times != MISSING]
+        return np.asarray(self.times[self.times != MISSING], np.int64)
 
 
 @dataclass(frozen=True)

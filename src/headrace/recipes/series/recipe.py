@@ -110,7 +110,7 @@ def _frequency(settings: Series, context: RunContext, source: EntitySource) -> F
     if settings.frequency != "infer":
         return Frequency.parse(settings.frequency)
 
-    def look(files: TaskFiles) -> dict[str, Any]:
+    def look(_: TaskFiles) -> dict[str, Any]:
         return {"words": _frequencies(settings, source)}
 
     (receipt,) = context.stage("frequency", [Task("frequency", 0, look)])
@@ -164,8 +164,8 @@ def _refuse_lacking(settings: Series, lacking: Mapping[str, str], names: Sequenc
     bad = [each for each in names if each in lacking]
     if bad:
         raise InputError(
-            f"{len(bad):,} of {len(names):,} entities lack static features, first {bad[0]}: {lacking[bad[0]]}; complete "
-            f"the static files, or give missing_static='drop_entity', 'mean' or 'median'"
+            f"{len(bad):,} of {len(names):,} entities lack static features, first {bad[0]}: {lacking[bad[0]]}; "
+            f"complete the static files, or give missing_static='drop_entity', 'mean' or 'median'"
         )
 
 
@@ -208,7 +208,7 @@ def _outcome(
     for receipt in cleaned:
         counts += Counter(receipt.result["rows"])
     read = sum(int(receipt.result["rows_read"]) for receipt in cleaned) + sum(left_out.values())
-    index = _index(settings, written)
+    index = _index(written)
     passed = sum(int(receipt.result["passed"]) for receipt in cleaned)
     if passed < source.count:
         context.on_event(
@@ -248,7 +248,7 @@ def published_digest(receipts: Sequence[Receipt]) -> str:
     )
 
 
-def _index(settings: Series, written: Sequence[Receipt]) -> list[IndexRow]:
+def _index(written: Sequence[Receipt]) -> list[IndexRow]:
     rows = []
     for receipt in written:
         records = {record.path: record for record in receipt.files}

@@ -112,14 +112,14 @@ class Spool:
 
     def values(self) -> F64:
         """All rows, mapped: [rows, C]."""
-        return _mapped(self.run / spool_name(self.number, "values"), np.dtype(np.float64), self.columns)
+        return np.asarray(_mapped(self.run / spool_name(self.number, "values"), np.float64, self.columns), np.float64)
 
     def filled(self) -> Bools:
         """Which values were carried forward, mapped: [rows, C]."""
-        return _mapped(self.run / spool_name(self.number, "filled"), np.dtype(np.bool_), self.columns)
+        return np.asarray(_mapped(self.run / spool_name(self.number, "filled"), np.bool_, self.columns), np.bool_)
 
 
-def _mapped(path: Path, kind: np.dtype[Any], columns: int) -> Any:
+def _mapped(path: Path, kind: type[np.generic], columns: int) -> Any:
     if path.stat().st_size == 0:
         return np.empty((0, columns), kind)
     return np.memmap(path, kind, mode="r").reshape(-1, columns)

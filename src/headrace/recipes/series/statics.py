@@ -120,7 +120,8 @@ def _read(settings: Series, path: Path, name: str) -> tuple[pa.Table, str]:
         if key not in shard.schema.names:
             raise _no_key(path, key, shard.schema.names)
         columns = [each for each in shard.schema.names if each == key or each in settings.static_features]
-        table = pa.concat_tables([chunk.table(columns) for chunk in read_chunks(shard, columns)] or [shard.schema.empty_table().select(columns)])  # fmt: skip
+        pieces = [chunk.table(columns) for chunk in read_chunks(shard, columns)]
+        table = pa.concat_tables(pieces or [shard.schema.empty_table().select(columns)])
     if key not in table.column_names:
         raise _no_key(path, key, table.column_names)
     return table, key

@@ -6,6 +6,7 @@ entities, so memory is O(slab) beside the float32 rows of one batch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.digest import canonical_json
 from headrace.formats.detect import Kind
 from headrace.formats.write import HashingFile, ShardWriter, Written
 from headrace.recipes.series.config import SPLITS, Series
@@ -143,7 +143,7 @@ def _rows(
     times = entity.axis(frequency).times()[start:stop]
     columns = np.ascontiguousarray(matrix[entity.first_row + start : entity.first_row + stop].T)
     arrays = [
-        pa.array([entity.entity]).take(pa.array(np.zeros(stop - start, np.int8))),
+        pa.repeat(entity.entity, stop - start),
         pa.array(times).cast(pa.timestamp("us")),
         *(pa.array(column) for column in columns),
     ]
@@ -155,6 +155,7 @@ def _write_reports(files: TaskFiles, spool: Spool) -> None:
         target = f"{REPORTS}/{file_name(record['report']['entity'])}.json"
         path = files.temporary(target)
         with HashingFile(path) as file:
-            file.write(canonical_json(record["report"]) + b"\n")
+            text = json.dumps(record["report"], sort_keys=True, indent=1, ensure_ascii=False)
+            file.write(text.encode() + b"\n")
             written = Written(1, file.written, file.digest.sha256, (), file.digest.checksum)
         files.finished(path, target, written)
