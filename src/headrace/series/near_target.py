@@ -7,7 +7,7 @@ target's, tell nothing and are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -49,11 +49,24 @@ def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
     return {name: [int(alike[at]), int(judged[at])] for at, name in enumerate(columns)}
 
 
-def suspects(tallies: Sequence[dict[str, list[int]]]) -> dict[str, list[int]]:
-    """The columns that are the target in another unit for more than half of the groups where that could be told."""
+def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """The tally of all groups of several tallies."""
     total: dict[str, list[int]] = {}
     for each in tallies:
         for name, (alike, judged) in each.items():
             before = total.get(name, [0, 0])
             total[name] = [before[0] + alike, before[1] + judged]
-    return {name: counts for name, counts in sorted(total.items()) if counts[0] * 2 > counts[1]}
+    return dict(sorted(total.items()))
+
+
+def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """The columns that are the target in another unit for more than half of the groups where that could be told."""
+    return {name: counts for name, counts in add(tallies).items() if counts[0] * 2 > counts[1]}
+
+
+def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
+    """What to tell of these suspects; None where there are none."""
+    if not found:
+        return None
+    told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())
+    return f"looks like {target} in another unit: {told}; leave it out, unless it is known when predicting"

@@ -45,7 +45,7 @@ from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
 from headrace.series.axis import Frequency
-from headrace.series.near_target import correlations, suspects, tally
+from headrace.series.near_target import correlations, suspects, tally, warning
 from headrace.series.scalers import Scalers
 from headrace.series.statistics import F64, I64
 
@@ -274,12 +274,5 @@ def _near_target(run: FinishedRun, settings: Series, pipelines: Pipelines, shard
     for shard, scaled, offsets in each_train_part(run, list(shards)):
         rows, _ = _brought_back(pipelines.time_series, columns, scaled, offsets, shard.entities)
         tallies.append(tally(columns[1:], correlations(rows, offsets, 0)[:, 1:]))
-    return Check("no feature is the target", near_target_words(settings.target, suspects(tallies)) or "none is")
-
-
-def near_target_words(target: str, found: dict[str, list[int]]) -> str | None:
-    """The warning for features that look like the target; None where there is none."""
-    if not found:
-        return None
-    told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())
-    return f"warning: looks like {target} in another unit: {told}; leave it out unless it is known when predicting"
+    told = warning(settings.target, suspects(tallies))
+    return Check("no feature is the target", "none is" if told is None else f"warning: {told}")
