@@ -37,6 +37,7 @@ from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.series.axis import Frequency, infer
+from headrace.series.near_target import suspects, warning
 from headrace.storage import local
 
 _FREQUENCY_ENTITIES = 16
@@ -45,7 +46,7 @@ _FREQUENCY_ENTITIES = 16
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     resolved = settings.resolved()
-    source, left_out = _source(settings, context, files)
+    source, left_out = entity_source(settings, context, files)
     frequency = _frequency(settings, context, source)
     statics = _statics(settings, source, files)
     lacking = {} if statics is None else statics.lacking()
@@ -77,14 +78,15 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         )
 
     written = context.stage("write", [write_task(number) for number in range(batches)])
+    disguised = suspects([receipt.result["near_target"] for receipt in written])
     (finished,) = context.stage(
         "finish",
-        [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics))],
+        [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics, disguised))],
     )
     return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out)
 
 
-def _source(
+def entity_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str]]:
     """Where entities come from; rows of long tables that are of none of them."""
@@ -214,6 +216,8 @@ def _outcome(
         context.on_event(
             Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
         )
+    if finished.result["near_target"]:
+        context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
     stores = {each.path: each.checksum for receipt in written for each in receipt.files if each.path.startswith(STORE)}
     tables = {each.path: each.digest for each in finished.files}
     return Outcome(
@@ -234,6 +238,7 @@ def _outcome(
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
+            "near_target": finished.result["near_target"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},
             "receipts_digest": published_digest([*written, finished]),

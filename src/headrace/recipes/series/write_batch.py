@@ -25,6 +25,7 @@ from headrace.recipes.series.store_file import series_metadata, write_store
 from headrace.run.context import TaskFiles
 from headrace.run.prepare import STAGE_DIRECTORY
 from headrace.series.axis import Frequency
+from headrace.series.near_target import add, correlations, tally
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -74,11 +75,13 @@ def write_batch(
     filled = spool.filled() if masked else None
     unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
     matrix = np.empty((len(values), len(settings.columns()) + len(masked)), np.float32)
-    fits = []
+    fits, tallies = [], []
     for slab in slabs(entities, spool.columns):
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
         names = [each.entity for each in slab]
-        own = fit(resolved.time_series, settings.columns(), *train_rows(slab, values), names, strategy="per_group")
+        trains, edges = train_rows(slab, values)
+        own = fit(resolved.time_series, settings.columns(), trains, edges, names, strategy="per_group")
+        tallies.append(tally(settings.columns()[1:], correlations(trains, edges, 0)[:, 1:]))
         fits.append(own)
         offsets = np.array([each.first_row - start for each in slab] + [stop - start], np.int64)
         scaled = join([unified, own]).transform(settings.columns(), values[start:stop], offsets, names)
@@ -91,7 +94,7 @@ def write_batch(
     blocks = _write_readable(files, settings, frequency, spool.number, entities, matrix)
     if settings.layout == "files":
         _write_reports(files, spool)
-    return {"rows_read": len(values), "blocks": blocks}
+    return {"rows_read": len(values), "blocks": blocks, "near_target": add(tallies)}
 
 
 def _write_readable(
