@@ -1,9 +1,9 @@
 """Which windows of many entities' rows are whole: as segments, never as a list of windows. Pure.
 
 A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of
-missing rows forbids a range of starts, one for each role the rows have in a window; the starts that an entity's rows allow,
-without the forbidden ones, are found by one sweep over the borders of these ranges. It costs O(gaps log gaps +
-entities), whatever the number of windows; finding the missing values is one pass over the values in pieces that stay in the cache.
+missing rows forbids a range of starts, one for each role the rows have in a window; the starts that an entity's rows
+allow, without the forbidden ones, are found by one sweep over the borders of these ranges. It costs O(gaps log gaps +
+entities), whatever the number of windows; missing values are found by one pass in pieces that stay in the cache.
 """
 
 from __future__ import annotations
