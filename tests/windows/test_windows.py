@@ -135,23 +135,16 @@ def test_input_end_dates_follow_the_frequency(tmp_path, frequency, first, expect
 
 def test_predicting_beyond_the_last_row_needs_no_horizon(run):
     out, values = run
-    windows = open_windows(
-        out,
-        "test",
-        input_length=5,
-        output_length=7,
-        targets="none",
-        future="none",
-        incomplete="keep",
-        history="preceding",
-    )
-    ends = {entity: end for entity, end in zip(*(windows.batch(range(len(windows)))[n].tolist() for n in ("entity", "input_end_date")), strict=True)}  # fmt: skip
+    options = {"targets": "none", "future": "none", "incomplete": "keep", "history": "preceding"}
+    windows = open_windows(out, "test", input_length=5, output_length=7, **options)
+    batch = windows.batch(range(len(windows)))
+    ends = dict(zip(batch["entity"].tolist(), batch["input_end_date"], strict=True))
 
     assert "y" not in windows[0]
     assert "future" not in windows[0]
     for number, table in enumerate(values):  # the last window of each entity ends with its last row
         last = np.datetime64("2001-02-03", "us") + np.timedelta64(number + len(table) - 1, "D")
-        assert last == np.datetime64(ends[number])
+        assert last == ends[number]
 
 
 def test_windows_travel_to_other_processes(run):

@@ -72,7 +72,7 @@ class WindowLoader:
         self._lanes, self._stretch = lanes, stretch
         self._pass = 0
         self._received = 0
-        self._ended = False
+        self._ended = self._over = False
         self._start = self._fresh(0)
 
     @property
@@ -81,8 +81,8 @@ class WindowLoader:
         return self._start.epoch
 
     def __len__(self) -> int:
-        """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
-        return self.steps_from(self._start)
+        """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
+        return self.fresh_steps(self.epoch + 1) if self._over else self.steps_from(self._start)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
@@ -91,7 +91,7 @@ class WindowLoader:
             self._begin(self._fresh(self._start.epoch + 1))
         self._pass += 1
         self._received = 0
-        this_pass, steps = self._pass, len(self)
+        this_pass, steps = self._pass, self.steps_from(self._start)
         for batch in self._batches(self._start):
             if this_pass != self._pass:
                 raise StreamError(
@@ -102,7 +102,7 @@ class WindowLoader:
             self._ended = self._received == steps  # here, as a loop that knows len() may never ask for more
             yield batch
         if this_pass == self._pass:
-            self._ended = True
+            self._ended = self._over = True
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
@@ -203,7 +203,7 @@ class WindowLoader:
     def _begin(self, state: WindowState) -> None:
         self._start = state
         self._received = 0
-        self._ended = False
+        self._ended = self._over = False
         self._pass += 1
 
 
