@@ -85,7 +85,9 @@ class Axis:
             return np.asarray(self.first + steps * self.frequency.micros, np.int64)
         months, since, until = month_places(np.array([self.first], np.int64))
         wanted = months[0] + steps * self.frequency.months
-        return _start_of(wanted) + since[0] if self.anchor == "start" else _start_of(wanted + 1) - until[0]
+        if self.anchor == "start":
+            return np.asarray(_start_of(wanted) + since[0], np.int64)
+        return np.asarray(_start_of(wanted + 1) - until[0], np.int64)
 
     def tail(self, start: int, stop: int) -> Axis:
         """Its rows from `start` to before `stop`."""
