@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from headrace.recipes.series.config import SPLITS, Series
 from headrace.recipes.series.finish import ENTITIES, REPORTS_TABLE, STATICS, SUMMARY
 from headrace.recipes.series.leaks import leak_checks
 from headrace.recipes.series.quality import file_name
-from headrace.recipes.series.recipe import published_digest
+from headrace.recipes.series.recipe import published_digest, published_files
 from headrace.recipes.series.store_file import STORE, metadata_of
 from headrace.recipes.series.stored import stored_settings
 from headrace.recipes.series.write_batch import REPORTS, SERIES_DIRECTORY, split_directory
@@ -38,9 +39,12 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
     checks = [_files(run, workers)]
     if checks[-1].problem is None:
         settings = stored_settings(run)
-        checks += [_entities(run, settings), _rows(run, settings, workers)]
-    if all(check.problem is None for check in checks):
-        checks += leak_checks(run)
+        try:
+            checks += [_entities(run, settings), _rows(run, settings, workers)]
+            if all(check.problem is None for check in checks):
+                checks += leak_checks(run)
+        except CorruptShard as error:
+            checks.append(Check("contents", "", str(error)))
     return checks
 
 
@@ -54,7 +58,7 @@ def _files(run: FinishedRun, workers: int) -> Check:
         return Check(
             "files", "receipts", f"{run.root / 'receipts'}: do not name the files that the manifest vouches for"
         )
-    records = [each for receipt in receipts for each in receipt.files]
+    records = published_files(receipts)
     others = [each for each in records if not each.path.startswith(f"{SERIES_DIRECTORY}/")]
 
     def checked(record: FileRecord) -> Callable[[], str | None]:
@@ -137,7 +141,7 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
     def checked(start: int, stop: int) -> Callable[[], tuple[int, str | None]]:
         return lambda: _shard_rows(run, settings, table.slice(start, stop - start))
 
-    pairs = zip(starts, starts[1:], strict=False)
+    pairs = pairwise(starts)
     found = run_tasks([checked(*pair) for pair in pairs if pair[0] < pair[1]], workers)
     rows = sum(count for count, _ in found)
     problem = next((told for _, told in found if told is not None), None)
