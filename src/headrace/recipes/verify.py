@@ -8,9 +8,15 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.verify import Verdict, verify_files
 from headrace.recipes.histories.verify import verify_histories
 from headrace.recipes.packed_sequences.verify import verify_packed
+from headrace.recipes.series.verify import verify_series
 from headrace.recipes.temporal_split.verify import verify_split
 
-_LAWS = {"histories": verify_histories, "packed_sequences": verify_packed, "temporal_split": verify_split}
+_LAWS = {
+    "histories": verify_histories,
+    "packed_sequences": verify_packed,
+    "series": verify_series,
+    "temporal_split": verify_split,
+}
 
 
 def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:

@@ -128,8 +128,10 @@ def place(times: I64, frequency: Frequency) -> Placed:
         on_grid = phase == _most_common(phase)
         number = times // frequency.micros
     rows = np.flatnonzero(on_grid)
-    rows = rows[np.argsort(times[rows], kind="stable")]
     numbers = number[rows]
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows[order], numbers[order]
     axis = Axis(frequency, int(times[rows[0]]), int(numbers[-1] - numbers[0]) + 1, anchor)
     return Placed(axis, rows, numbers - numbers[0], np.flatnonzero(~on_grid))
 
@@ -158,5 +160,7 @@ def _start_of(months: I64) -> I64:
 
 def _most_common(values: I64) -> int:
     """The smallest of those that come most often."""
+    if (values == values[0]).all():  # the usual case, and far cheaper than a sort
+        return int(values[0])
     distinct, counts = np.unique(values, return_counts=True)
     return int(distinct[np.argmax(counts)])

@@ -23,14 +23,14 @@ _BLOCK = 1 << 16
 
 def counts(matrix: F64, offsets: I64) -> F64:
     """How many values of each column of each group are there. [G, C] float64."""
-    return _sums(matrix, offsets, lambda block, _: ~np.isnan(block))
+    return sums(matrix, offsets, lambda block, _: ~np.isnan(block))
 
 
 def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
     """(counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
-        return n, _sums(matrix, offsets, lambda block, _: np.nan_to_num(block, nan=0.0)) / n
+        return n, sums(matrix, offsets, lambda block, _: np.nan_to_num(block, nan=0.0)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
@@ -43,8 +43,8 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
         return np.square(deviations(block, group))
 
     with np.errstate(invalid="ignore"):
-        rest = _sums(matrix, offsets, deviations)
-        return (_sums(matrix, offsets, squares) - np.square(rest) / n) / n
+        rest = sums(matrix, offsets, deviations)
+        return (sums(matrix, offsets, squares) - np.square(rest) / n) / n
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
@@ -86,23 +86,23 @@ def row_groups(offsets: I64, start: int, stop: int) -> I64:
     return np.repeat(np.arange(first, last, dtype=np.int64), np.diff(edges))
 
 
-def _sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) -> F64:
-    """Sum of of(rows, their groups) in each group."""
+def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) -> F64:
+    """The sum of `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is asked block by block."""
     groups = len(offsets) - 1
     starts = _starts(offsets)
     runs = [np.arange(start, stop, _RUN) for start, stop in zip(starts.tolist(), offsets[1:].tolist(), strict=True)]
     run_starts = np.concatenate(runs) if runs else np.empty(0, np.int64)
-    partial = np.zeros((len(run_starts), matrix.shape[1]))
+    partial = []
     cuts = [*range(0, len(run_starts), _BLOCK // _RUN), len(run_starts)]
     for begin, end in pairwise(cuts):
         start = int(run_starts[begin])
         stop = int(run_starts[end]) if end < len(run_starts) else int(offsets[-1])
         block = of(matrix[start:stop], row_groups(offsets, start, stop))
-        partial[begin:end] = np.add.reduceat(block, run_starts[begin:end] - start, axis=0, dtype=np.float64)
+        partial.append(np.add.reduceat(block, run_starts[begin:end] - start, axis=0, dtype=np.float64))
     if not groups:
         return np.empty((0, matrix.shape[1]))
     first_run = np.cumsum([0, *(len(run) for run in runs)][:-1])
-    return np.add.reduceat(partial, first_run, axis=0)
+    return np.add.reduceat(np.concatenate(partial), first_run, axis=0)
 
 
 def _starts(offsets: I64) -> I64:

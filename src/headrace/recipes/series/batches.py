@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,11 +35,15 @@ _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)
 
 @dataclass(frozen=True)
 class Loaded:
-    """An entity to be read. source: the name of its first file, "" of long tables. load raises `InputError`."""
+    """An entity to be read.
+
+    source: the name of its first file, "" of long tables. load takes the columns of values that are wanted, in the
+    order of `Series.columns()`, and raises `InputError`.
+    """
 
     entity: str
     source: str
-    load: Callable[[], Observed]
+    load: Callable[[Sequence[str]], Observed]
 
 
 class EntitySource(Protocol):
@@ -70,27 +75,27 @@ class FileSource:
     def batch(self, start: int, stop: int) -> Iterator[Loaded]:
         """Some of them; a file is read when it is loaded."""
         for each in self.files[start:stop]:
-            yield Loaded(each.entity, each.names[0] if each.names else "", lambda each=each: self._load(each))  # type: ignore[misc]
+            yield Loaded(each.entity, each.names[0] if each.names else "", partial(self._load, each))
 
     def bytes(self, start: int, stop: int) -> int:
         """The bytes of their files."""
         paths = (path for each in self.files[start:stop] for path in each.paths)
         return sum(path.stat().st_size for path in paths if path.is_file())
 
-    def _load(self, files: EntityFiles) -> Observed:
+    def _load(self, files: EntityFiles, columns: Sequence[str]) -> Observed:
         if files.problem is not None:
             raise InputError(files.problem)
         if self.settings.reader == "camels_us":
             from headrace.recipes.series.camels_us import read_basin
 
-            return read_basin(self.settings, files.paths)
-        return read_file(self.settings, files.paths[0], files.names[0])
+            return read_basin(self.settings, files.paths, columns)
+        return read_file(self.settings, files.paths[0], files.names[0], columns)
 
 
-def load(loaded: Loaded) -> Observed | str:
+def load(loaded: Loaded, columns: Sequence[str]) -> Observed | str:
     """The rows of an entity, or why they cannot be read."""
     try:
-        return loaded.load()
+        return loaded.load(columns)
     except OSError as error:
         if error.errno in _MACHINE:
             raise
@@ -114,7 +119,7 @@ def clean_batch(
     read = passed = 0
     with SpoolWriter(files, number, masks=bool(settings.mask_columns())) as spool:
         for each in source.batch(start, min(start + settings.batch_size, source.count)):
-            observed = load(each)
+            observed = load(each, settings.columns())
             if isinstance(observed, str):
                 cleaned = Cleaned(Counter(), observed, required_targets(settings, frequency))
             else:

@@ -39,14 +39,13 @@ _CUBIC_FOOT = 0.3048**3
 _DAY_S, _MM = 86_400, 1_000
 
 
-def read_basin(settings: Series, paths: Sequence[Path]) -> Observed:
+def read_basin(settings: Series, paths: Sequence[Path], asked: Sequence[str]) -> Observed:
     """The asked columns of a basin on all days that one of its two files has. Raises `InputError`."""
     flow_path = next(each for each in paths if "streamflow" in each.name)
     forcing_path = next(each for each in paths if each != flow_path)
     area, days, forcing = _forcing(forcing_path)
     flow_days, flow = _flow(flow_path, area)
     columns = forcing | flow
-    asked = settings.columns()
     for name in asked:
         if name not in columns:
             raise InputError(f"{forcing_path}: has no column {name!r}; CAMELS-US has {', '.join(columns)}")

@@ -74,7 +74,9 @@ def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned
         rows["bad_time"] = n - len(known)
         if not len(known):
             return failed("no row has a time that can be read")
-    times, values = observed.times[known], observed.values[known]
+    whole = len(known) == n
+    times = observed.times if whole else observed.times[known]
+    values = observed.values if whole else observed.values[known]
     placed = place(times, frequency)
     if len(placed.off_grid):
         if settings.off_grid == "fail":
@@ -97,7 +99,7 @@ def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned
         source_rows, positions = source_rows[stays], positions[stays]
     if placed.axis.rows * values.shape[1] > _MOST_CELLS:
         return failed(f"its axis has {placed.axis.rows:,} steps of {frequency.word}; give the frequency of its rows")
-    return _on_axis(settings, frequency, rows, placed.axis, positions, values[source_rows], failed)
+    return _on_axis(settings, frequency, rows, placed.axis, positions, _taken(values, source_rows), failed)
 
 
 def _on_axis(
@@ -110,12 +112,16 @@ def _on_axis(
     failed: Callable[[str], Cleaned],
 ) -> Cleaned:
     columns = settings.columns()
-    values = np.full((axis.rows, len(columns)), np.nan)
-    values[positions] = observed
+    if len(positions) == axis.rows:
+        values = observed.copy(order="F")  # worked on column by column
+    else:
+        values = np.full((axis.rows, len(columns)), np.nan, order="F")
+        for place_ in range(len(columns)):
+            values[positions, place_] = observed[:, place_]
     missing = np.isnan(values)
-    for place_, name in enumerate(columns):
-        if missing[:, place_].all():
-            return failed(f"{name} is never observed")
+    never = missing.all(axis=0)
+    if never.any():
+        return failed(f"{columns[int(np.argmax(never))]} is never observed")
     start, stop = gaps.span(~missing)
     if start == stop:
         return failed("no time lies between the first and the last value of all columns")
@@ -132,12 +138,10 @@ def _on_axis(
             f"{parts.train_targets:,} observed targets would train (of {observed_targets:,}), {max(1, required):,} "
             f"are required by min_train_years {settings.min_train_years:g}"
         )
-    inside = (positions >= start) & (positions < stop)
-    rows["trimmed"] = int((~inside).sum())
-    kept = positions[inside] - start
-    rows["train"] = int((kept < parts.val_row).sum())
-    rows["val"] = int(((kept >= parts.val_row) & (kept < parts.test_row)).sum())
-    rows["test"] = int((kept >= parts.test_row).sum())
+    # Source rows by where they are: positions ascend.
+    edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
+    first, val, test, end = edges.tolist()
+    rows.update(trimmed=len(positions) - (end - first), train=val - first, val=test - val, test=end - test)
     seen = ~missing[start:stop]
     return Cleaned(
         rows=rows,
@@ -148,9 +152,14 @@ def _on_axis(
         cut=parts,
         imputed=_imputed(found, short, start, stop, filled, np.isnan(values[start:stop])),
         first_last=np.stack([seen.argmax(axis=0), stop - start - 1 - seen[::-1].argmax(axis=0)], axis=1),
-        added_rows=stop - start - len(kept),
+        added_rows=stop - start - (end - first),
         trimmed_steps=(start, axis.rows - stop),
     )
+
+
+def _taken(values: F64, rows: I64) -> F64:
+    ordered = len(rows) == len(values) and (rows == np.arange(len(rows))).all()
+    return values if ordered else values[rows]
 
 
 def _imputed(found: gaps.Gaps, short: Bools, start: int, stop: int, filled: Bools, left: Bools) -> Imputed:

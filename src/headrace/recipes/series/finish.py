@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,18 +63,22 @@ def finish(
     frequency: Frequency,
     spools: Sequence[Spool],
     statics: Statics | None,
+    near_target: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    """Write the files that are of all entities; what the manifest says of the pipelines."""
+    """Write the files that are of all entities; what the manifest says of the pipelines.
+
+    near_target: features that look like the target in another unit.
+    """
     _write_entities(files, settings, frequency, spools, statics)
     static_fit = Fitted(()) if statics is None else _write_statics(files, settings, resolved, spools, statics)
     unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
     own = merge([load_part(files.run, part_stem(spool.number)) for spool in spools if _has_entities(spool)])
     pipelines = Pipelines(settings.target, join([unified, own]), static_fit)
     digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
-    _write_summary(files, spools, statics)
+    _write_summary(files, spools, statics, near_target)
     if settings.layout == "packed":
         _write_reports(files, spools)
-    return {"pipelines": digests}
+    return {"pipelines": digests, "near_target": dict(near_target)}
 
 
 def _has_entities(spool: Spool) -> bool:
@@ -145,7 +149,9 @@ def _write_statics(
     return fitted
 
 
-def _write_summary(files: TaskFiles, spools: Sequence[Spool], statics: Statics | None) -> None:
+def _write_summary(
+    files: TaskFiles, spools: Sequence[Spool], statics: Statics | None, near_target: Mapping[str, Sequence[int]]
+) -> None:
     """original, passed, failed with reason, retained: counts, reasons and names."""
     excluded: dict[str, str] = {}
     names: list[str] = []
@@ -161,6 +167,7 @@ def _write_summary(files: TaskFiles, spools: Sequence[Spool], statics: Statics |
         "excluded_basins": excluded,
         "retained_basins": names,
         "attributes_without_series": 0 if statics is None else statics.strangers,
+        "features_like_the_target": dict(near_target),
     }
     _write_bytes(files, SUMMARY, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
                 known = np.asarray(pc.is_in(entities, value_set=wanted).to_numpy(zero_copy_only=False), np.bool_)
                 dropped["not_listed"] += int((keep & ~known).sum())
                 keep &= known
-            parsed = parse(settings, table, read)
+            parsed = parse(settings, settings.columns(), table, read)
             for row, told in sorted(parsed.bad.items()):
                 if keep[row]:
                     bad.setdefault(entities[row].as_py(), f"{path}: {told}")
@@ -196,14 +197,14 @@ class LongSource:
     def batch(self, start: int, stop: int) -> Iterator[Loaded]:
         """Some of them."""
         for place in range(start, stop):
-            yield Loaded(self.names[place], "", lambda place=place: self._load(place))  # type: ignore[misc]
+            yield Loaded(self.names[place], "", partial(self._load, place))
 
     def bytes(self, start: int, stop: int) -> int:
         """0: their rows were read before."""
         del start, stop
         return 0
 
-    def _load(self, place: int) -> Observed:
+    def _load(self, place: int, columns: Sequence[str]) -> Observed:
         name = self.names[place]
         if name in self.bad:
             raise InputError(self.bad[name])
@@ -214,4 +215,4 @@ class LongSource:
             width = self.columns * 8
             flat = np.fromfile(self.run / _name(part, "values"), np.float64, count * self.columns, offset=first * width)
             values.append(flat.reshape(count, self.columns))
-        return Observed(np.concatenate(times), np.concatenate(values), self.bad_time.get(name))
+        return Observed(np.concatenate(times), np.concatenate(values)[:, : len(columns)], self.bad_time.get(name))

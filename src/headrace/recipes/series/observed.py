@@ -25,7 +25,8 @@ from headrace.recipes.temporal_split.dates import MISSING, parse_dates
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+
+_US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,14 @@ class Parsed:
     bad: dict[int, str]
 
 
-def read_file(settings: Series, path: Path, name: str) -> Observed:
-    """The rows of a file that is one entity. Raises `InputError` if it cannot be read, or a value is no number."""
+def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -> Observed:
+    """The rows of a file that is one entity, with these columns of values.
+
+    Raises `InputError` if it cannot be read, or a value is no number.
+    """
     times, values, bad_time, first_row = [], [], None, 0
-    for table in tables(path, name, [settings.time, *settings.columns()]):
-        parsed = parse(settings, table, first_row)
+    for table in tables(path, name, [settings.time, *columns]):
+        parsed = parse(settings, columns, table, first_row)
         if parsed.bad:
             raise InputError(f"{path}: {parsed.bad[min(parsed.bad)]}")
         if bad_time is None and (parsed.times == MISSING).any():
@@ -68,7 +72,7 @@ def read_file(settings: Series, path: Path, name: str) -> Observed:
         values.append(parsed.values)
         first_row += len(parsed.times)
     if not times:
-        return Observed(np.empty(0, np.int64), np.empty((0, len(settings.columns()))), None)
+        return Observed(np.empty(0, np.int64), np.empty((0, len(columns))), None)
     if len(times) == 1:
         return Observed(times[0], values[0], bad_time)
     return Observed(np.concatenate(times), np.concatenate(values), bad_time)
@@ -98,30 +102,33 @@ def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict
             raise InputError(f"{path}: has no column {each!r}; it has {shown}")
 
 
-def parse(settings: Series, table: pa.Table, first_row: int) -> Parsed:
+def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> Parsed:
     """Times and values of some rows; what cannot be read is told with its row, counted from 1 behind `first_row`."""
     times = _times(table[settings.time], settings)
-    columns = settings.columns()
     values = np.empty((table.num_rows, len(columns)))
     bad: dict[int, str] = {}
     for place, name in enumerate(columns):
         try:
-            values[:, place], wrong = _values(table[name], settings)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            unread = _values(table[name], settings, values[:, place])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError):
             kind = table[name].type
             raise InputError(f"column {name!r} is {kind}, which is no number; name a column of numbers") from None
-        if wrong is None:
-            continue
-        for row in np.flatnonzero(wrong).tolist():
-            told = f"{table[name][row].as_py()!r}"
-            bad.setdefault(
-                row,
-                f"row {first_row + row + 1}: {name} is {told}, which is no finite number; correct it, or name it in "
-                f"null_values or missing_numbers",
-            )
+        for row in unread:
+            bad.setdefault(row, _tell_value(table, name, row, first_row))
     for number in settings.missing_numbers:
         values[values == number] = np.nan
+    infinite = np.isinf(values)
+    if infinite.any():
+        for row, place in zip(*(each.tolist() for each in np.nonzero(infinite)), strict=True):
+            bad.setdefault(row, _tell_value(table, columns[place], row, first_row))
     return Parsed(times, values, bad)
+
+
+def _tell_value(table: pa.Table, name: str, row: int, first_row: int) -> str:
+    return (
+        f"row {first_row + row + 1}: {name} is {table[name][row].as_py()!r}, which is no finite number; correct it, or "
+        f"name it in null_values or missing_numbers"
+    )
 
 
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
@@ -132,6 +139,11 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:
+    kind = column.type
+    if pa.types.is_timestamp(kind) and not column.null_count:  # the usual case: nothing is parsed or copied
+        raw = column.cast(pa.int64()).to_numpy()
+        micros = raw // 1_000 if kind.unit == "ns" else raw * _US_PER[kind.unit]
+        return np.asarray(micros, np.int64)
     column = nulled(column, ("",))
     micros = np.full(len(column), MISSING)
     for form in settings.time_format:
@@ -141,22 +153,21 @@ def _times(column: pa.ChunkedArray, settings: Series) -> I64:
     return np.asarray(micros, np.int64)
 
 
-def _values(column: pa.ChunkedArray, settings: Series) -> tuple[F64, Bools | None]:
-    """A column as float64 with NaN for missing, and which values are no finite numbers (None: all are)."""
-    wrong = None
-    if is_text(column.type):
-        column = nulled(column, ("", *settings.null_values))
-        read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
-        values = read.fill_null(np.nan).to_numpy()
-        present = np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
-        unread = present & read.is_null().to_numpy()
-        wrong = unread if unread.any() else None
-    else:
+def _values(column: pa.ChunkedArray, settings: Series, into: F64) -> list[int]:
+    """Write a column as float64 with NaN for missing; the rows whose text is no number."""
+    if not is_text(column.type):
+        if pa.types.is_temporal(column.type):
+            raise TypeError(f"{column.type} is no number")
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
-        column = column.cast(pa.float64(), safe=False)
-        values = (pc.fill_null(column, np.nan) if column.null_count else column).to_numpy()
-    infinite = np.isinf(values)
-    if infinite.any():
-        wrong = infinite if wrong is None else wrong | infinite
-    return np.asarray(values, np.float64), wrong
+        if not pa.types.is_floating(column.type):
+            column = column.cast(pa.float64(), safe=False)
+        into[:] = column.to_numpy()  # null becomes NaN
+        return []
+    column = nulled(column, ("", *settings.null_values))
+    read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    into[:] = read.fill_null(np.nan).to_numpy()
+    if read.null_count() == column.null_count:
+        return []
+    present = np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
+    return list(np.flatnonzero(present & read.is_null().to_numpy()).tolist())

@@ -22,21 +22,22 @@ from headrace.recipes.series.long_tables import LongSource, spread
 from headrace.recipes.series.pipelines.fitted import fit
 from headrace.recipes.series.pipelines.save import save_part
 from headrace.recipes.series.pipelines.settings import Resolved, chosen_entities
+from headrace.recipes.series.readable import readable_schema
 from headrace.recipes.series.spool import Passed, Spool
 from headrace.recipes.series.statics import Statics, read_statics
 from headrace.recipes.series.store_file import STORE
 from headrace.recipes.series.write_batch import (
     UNIFIED,
-    readable_schema,
     split_directory,
     train_rows,
     write_batch,
 )
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.prepare import Outcome
-from headrace.run.receipts import Receipt
+from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Frequency, infer
+from headrace.series.near_target import suspects, warning
 from headrace.storage import local
 
 _FREQUENCY_ENTITIES = 16
@@ -45,7 +46,7 @@ _FREQUENCY_ENTITIES = 16
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     resolved = settings.resolved()
-    source, left_out = _source(settings, context, files)
+    source, left_out = entity_source(settings, context, files)
     frequency = _frequency(settings, context, source)
     statics = _statics(settings, source, files)
     lacking = {} if statics is None else statics.lacking()
@@ -77,14 +78,15 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         )
 
     written = context.stage("write", [write_task(number) for number in range(batches)])
+    disguised = suspects([receipt.result["near_target"] for receipt in written])
     (finished,) = context.stage(
         "finish",
-        [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics))],
+        [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics, disguised))],
     )
     return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out)
 
 
-def _source(
+def entity_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str]]:
     """Where entities come from; rows of long tables that are of none of them."""
@@ -131,7 +133,7 @@ def _frequencies(settings: Series, source: EntitySource) -> list[str]:
     words: list[str] = []
     for place in permutation(derive_key(settings.seed, "series.frequency"), source.count).tolist():
         (loaded,) = source.batch(place, place + 1)
-        observed = load(loaded)
+        observed = load(loaded, [])
         found = None if isinstance(observed, str) else infer(observed.known_times())
         if found is not None:
             words.append(found.word)
@@ -214,6 +216,8 @@ def _outcome(
         context.on_event(
             Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
         )
+    if finished.result["near_target"]:
+        context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
     stores = {each.path: each.checksum for receipt in written for each in receipt.files if each.path.startswith(STORE)}
     tables = {each.path: each.digest for each in finished.files}
     return Outcome(
@@ -234,6 +238,7 @@ def _outcome(
             "columns": settings.columns(),
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
+            "near_target": finished.result["near_target"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},
             "receipts_digest": published_digest([*written, finished]),
@@ -241,11 +246,15 @@ def _outcome(
     )
 
 
+def published_files(receipts: Sequence[Receipt]) -> list[FileRecord]:
+    """What these tasks made that stays: not the intermediates of the stage directory."""
+    stage = f"{STAGE_DIRECTORY}/"
+    return [each for receipt in receipts for each in receipt.files if not each.path.startswith(stage)]
+
+
 def published_digest(receipts: Sequence[Receipt]) -> str:
     """One digest of all files that these tasks published, by path and SHA-256."""
-    return sha256_hex(
-        canonical_json(sorted([each.path, each.digest] for receipt in receipts for each in receipt.files))
-    )
+    return sha256_hex(canonical_json(sorted([each.path, each.digest] for each in published_files(receipts))))
 
 
 def _index(written: Sequence[Receipt]) -> list[IndexRow]:

@@ -6,27 +6,26 @@ entities, so memory is O(slab) beside the float32 rows of one batch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from headrace.formats.detect import Kind
-from headrace.formats.write import HashingFile, ShardWriter, Written
+from headrace.digest import canonical_json
+from headrace.formats.write import HashingFile, Written
 from headrace.recipes.series.config import SPLITS, Series
 from headrace.recipes.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.recipes.series.pipelines.save import load_part, save_part
 from headrace.recipes.series.pipelines.settings import Resolved
 from headrace.recipes.series.quality import file_name
+from headrace.recipes.series.readable import readable_schema, rows_table, write_rows
 from headrace.recipes.series.spool import Passed, Spool
-from headrace.recipes.series.store_file import series_metadata, with_metadata, write_store
+from headrace.recipes.series.store_file import series_metadata, write_store
 from headrace.run.context import TaskFiles
 from headrace.run.prepare import STAGE_DIRECTORY
 from headrace.series.axis import Frequency
+from headrace.series.near_target import add, correlations, tally
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -45,17 +44,6 @@ def split_directory(split: str) -> str:
 def part_stem(number: int) -> str:
     """Where the fits of batch `number` are kept until all are merged."""
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
-
-
-def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:
-    """Of the Parquet files: entity, time and the scaled columns, none with nulls; a missing value is NaN."""
-    names = [*settings.columns(), *settings.mask_columns()]
-    fields = [
-        pa.field(settings.entity_column, pa.string(), nullable=False),
-        pa.field(settings.time, pa.timestamp("us"), nullable=False),
-        *(pa.field(name, pa.float32(), nullable=False) for name in names),
-    ]
-    return with_metadata(pa.schema(fields), series_metadata(settings, frequency))
 
 
 def slabs(entities: Sequence[Passed], columns: int) -> Iterator[Sequence[Passed]]:
@@ -87,11 +75,13 @@ def write_batch(
     filled = spool.filled() if masked else None
     unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
     matrix = np.empty((len(values), len(settings.columns()) + len(masked)), np.float32)
-    fits = []
+    fits, tallies = [], []
     for slab in slabs(entities, spool.columns):
         start, stop = slab[0].first_row, slab[-1].first_row + slab[-1].rows
         names = [each.entity for each in slab]
-        own = fit(resolved.time_series, settings.columns(), *train_rows(slab, values), names, strategy="per_group")
+        trains, edges = train_rows(slab, values)
+        own = fit(resolved.time_series, settings.columns(), trains, edges, names, strategy="per_group")
+        tallies.append(tally(settings.columns()[1:], correlations(trains, edges, 0)[:, 1:]))
         fits.append(own)
         offsets = np.array([each.first_row - start for each in slab] + [stop - start], np.int64)
         scaled = join([unified, own]).transform(settings.columns(), values[start:stop], offsets, names)
@@ -104,7 +94,7 @@ def write_batch(
     blocks = _write_readable(files, settings, frequency, spool.number, entities, matrix)
     if settings.layout == "files":
         _write_reports(files, spool)
-    return {"rows_read": len(values), "blocks": blocks}
+    return {"rows_read": len(values), "blocks": blocks, "near_target": add(tallies)}
 
 
 def _write_readable(
@@ -125,29 +115,10 @@ def _write_readable(
             stem = file_name(group[0].entity) if settings.layout == "files" else f"part-{number:05d}"
             target = f"{split_directory(split)}/{stem}.parquet"
             path = files.temporary(target)
-            with ShardWriter(
-                path, kind=Kind("parquet", "none"), schema=schema, dialect=None, encoding="fast"
-            ) as writer:
-                for each in group:
-                    writer.append(*_rows(schema, each, each.bounds()[split], frequency, matrix))
-                written = writer.finish()
+            tables = [rows_table(schema, each, each.bounds()[split], frequency, matrix) for each in group]
+            written, blocks[target] = write_rows(path, schema, tables)
             files.finished(path, target, written)
-            blocks[target] = [asdict(block) for block in written.blocks]
     return blocks
-
-
-def _rows(
-    schema: pa.Schema, entity: Passed, bounds: tuple[int, int], frequency: Frequency, matrix: F32
-) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    start, stop = bounds
-    times = entity.axis(frequency).times()[start:stop]
-    columns = np.ascontiguousarray(matrix[entity.first_row + start : entity.first_row + stop].T)
-    arrays = [
-        pa.repeat(entity.entity, stop - start),
-        pa.array(times).cast(pa.timestamp("us")),
-        *(pa.array(column) for column in columns),
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema), times
 
 
 def _write_reports(files: TaskFiles, spool: Spool) -> None:
@@ -155,7 +126,6 @@ def _write_reports(files: TaskFiles, spool: Spool) -> None:
         target = f"{REPORTS}/{file_name(record['report']['entity'])}.json"
         path = files.temporary(target)
         with HashingFile(path) as file:
-            text = json.dumps(record["report"], sort_keys=True, indent=1, ensure_ascii=False)
-            file.write(text.encode() + b"\n")
+            file.write(canonical_json(record["report"]) + b"\n")
             written = Written(1, file.written, file.digest.sha256, (), file.digest.checksum)
         files.finished(path, target, written)

@@ -56,6 +56,7 @@ def build(step: StepData) -> Any:
         return None
     if word == "FunctionTransformer":
         params = {name: None if value is None else FUNCTIONS[value].call for name, value in params.items()}
+        params["check_inverse"] = False  # it takes NaN for a failure
     if word == "MinMaxScaler":
         params["feature_range"] = tuple(params["feature_range"])
     if word == "RobustScaler":
