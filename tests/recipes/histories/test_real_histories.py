@@ -7,6 +7,8 @@ al., MIT): 688 matrices of 99 × 99 latencies, where all pairs of a slice tie in
 import csv
 import gzip
 import io
+import subprocess
+import sys
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,6 +119,27 @@ def test_error_codes_of_ripe_may_be_refused_by_file_and_row(tmp_path: Path) -> N
 
     with pytest.raises(headrace.InputError, match=rf"{probe}\.csv\.gz: row {row}: rtt is '-\d"):
         ripe_histories(tmp_path / "out", negative="error")
+
+
+@needs_ripe
+def test_the_command_prepares_the_raw_files_of_ripe(tmp_path: Path) -> None:
+    probes = ("11119", "11297", "13746")  # the first has the day first
+    source = [RIPE / f"{probe}.csv.gz" for probe in probes]
+    forms = [each for form in FORMS for each in ("--time-format", form)]
+    asked = ["--entity-from", "file_name", "--entity-kind", "number", "--time", "epoch", *forms, "--json"]
+    code = "from headrace.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "histories", *map(str, source), "--out", str(tmp_path / "out"), *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    rows = ripe_rows()
+    facts = headrace.open(tmp_path / "out").manifest.facts
+    assert sum(len(rows[probe]) for probe in probes) == sum(facts["source_rows"].values())
+    assert headrace.verify(tmp_path / "out").problems == []
 
 
 @pytest.fixture(scope="module")
