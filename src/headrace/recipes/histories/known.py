@@ -74,7 +74,8 @@ class KnownAddresses:
             return kept.read.take(number)
         unread = texts.take(pa.array(new))
         parsed = parse(unread, self.kind)
-        self._keep(unread, parsed, hashes[new], len(texts))
+        if len(new) >= len(texts) // _WORTH:  # few are not worth the merge
+            self._keep(kept, unread, parsed, hashes[new])
         if len(new) == len(texts):
             return parsed
         family, data = np.empty(len(texts), np.uint8), np.empty((len(texts), 16), np.uint8)
@@ -83,22 +84,22 @@ class KnownAddresses:
         family[old], data[old] = kept.read.family[number[old]], kept.read.bytes[number[old]]
         return Addresses(family, data)
 
-    def _keep(self, texts: pa.LargeStringArray, parsed: Addresses, hashes: U64, of: int) -> None:
-        """Remember new texts, of so many that were looked up; few are not worth the merge."""
-        if len(self._kept.hashes) >= self._most or len(texts) < of // _WORTH:
+    def _keep(self, kept: _Kept, texts: pa.LargeStringArray, parsed: Addresses, hashes: U64) -> None:
+        """Remember texts that are not in `kept`; nothing, if another task was quicker."""
+        room = self._most - len(kept.hashes)
+        if room <= 0:
             return
-        with self._lock:  # another task may have brought some of them by now
-            kept = self._kept
-            _, first = np.unique(hashes, return_index=True)
-            first = first[~np.isin(hashes[first], kept.hashes, assume_unique=True)][: self._most - len(kept.hashes)]
-            together = np.concatenate([kept.hashes, hashes[first]])
-            order = np.argsort(together, kind="stable")
-            self._kept = _Kept(
-                pa.concat_arrays([kept.texts, texts.take(pa.array(first))]),
-                Addresses(
-                    np.concatenate([kept.read.family, parsed.family[first]]),
-                    np.concatenate([kept.read.bytes, parsed.bytes[first]]),
-                ),
-                together[order],
-                np.concatenate([kept.number, np.arange(len(kept.hashes), len(together))])[order],
-            )
+        order = np.argsort(hashes[:room])
+        at = np.searchsorted(kept.hashes, hashes[order])
+        merged = _Kept(
+            pa.concat_arrays([kept.texts, texts.slice(0, room)]),
+            Addresses(
+                np.concatenate([kept.read.family, parsed.family[:room]]),
+                np.concatenate([kept.read.bytes, parsed.bytes[:room]]),
+            ),
+            np.insert(kept.hashes, at, hashes[order]),
+            np.insert(kept.number, at, len(kept.hashes) + order),
+        )
+        with self._lock:
+            if self._kept is kept:
+                self._kept = merged
