@@ -14,6 +14,7 @@ from headrace.cli import (
     convert_command,
     histories_command,
     pack_command,
+    report_command,
     rewrite_command,
     split_command,
     stream_command,
@@ -38,6 +39,7 @@ app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
+app.command("report")(report_command.report)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(stream_commands.plan)
 app.command("stream")(stream_command.stream)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.report_command import Report, report_of
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -25,6 +26,7 @@ def run(
     config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
@@ -44,11 +46,14 @@ def run(
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
+    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", report)
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"], report: str = "auto") -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    """
     from rich.console import Console
 
     from headrace.cli.progress import progress_on
@@ -72,6 +77,9 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    page = report_of(prepared, report, console)
+    if page is not None:
+        console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
 
 

@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
+from headrace.cli.report_command import Report
 from headrace.errors import SettingsError
 
 HELP = """Split shards by time without leaking an entity.
@@ -168,6 +169,7 @@ def split(
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
     ] = False,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""
@@ -212,7 +214,7 @@ def split(
 
     from headrace.recipes.temporal_split.config import TemporalSplit
 
-    run = execute(TemporalSplit(source=source, **given), out, workers, "json" if as_json else "text")
+    run = execute(TemporalSplit(source=source, **given), out, workers, "json" if as_json else "text", report)
     if from_env:
         from headrace.run.export import export_tree
 

@@ -20,9 +20,10 @@ def page_of(facts: RunFacts) -> Page:
     """The page of any recipe; of one that has no figures of its own, those that all have."""
     manifest = facts.manifest
     own = _FIGURES.get(manifest.recipe, _of_any)
+    by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
         title=f"{manifest.recipe.replace('_', ' ')}",
-        subtitle=f"run {manifest.run_id}, made {manifest.created_at} by headrace {manifest.libraries.get('headrace', '')}",
+        subtitle=f"run {manifest.run_id}, made {manifest.created_at} by {by}",
         tiles=common.tiles(facts),
         figures=own(facts),
         tables=common.tables(facts),

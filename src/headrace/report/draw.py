@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from headrace.errors import MissingExtra
+from headrace.errors import HeadraceError, MissingExtra
 from headrace.report.figure import Chart
 
 _OPENING = re.compile(r"<svg[^>]*?>")
@@ -26,11 +26,16 @@ def draw(chart: Chart, key: str, label: str) -> str:
     key: unique on the page; ids inside begin with it. label: what a screen reader says first. Raises `MissingExtra`.
     """
     converter = _converter()
-    drawn: str = converter.vegalite_to_svg(chart.spec, vl_version="5.20", allowed_base_urls=[])
+    try:
+        drawn: str = converter.vegalite_to_svg(chart.spec, vl_version="5.20", allowed_base_urls=[])
+    except ValueError as error:  # what vl-convert raises of anything that goes wrong inside it
+        raise HeadraceError(
+            f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of headrace"
+        ) from error
     opening = _OPENING.search(drawn)
     view, width = _VIEW.search(drawn), _WIDTH.search(drawn)
     if opening is None or view is None or width is None:
-        raise RuntimeError(f"{key}: vl-convert gave no SVG")
+        raise HeadraceError(f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python")
     inside = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{key}-", drawn[opening.end() :])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_escaped(label)}" viewBox="{view[1]}" '

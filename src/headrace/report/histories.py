@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard
 from headrace.report import charts, common
-from headrace.report.bins import counted, edges_for, spread
+from headrace.report.bins import F64, counted, edges_for, span_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
-from headrace.report.temporal_split import time_edges
 from headrace.report.words import many, moment, share, size, span
 
 _MOST_ROWS = 5_000_000
@@ -79,7 +78,7 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
     answer = (
         f"{many(len(entities), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
         f"{sizes.max():,.0f} at most (of {largest['src_id']}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
-        f"{many(several, 'entity is', 'entities are')} cut into several rows."
+        f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
     )
     long = (rows["last_time"].cast(pl.Float64) - rows["first_time"].cast(pl.Float64)).to_numpy()
     long_answer = (
@@ -88,13 +87,33 @@ def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
         f"{size(float(rows['bytes'].cast(pl.Float64).median() or 0))} in the middle."  # type: ignore[arg-type]  # numbers
     )
     return [
-        _spread(facts, "entities", "How large are the entities?", answer, sizes, entities["split"], "entities", "measurements of an entity"),
-        _spread(facts, "time-spans", "How much time does a row cover?", long_answer, np.maximum(long, 1.0), rows["split"], "rows", "from first to last"),
-    ]  # fmt: skip
+        _spread(
+            facts,
+            "entities",
+            "How large are the entities?",
+            answer,
+            sizes,
+            entities["split"],
+            "entities",
+            "measurements of an entity",
+        ),
+        _spread(
+            facts,
+            "time-spans",
+            "How much time does a row cover?",
+            long_answer,
+            np.maximum(long, 1.0),
+            rows["split"],
+            "rows",
+            "from first to last",
+        ),
+    ]
 
 
-def _spread(facts: RunFacts, key: str, question: str, answer: str, values: np.ndarray, split: pl.Series, of: str, title: str) -> Figure:  # type: ignore[type-arg]  # float64 [n]  # fmt: skip
-    edges, grows = edges_for(values)
+def _spread(
+    facts: RunFacts, key: str, question: str, answer: str, values: F64, split: pl.Series, of: str, title: str
+) -> Figure:
+    edges, grows = span_edges(values) if key == "time-spans" else edges_for(values)
     parts = {name: counted(values[(split == name).to_numpy()], edges) for name in facts.splits}
     texts = [span(float(edge)) for edge in edges] if key == "time-spans" else None
     return Figure(key, question, answer, charts.histogram(edges, parts, of=of, title=title, grows=grows, texts=texts))
@@ -103,11 +122,13 @@ def _spread(facts: RunFacts, key: str, question: str, answer: str, values: np.nd
 def _context_figures(facts: RunFacts) -> list[Figure]:
     """What the contexts of an epoch will be with the options that are usual."""
     question = "What will training see of it?"
-    rows = {split: totals.rows for split, totals in facts.manifest.splits.items() if totals.rows}
+    rows = {split: facts.manifest.splits[split].rows for split in facts.splits if facts.manifest.splits[split].rows}
     if not rows:
         return []
     if max(rows.values()) > _MOST_CONTEXT_ROWS:
-        answer = f"There are too many rows to make contexts for a picture; `headrace histories plan {facts.run.root}` does."
+        answer = (
+            f"There are too many rows to make contexts for a picture; `headrace histories plan {facts.run.root}` does."
+        )
         return [Figure("contexts", question, answer)]
     shares: dict[str, list[float]] = {"trained": [], "empty": []}
     per_row, lines = {}, []
@@ -123,7 +144,7 @@ def _context_figures(facts: RunFacts) -> list[Figure]:
             f"{share(plan.coverage, 1)} of the measurements seen, {share(plan.padding, 1)} padding"
         )
     answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
-    names = {"trained": "tokens of measurements", "empty": "padding"}
+    names = {"trained": "measurements", "empty": "padding"}
     found = [Figure("contexts", question, answer, charts.stacked_bars(list(rows), shares, unit="tokens", names=names))]
     sampled = {split: each for split, each in per_row.items() if len(each)}
     if sampled:

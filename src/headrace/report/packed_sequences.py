@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.report import charts, common
 from headrace.report.bins import F64, counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
-from headrace.report.figure import Figure, Tone
+from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.reasons import in_words
 from headrace.report.words import listed, many, share
 
@@ -74,14 +74,25 @@ def fill_figure(facts: RunFacts) -> Figure:
     if len(groups) > _MOST_GROUPS:
         edges = even_edges(min(fills), max(fills), whole=False)
         parts = {
-            split: counted(np.array([fill for fill, group in zip(fills, groups, strict=True) if group["split"] == split], np.float64), edges)
+            split: counted(
+                np.array(
+                    [fill for fill, group in zip(fills, groups, strict=True) if group["split"] == split], np.float64
+                ),
+                edges,
+            )
             for split in facts.splits
-        }  # fmt: skip
+        }
         chart = charts.histogram(edges, parts, of="datasets", title="% of the room used", grows=False)
     else:
         several = len({group["dataset"] for group in groups}) > 1
         labels = [f"{group['split']} {group['dataset']}" if several else group["split"] for group in groups]
-        chart = charts.bars(labels, fills, [group["split"] for group in groups], unit="of the room", texts=[f"{fill:.2f} %" for fill in fills])  # fmt: skip
+        chart = charts.bars(
+            labels,
+            fills,
+            [group["split"] for group in groups],
+            unit="of the room",
+            texts=[f"{fill:.2f} %" for fill in fills],
+        )
     return Figure("fill", question, answer, chart, tone)
 
 
@@ -118,16 +129,26 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
         ("members", "How many sequences share a bin?", member_answer, members, "bins", "sequences of a bin"),
     ]
     return [
-        Figure(key, question, answer.strip(), _histogram(values, counted_of, title, (float(size), "pack_size") if size and key != "members" else None))
+        Figure(
+            key,
+            question,
+            answer.strip(),
+            _histogram(values, counted_of, title, (float(size), "pack_size") if size and key != "members" else None),
+        )
         for key, question, answer, values, counted_of, title in made
-    ]  # fmt: skip
+    ]
 
 
-def _histogram(values: dict[str, F64], of: str, title: str, mark: tuple[float, str] | None) -> charts.Chart:
+def _histogram(values: dict[str, F64], of: str, title: str, mark: tuple[float, str] | None) -> Chart:
     edges, grows = edges_for(np.concatenate(list(values.values())))
     return charts.histogram(
-        edges, {split: counted(each, edges) for split, each in values.items()}, of=of, title=title, grows=grows, mark=mark
-    )  # fmt: skip
+        edges,
+        {split: counted(each, edges) for split, each in values.items()},
+        of=of,
+        title=title,
+        grows=grows,
+        mark=mark,
+    )
 
 
 def _left_out_figures(facts: RunFacts) -> list[Figure]:
@@ -140,7 +161,15 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     said = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
     long = f"Sequences longer than a bin: {said}." if cut else "No sequence was longer than a bin."
     if not lost:
-        return [Figure("left-out", "What is not in the bins?", f"Every encoded token is in a bin. {long}", None, "warning" if cut else "good")]  # fmt: skip
+        return [
+            Figure(
+                "left-out",
+                "What is not in the bins?",
+                f"Every encoded token is in a bin. {long}",
+                None,
+                "warning" if cut else "good",
+            )
+        ]
     order = sorted(lost, key=lambda reason: (-lost[reason]["tokens"], reason))
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
@@ -148,8 +177,16 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
         f"{listed([in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
-    chart = charts.bars(order, values, ["dropped"] * len(order), unit="tokens", texts=[f"{value:,} · {share(value, encoded)}" for value in values])  # fmt: skip
-    return [Figure("left-out", "What is not in the bins?", answer, chart, "warning" if total > encoded / 10 else "plain")]  # fmt: skip
+    chart = charts.bars(
+        order,
+        values,
+        ["dropped"] * len(order),
+        unit="tokens",
+        texts=[f"{value:,} · {share(value, encoded)}" for value in values],
+    )
+    return [
+        Figure("left-out", "What is not in the bins?", answer, chart, "warning" if total > encoded / 10 else "plain")
+    ]
 
 
 def _groups(facts: RunFacts) -> Sequence[dict[str, Any]]:
@@ -158,7 +195,7 @@ def _groups(facts: RunFacts) -> Sequence[dict[str, Any]]:
 
 
 def _sample(facts: RunFacts, split: str) -> tuple[F64, F64, F64, int, int] | None:
-    """Tokens of sequences, tokens of bins, sequences of bins, and bins read and there are; None where none is Parquet."""
+    """Tokens of sequences, tokens and sequences of bins, bins read, bins there are; None where none is Parquet."""
     if facts.manifest.splits[split].rows == 0:
         return None
     own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))

@@ -41,7 +41,7 @@ def _figure(figure: Figure, draw: Draw) -> str:
         picture = f'<div class="picture">{drawn}</div>{_folded("numbers", figure.chart.columns, figure.chart.rows)}'
     return (
         f'<section class="figure {figure.width}" id="{escape(figure.key)}"><h2>{escape(figure.question)}</h2>'
-        f'<p class="answer {figure.tone}">{escape(figure.answer)}</p>{picture}</section>'
+        f'<p class="answer {figure.tone}">{"<br>".join(map(escape, figure.answer.splitlines()))}</p>{picture}</section>'
     )
 
 

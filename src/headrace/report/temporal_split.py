@@ -1,4 +1,4 @@
-"""Figures of a temporal split: when rows of each split lie, how large its entities are. Reads the entity column if small."""
+"""Figures of a temporal split: when rows of each split lie, how large its entities are. Reads the entity column."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import numpy as np
 import polars as pl
 
 from headrace.report import charts, common
-from headrace.report.bins import counted, edges_for, spread
+from headrace.report.bins import counted, edges_for, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share
 
-_STRETCHES = 72
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
 
 
@@ -40,8 +39,10 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
     if late or early:
         answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
-        answer = f"Yes: train and val end before {moment(cutoff)}, test begins there. {'; '.join(lines)}."
-    answer += " Rows are laid evenly between the first and the last date of their block."
+        answer = f"Yes: train and val end before {moment(cutoff)}, test begins there."
+    answer = "\n".join(
+        [answer, f"{'; '.join(lines)}. Rows are laid evenly between the first and the last date of a block."]
+    )
     low, high = float(blocks["key_min"].min()), float(blocks["key_max"].max())  # type: ignore[arg-type]  # not empty
     edges = time_edges(low, high, float(cutoff))
     parts = {}
@@ -49,16 +50,12 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
         own = blocks.filter(pl.col("split") == split)
         begin, end, rows = (own[name].to_numpy().astype(np.float64) for name in ("key_min", "key_max", "rows"))
         parts[split] = spread(begin, end, rows, edges)
-    chart = charts.over_time(edges, parts, of="rows", texts=[moment(edge) for edge in edges], mark=(float(cutoff), "cutoff"))  # fmt: skip
-    return Figure("timeline", "Is the split clean in time?", answer, chart, "warning" if late or early else "good", "full")  # fmt: skip
-
-
-def time_edges(low: float, high: float, cut: float | None = None, stretches: int = _STRETCHES) -> np.ndarray:  # type: ignore[type-arg]  # float64 [bins + 1]
-    """Even stretches of time that hold low..high; the cut is one of the edges if it lies inside."""
-    width = max((high - low) / stretches, 1.0)
-    if cut is None or not low < cut < high:
-        return low + width * np.arange(stretches + 1)
-    return cut + width * np.arange(-int(np.ceil((cut - low) / width)), int(np.ceil((high - cut) / width)) + 1)
+    chart = charts.over_time(
+        edges, parts, of="rows", texts=[moment(edge) for edge in edges], mark=(float(cutoff), "cutoff")
+    )
+    return Figure(
+        "timeline", "Is the split clean in time?", answer, chart, "warning" if late or early else "good", "full"
+    )
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
@@ -83,18 +80,18 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
         parts[split] = counted(own, edges)
         if len(own):
             lines.append(
-                f"{many(len(own), 'entity', 'entities')} of {split} with {np.median(own):,.0f} rows in the middle "
-                f"and {own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})"
+                f"{split}: {many(len(own), 'entity', 'entities')} of {np.median(own):,.0f} rows in the middle, "
+                f"{own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = _on_both_sides(sizes)
     column = known.get("group_column", "the entity")
     leak = (
         f"Counted in the shards: no {column} both trains and tests."
         if not both
-        else f"{many(both, 'entity', 'entities')} of {column} both train and test: this is a leak, run `headrace verify`."
+        else f"{many(both, 'entity', 'entities')} of {column} both train and test, a leak: run `headrace verify`."
     )
     chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
-    return [Figure("entities", question, f"{leak} {'; '.join(lines)}.", chart, "warning" if both else "good")]
+    return [Figure("entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good")]
 
 
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:

@@ -31,7 +31,7 @@ def size(number: float) -> str:
     """Bytes with a unit: `3.2 MiB`."""
     for unit, name in _SIZES:
         if number >= unit:
-            return f"{number / unit:,.1f} {name}"
+            return f"{number / unit:,.1f} {name}".replace(".0 ", " ")
     return many(number, "byte")
 
 
@@ -39,8 +39,8 @@ def span(seconds: float) -> str:
     """How long: `2.5 days`."""
     for unit, name in _SPANS:
         if seconds >= unit:
-            return f"{seconds / unit:,.1f} {name}"
-    return f"{seconds:,.3g} seconds"
+            return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix("s" if seconds == unit else " ")
+    return f"{seconds:,.3g} {'second' if seconds == 1 else 'seconds'}"
 
 
 def moment(microseconds: float) -> str:
@@ -52,7 +52,9 @@ def moment(microseconds: float) -> str:
         when = _EPOCH + timedelta(microseconds=int(microseconds))
     except OverflowError:
         return f"{microseconds:,.0f} µs"
-    return when.strftime("%Y-%m-%d" if not when.time().replace(microsecond=0).isoformat().strip("0:") else "%Y-%m-%d %H:%M")
+    return when.strftime(
+        "%Y-%m-%d" if not when.time().replace(microsecond=0).isoformat().strip("0:") else "%Y-%m-%d %H:%M"
+    )
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
