@@ -1,4 +1,4 @@
-"""`headrace report`: the page of pictures of a run, and two runs compared; also what a run says of its page at the end."""
+"""`headrace report`: the page of pictures of a run, and two runs compared; and the page at the end of a run."""
 
 from __future__ import annotations
 

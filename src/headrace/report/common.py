@@ -210,7 +210,9 @@ def tiles(facts: RunFacts) -> list[tuple[str, str]]:
 
 def _short(names: Sequence[str]) -> list[str]:
     """The last parts of paths where those tell the names apart; else those parts in which they differ."""
-    parts = [name.split("/") for name in names]
+    suffixes = {name[name.rfind(".") :] if "." in name.rsplit("/", 1)[-1] else "" for name in names}
+    common = suffixes.pop() if len(suffixes) == 1 else ""
+    parts = [name.removesuffix(common).split("/") for name in names]
     if len({each[-1] for each in parts}) == len(parts):
         return [each[-1] for each in parts]
     depth = min(map(len, parts))

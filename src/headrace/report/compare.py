@@ -55,7 +55,7 @@ def comparison_page(first: RunFacts, second: RunFacts) -> Page:
         if not found
         else f"{many(len(found), 'difference')}, in {listed(kinds, len(kinds))}."
     )
-    figures = [Figure("differences", "What differs?", answer, None, "plain" if found else "good", "full")]
+    figures = [Figure("differences", "What differs?", answer, None, "plain" if found else "good")]
     rows = [_rows_of(first), _rows_of(second)]
     names = list(dict.fromkeys([*rows[0], *rows[1]]))
     if any(rows[0].values()) and any(rows[1].values()):
@@ -69,7 +69,7 @@ def comparison_page(first: RunFacts, second: RunFacts) -> Page:
             else "As many rows of the source in every split and for every reason."
         )
         chart = charts.bars(labels, values, roles, unit="rows", names={"before": short[0], "after": short[1]})
-        figures.append(Figure("counts", "Did rows move?", said, chart, "plain", "full"))
+        figures.append(Figure("counts", "Did rows move?", said, chart))
     tables = [
         Table(
             kind,
@@ -130,5 +130,5 @@ def _columns(facts: RunFacts) -> dict[str, str]:
 
 
 def _rows_of(facts: RunFacts) -> dict[str, int]:
-    dropped = {f"dropped: {reason}": rows for reason, rows in facts.manifest.dropped.items() if rows}
+    dropped = {reason: rows for reason, rows in facts.manifest.dropped.items() if rows}
     return {**{name: facts.rows_in_splits[name] for name in facts.splits}, **dropped}
