@@ -16,6 +16,7 @@ from headrace.cli import (
     pack_command,
     report_command,
     rewrite_command,
+    series_command,
     split_command,
     stream_command,
     stream_commands,
@@ -34,6 +35,7 @@ app.command("split", help=split_command.HELP)(split_command.split)
 app.command("pack", help=pack_command.HELP)(pack_command.pack)
 app.command("rewrite")(rewrite_command.rewrite)
 app.add_typer(histories_command.app, name="histories")
+app.command("series")(series_command.series)
 app.command("convert")(convert_command.convert)
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)

@@ -16,6 +16,7 @@ _RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
+    "series": "Series",
     "temporal_split": "TemporalSplit",
 }
 
@@ -33,7 +34,7 @@ def run(
 
     Example:  headrace run config.yaml
     """
-    record = _read_config(config)
+    record = read_config(config)
     name = record.pop("recipe", None)
     if name not in _RECIPES:
         raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
@@ -83,7 +84,8 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     return prepared.run
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     try:

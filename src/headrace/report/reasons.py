@@ -28,6 +28,12 @@ REASONS = {
     "key_in_test": "its conversation key is in test",
     "key_in_valid": "its conversation key is in valid",
     "weight": "left out so that token shares are as the weights",
+    "entity_failed": "its entity does not pass",
+    "bad_time": "time cannot be read",
+    "off_grid": "time is between two steps",
+    "duplicate_time": "another row has its time",
+    "trimmed": "before the first or behind the last value",
+    "not_listed": "its entity was not asked for",
     "bin_without_label": "its bin has no label to train on",
 }
 

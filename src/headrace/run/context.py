@@ -21,14 +21,17 @@ class TaskFiles:
     run: Path
     durable: bool
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
-    _begun: list[Path] = field(default_factory=list)
+    _begun: set[Path] = field(default_factory=set)
+    _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
         """A temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
-        local.make_directory(path.parent)
+        if path.parent not in self._directories:
+            local.make_directory(path.parent)
+            self._directories.add(path.parent)
         temporary = local.temporary_for(path)
-        self._begun.append(temporary)
+        self._begun.add(temporary)
         return temporary
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
@@ -47,6 +50,7 @@ class TaskFiles:
 
             local.publish(temporary, target, sync="file" if self.durable else "none", announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
+            self._begun.remove(temporary)
         return tuple(published)
 
     def discard(self) -> None:
