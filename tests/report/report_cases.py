@@ -1,5 +1,6 @@
 """A small finished run of each recipe, and odd ones."""
 
+import datetime
 import json
 import random
 from pathlib import Path
@@ -60,9 +61,38 @@ def rewrite_run(root: Path) -> Path:
     return root / "out"
 
 
+def series_run(root: Path, *, entities: int = 6, **settings) -> Path:
+    """Entities of daily values with gaps, that begin at different times; the last one is too short to pass."""
+    raw = root / "raw"
+    raw.mkdir(parents=True)
+    rng = random.Random(4)
+    for entity in range(entities):
+        begin = datetime.date(2001, 1, 1) + datetime.timedelta(days=37 * entity)
+        lines = ["date,rain,warmth,flow"]
+        for day in range(20 if entity == entities - 1 else 300):
+            gap = rng.random() < 0.05 * (1 + entity % 3)
+            cells = [
+                "" if gap else f"{rng.random():.3f}",
+                f"{rng.random():.3f}",
+                "" if rng.random() < 0.1 else f"{rng.random():.3f}",
+            ]
+            lines.append(f"{begin + datetime.timedelta(days=day)},{','.join(cells)}")
+        (raw / f"probe_{entity:03d}.csv").write_text("\n".join(lines) + "\n")
+    recipe = headrace.Series(
+        source=raw,
+        target="flow",
+        features=("rain", "warmth"),
+        min_train_years=0.3,
+        **{"max_imputation_gap_size": 1, **settings},
+    )
+    headrace.prepare(recipe, root / "out")
+    return root / "out"
+
+
 RUNS = {
     "temporal_split": split_run,
     "packed_sequences": packed_run,
     "histories": histories_run,
     "rewrite": rewrite_run,
+    "series": series_run,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.report import common, histories, packed_sequences, rewrite, temporal_split
+from headrace.report import common, histories, packed_sequences, rewrite, series, temporal_split
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Page
 
@@ -12,6 +12,7 @@ _FIGURES: dict[str, Callable[[RunFacts], list[Figure]]] = {
     "histories": histories.figures,
     "packed_sequences": packed_sequences.figures,
     "rewrite": rewrite.figures,
+    "series": series.figures,
     "temporal_split": temporal_split.figures,
 }
 

@@ -77,7 +77,9 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
     names = shards["source_shard"].to_list()
     by_source = all(names) and bool(names)
     place = pl.col("source_shard" if by_source else "shard")
-    distinct = shards.select(place.unique(maintain_order=False).sort()).to_series()
+    rank = {split: number for number, split in enumerate(facts.splits)}
+    ordered = shards.sort("source_shard") if by_source else shards.sort(pl.col("split").replace_strict(rank), "shard")
+    distinct = ordered.select(place.unique(maintain_order=True)).to_series()
     if len(distinct) <= _MOST_SHARDS:
         table = {
             (name, split): rows
