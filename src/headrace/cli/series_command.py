@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.commands import Json, execute, read_config
+from headrace.cli.report_command import Report
 from headrace.errors import SettingsError
 
 
@@ -27,6 +28,7 @@ def series(
     workers: Annotated[
         int | None, typer.Option(help="Batches at a time; default one per core.", show_default=False)
     ] = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
@@ -54,7 +56,7 @@ def series(
     for each in settings or ():
         name, value = _setting(each)
         record[name] = value
-    execute(Series(**record), Path(target), count, "json" if as_json else "text")
+    execute(Series(**record), Path(target), count, "json" if as_json else "text", report)
 
 
 def _setting(text: str) -> tuple[str, Any]:
