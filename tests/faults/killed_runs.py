@@ -57,6 +57,7 @@ def child(name: str, settings: Settings, out: str, step: str, count: int, worker
 
 
 def start(name: str, out: Path, step: str = "none", count: int = 1, *, workers: int = WORKERS) -> Child:
+    Path(f"{out}.log").unlink(missing_ok=True)  # an earlier attempt's, if this one dies before it has its own
     return server().start(
         "killed_runs:child", name, settings_of(name), str(out), step, count, workers, output=Path(f"{out}.out")
     )

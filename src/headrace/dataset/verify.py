@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headrace.dataset.manifest import DIGEST, MANIFEST
 from headrace.dataset.open import FinishedRun
-from headrace.digest import canonical_json, sha256_file, sha256_hex
+from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
+from headrace.digest import sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
 from headrace.storage.local import TEMP_PREFIX
@@ -41,7 +42,7 @@ def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
     checks = [_manifest(run), _config(run), _receipts(run), _index(run)]
     if checks[-1].problem is None:  # without an index there is nothing to compare the shards with
-        checks += [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]
+        checks += [_shards(run, workers or default_workers()), _beside(run), _counts(run), _strangers(run)]
     return checks
 
 
@@ -56,20 +57,8 @@ def _manifest(run: FinishedRun) -> Check:
 
 
 def _receipts(run: FinishedRun) -> Check:
-    paths = sorted((run.root / "receipts").glob("[!.]*.json"))
-    return Check(
-        "receipts", f"{len(paths):,} receipts are whole", next(filter(None, map(_receipt_problem, paths)), None)
-    )
-
-
-def _receipt_problem(path: Path) -> str | None:
-    try:
-        record = json.loads(path.read_bytes())
-        if record.pop("digest") == sha256_hex(canonical_json(record)):
-            return None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        pass
-    return f"{path}: is not the receipt that was written"
+    count, problem = receipts_problem(run.root)
+    return Check("receipts", f"{count:,} receipts are whole", problem)
 
 
 def _config(run: FinishedRun) -> Check:
@@ -109,6 +98,13 @@ def _shards(run: FinishedRun, workers: int) -> Check:
     return Check("digests", f"{len(digests):,} shards have the bytes that were published", problem)
 
 
+def _beside(run: FinishedRun) -> Check:
+    table = run.index.table
+    indexed = dict(zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True))
+    count, problem = beside_problem(run.root, indexed, run.manifest.facts["directories"])
+    return Check("beside the shards", f"{count:,} other files and second names have their bytes", problem)
+
+
 def _counts(run: FinishedRun) -> Check:
     """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
     manifest = run.manifest
@@ -130,10 +126,7 @@ def _counts(run: FinishedRun) -> Check:
                 detail,
                 f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index",
             )
-    paths = sorted((run.root / "receipts").glob("split-*.json"))
-    receipts = [json.loads(path.read_bytes())["result"] for path in paths if _receipt_problem(path) is None]
-    if len(receipts) < len(paths):  # told of already
-        return Check("rows conserved", detail)
+    receipts = [record["result"] for record in whole_receipts(run.root, "split")]
     counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in receipts)
     problem = (
         None
