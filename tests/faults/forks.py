@@ -86,6 +86,7 @@ class Server:
     def start(self, call: str, *arguments: Any, output: Path) -> Child:
         """A child that does this."""
         output.parent.mkdir(parents=True, exist_ok=True)
+        output.touch()  # a child may be killed before it opens it
         return Child(self, self.ask({"call": call, "arguments": arguments, "output": str(output)}), output)
 
     def close(self) -> None:
