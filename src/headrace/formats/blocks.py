@@ -17,6 +17,8 @@ from headrace.formats.opened import Pages
 from headrace.formats.schema import is_text
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import read_ranges
 
 
 def kind_of_word(word: str) -> Kind:
@@ -65,10 +67,7 @@ def read_block(
     if kind.format in ("jsonl", "json"):
         require_polars(path)
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
-        data = decompress_block(raw, kind.compression)
+        data = decompress_block(_bytes_of(path, offset, length), kind.compression)
         if kind.format in ("jsonl", "json"):
             return jsonl.parse_block(jsonl.clean_block(data, path, kind), path, wanted)
         if offset == 0:
@@ -86,6 +85,14 @@ def read_block(
     return typed(table, types, null_values, f"{path}: block {block} (bytes {offset} to {offset + length})", 0).cast(
         wanted
     )
+
+
+def _bytes_of(path: Path, offset: int, length: int) -> bytes:
+    if isinstance(path, RemotePath):  # one request
+        return read_ranges(path, [(offset, offset + length)])[0]
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
 def _text_shard(path: Path, kind: Kind, schema: pa.Schema) -> Shard:

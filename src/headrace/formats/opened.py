@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.remote_parquet import open_remote
+from headrace.storage.remote_path import RemotePath
 
 Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
@@ -116,9 +118,10 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     """A reader of the file for this thread alone, kept for the next block if nothing is raised.
 
     pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
-    A file compressed as a whole is decompressed into memory and not kept. Raises `InputError` if it is no Parquet file.
+    A file compressed as a whole is decompressed into memory and not kept, nor is an object of a store.
+    Raises `InputError` if it is no Parquet file.
     """
-    if kind.compression != "none":
+    if kind.compression != "none" or isinstance(path, RemotePath):
         with open_file(path, kind) as file:
             yield OpenParquet(file, _names(file), (0, 0, 0, 0))
         return
@@ -143,6 +146,8 @@ def open_file(path: Path, kind: Kind, pages: Pages = "check", footer: pq.FileMet
     Nothing is buffered ahead: a reader would keep the bytes of its last row group for as long as it is kept.
     """
     verify = pages == "check"
+    if kind.compression == "none" and isinstance(path, RemotePath):
+        return open_remote(path, check_pages=verify)
     try:
         if kind.compression == "none":
             return pq.ParquetFile(str(path), metadata=footer, page_checksum_verification=verify, pre_buffer=False)
