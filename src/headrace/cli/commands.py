@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -22,9 +23,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
@@ -39,15 +45,18 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    record.pop("engine", None)
+    record.pop("address", None)
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
+    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread)
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
+def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"], spread: Spread = HERE) -> Path:
     """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
     from rich.console import Console
 
@@ -56,7 +65,7 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     from headrace.run.prepare import prepare
 
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
-        prepared = prepare(recipe, out, workers=workers, on_event=hear)
+        prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
         typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
         return prepared.run
