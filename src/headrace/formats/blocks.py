@@ -18,6 +18,8 @@ from headrace.formats.schema import is_text
 from headrace.formats.separator import separator_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import read_ranges
 
 
 def kind_of_word(word: str) -> Kind:
@@ -66,10 +68,7 @@ def read_block(
     if kind.format in ("jsonl", "json"):
         require_polars(path)
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
-        data = decompress_block(raw, kind.compression)
+        data = decompress_block(_bytes_of(path, offset, length), kind.compression)
         if kind.format in ("jsonl", "json"):
             return jsonl.parse_block(jsonl.clean_block(data, path, kind), path, wanted)
         if offset == 0:
@@ -95,6 +94,14 @@ def _kind_and_separator(word: str) -> tuple[Kind | None, str | None]:
     except KeyError:
         return None, None
     return kind_of_name(f"shard.{plain}"), separator
+
+
+def _bytes_of(path: Path, offset: int, length: int) -> bytes:
+    if isinstance(path, RemotePath):  # one request
+        return read_ranges(path, [(offset, offset + length)])[0]
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
 def _text_shard(path: Path, word: str, schema: pa.Schema) -> Shard:

@@ -20,8 +20,10 @@ from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind
 from headrace.formats.opened import Pages, open_file, opened
+from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
 from headrace.formats.shard import Shard
+from headrace.storage.remote_path import RemotePath
 
 Encoding = Literal["compact", "fast"]
 
@@ -141,8 +143,11 @@ def read_block(
     """
     wanted = schema.names if columns is None else list(columns)
     try:
-        with opened(path, kind, pages) as file:
-            table = file.read(block, wanted)
+        if isinstance(path, RemotePath) and kind.compression == "none":
+            table = read_group(path, block, wanted, check_pages=pages == "check")
+        else:
+            with opened(path, kind, pages) as file:
+                table = file.read(block, wanted)
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
         if isinstance(error, FileNotFoundError):
             raise

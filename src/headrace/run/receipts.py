@@ -85,7 +85,12 @@ def receipts_of(run: Path, stage: str) -> set[int]:
 
 
 def _parsed(path: Path) -> Receipt:
-    record = json.loads(path.read_bytes())
+    return parse_receipt(path.read_bytes())
+
+
+def parse_receipt(data: bytes) -> Receipt:
+    """The receipt in a file's bytes. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if it is none."""
+    record = json.loads(data)
     if record.pop("digest") != sha256_hex(canonical_json(record)):
         raise ValueError("the receipt is damaged")
     files = tuple(FileRecord(**each) for each in record["files"])
