@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.report_command import Report, report_of
 from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
 from headrace.errors import HeadraceError, SettingsError
 
@@ -16,6 +17,7 @@ _RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
+    "series": "Series",
     "temporal_split": "TemporalSplit",
 }
 
@@ -31,13 +33,14 @@ def run(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
     """
-    record = _read_config(config)
+    record = read_config(config)
     name = record.pop("recipe", None)
     if name not in _RECIPES:
         raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
@@ -53,11 +56,23 @@ def run(
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread)
+    execute(
+        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
+    )
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"], spread: Spread = HERE) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+def execute(
+    recipe: Any,
+    out: Path,
+    workers: int | None,
+    style: Literal["json", "text"],
+    spread: Spread = HERE,
+    report: str = "auto",
+) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    """
     from rich.console import Console
 
     from headrace.cli.progress import progress_on
@@ -81,10 +96,14 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    page = report_of(prepared, report, console)
+    if page is not None:
+        console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     try:

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.errors import InputError
 
@@ -75,6 +76,7 @@ def prepare(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
@@ -108,7 +110,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)
 
 
 @app.command("decode")

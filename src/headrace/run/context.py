@@ -14,9 +14,11 @@ from headrace.engine.local import LocalEngine
 from headrace.errors import StoreError
 from headrace.formats.write import Written
 from headrace.run.events import OnEvent, StageBegan, Step, TaskDone
+from headrace.run.in_store import publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.run.sharing import Shared
 from headrace.storage import local
+from headrace.storage.remote_path import RemotePath
 
 Result = TypeVar("Result")
 
@@ -29,14 +31,17 @@ class TaskFiles:
     durable: bool
     existing: local.Existing | None = None
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
-    _begun: list[Path] = field(default_factory=list)
+    _begun: set[Path] = field(default_factory=set)
+    _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
         """A temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
-        local.make_directory(path.parent)
+        if path.parent not in self._directories:
+            local.make_directory(path.parent)
+            self._directories.add(path.parent)
         temporary = local.temporary_for(path)
-        self._begun.append(temporary)
+        self._begun.add(temporary)
         return temporary
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
@@ -56,6 +61,7 @@ class TaskFiles:
             sync: local.Sync = "file" if self.durable else "none"
             local.publish(temporary, target, sync=sync, existing=self.existing, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
+            self._begun.remove(temporary)
         return tuple(published)
 
     def discard(self) -> None:
@@ -79,13 +85,17 @@ class Task:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any."""
+    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any.
+
+    store: where the run is in an object store, if it is; `run` is then its work directory.
+    """
 
     run: Path
     workers: int
     on_event: OnEvent
     engine: Engine = field(default_factory=LocalEngine)
     shared: Shared | None = None
+    store: RemotePath | None = None
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
@@ -120,12 +130,17 @@ class RunContext:
             self.done(name, tasks[number], receipt)
         left = [number for number in range(len(tasks)) if number not in receipts]
         made = self.engine.run(
-            [partial(do_task, self.run, name, number, tasks[number], durable) for number in left],
+            [
+                partial(do_task, self.run, name, number, tasks[number], durable, store=self.store if durable else None)
+                for number in left
+            ],
             self.workers,
             hear=self.on_event,
             done=lambda place, receipt: self.done(name, tasks[left[place]], receipt),
         )
         receipts |= dict(zip(left, made, strict=True))
+        if durable and self.store is not None:  # those that were found done may have been killed on their way there
+            publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
 
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
@@ -150,8 +165,11 @@ def do_task(
     on_event: OnEvent,
     *,
     existing: local.Existing | None = None,
+    store: RemotePath | None = None,
 ) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
+
+    store: the run in an object store, where both are put as well.
 
     Raises `StoreError` where the run directory is not seen: on a machine that does not share the storage.
     """
@@ -167,6 +185,8 @@ def do_task(
         files.discard()
     receipt = Receipt(stage, number, task.subject, published, result)
     write_receipt(run, receipt)
+    if store is not None:
+        publish_task(run, store, receipt)
     on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
     return receipt
 

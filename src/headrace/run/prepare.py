@@ -22,18 +22,21 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow, index_bytes
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
+from headrace.dataset.plain import default_cache
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.choose import engine_named
 from headrace.engine.engine import Engine, EngineName, check_engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import CorruptShard, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
+from headrace.run import in_store
 from headrace.run.context import RunContext
 from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
 from headrace.run.members import Patience, Share
 from headrace.run.sharing import Shared, shared_run
-from headrace.storage import local
+from headrace.storage import local, verbs
+from headrace.storage.remote_path import RemotePath, path_of
 
 PATIENCE = Patience()
 STAGE_DIRECTORY = "stage"
@@ -95,6 +98,7 @@ def prepare(
     address: str | None = None,
     shard_of: tuple[int, int] | None = None,
     patience: Patience = PATIENCE,
+    work_dir: str | Path | None = None,
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent = silent,
 ) -> Prepared:
@@ -106,6 +110,8 @@ def prepare(
     this process is connected to, else a Ray on this machine alone. shard_of=(i, n): this is process i of n, 0 to n - 1,
     that make the run together over storage they share; each returns when the run is finished, whoever did the rest,
     and `patience` says how long they wait for each other. Neither changes a byte of the output.
+    out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
+    for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     check_engine(engine, address)
@@ -116,12 +122,26 @@ def prepare(
         )
     if workers is not None and workers < 1:
         raise SettingsError(f"workers is {workers}; give 1 or more")
-    out = Path(out)
+    place = path_of(out)
     files = recipe.source_files()
     source_fingerprint = fingerprint(files, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    run = out / "runs" / identity
+    asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, on_event)
+    if isinstance(place, RemotePath):
+        if share is not None:
+            raise SettingsError(
+                f"shard_of is {share} and out is {place}; processes that share a run out need an output directory on"
+                " a file system they share: prepare there, then copy, or leave shard_of out"
+            )
+        base = default_cache() if work_dir is None else Path(work_dir)
+        return _prepare_in_store(asked, place, base, engine, address)
+    return _prepare_here(asked, place, engine, address, share, patience)
 
+
+def _prepare_here(
+    asked: _Asked, out: Path, engine: EngineName, address: str | None, share: Share | None, patience: Patience
+) -> Prepared:
+    recipe, run, on_event = asked.recipe, asked.run, asked.on_event
     with local.storing(run):
         manifest = read_manifest(run)
     if manifest is not None:
@@ -132,13 +152,12 @@ def prepare(
         return Prepared(out, run, manifest, "reused")
 
     local.make_directory(run)
-    asked = _Asked(recipe, run, identity, files, source_fingerprint, workers, on_event)
     with only_writer(run, "alone" if share is None else "shared"):
         _keep_config(recipe, run)
         if share is None:
             manifest = read_manifest(run)
             if manifest is None:
-                with engine_named(engine, address, workers) as at_work:
+                with engine_named(engine, address, asked.workers) as at_work:
                     manifest = _compute(asked, at_work)
             _link_splits(out, run, manifest, on_event)
             _remove_stage(run, on_event)
@@ -147,9 +166,34 @@ def prepare(
     return Prepared(out, run, manifest, "computed")
 
 
+def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: EngineName, address: str | None) -> Prepared:
+    """Make the run in a work directory, and let the store have it piece by piece; see `in_store`."""
+    target = out / "runs" / asked.identity
+    work = in_store.work_directory(base, out, asked.identity)
+    manifest = read_manifest(target)
+    how: Literal["computed", "reused"] = "reused"
+    if manifest is None:
+        run = local.make_directory(work / "runs" / asked.identity)
+        with only_writer(work):
+            if read_manifest(run) is None:
+                in_store.adopt(target, run)
+            here = replace(asked, run=run, store=target)
+            made = _prepare_here(here, work, engine, address, None, PATIENCE).manifest
+            in_store.publish_rest(run, target, lambda name: asked.on_event(Step("shard.linked", name)))
+            manifest, how = _publish_manifest(target, made), "computed"
+            asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
+    in_store.finish(target)
+    in_store.point(out, asked.identity, manifest)
+    asked.on_event(Step("splits.linked", str(out)))
+    if work.is_dir():
+        with local.storing(work):
+            shutil.rmtree(work)
+    return Prepared(out, target, manifest, how)
+
+
 @dataclass(frozen=True)
 class _Asked:
-    """A run to be made."""
+    """A run to be made. store: where it is in an object store, if `run` is its work directory."""
 
     recipe: Recipe
     run: Path
@@ -158,6 +202,7 @@ class _Asked:
     fingerprint: str
     workers: int | None
     on_event: OnEvent
+    store: RemotePath | None = None
 
 
 def _keep_config(recipe: Recipe, run: Path) -> None:
@@ -167,7 +212,9 @@ def _keep_config(recipe: Recipe, run: Path) -> None:
 
 
 def _compute(asked: _Asked, engine: Engine) -> Manifest:
-    context = RunContext(asked.run, asked.workers or engine.default_workers(), asked.on_event, engine)
+    context = RunContext(
+        asked.run, asked.workers or engine.default_workers(), asked.on_event, engine, None, asked.store
+    )
     return _publish(asked, asked.recipe.execute(context, asked.files))
 
 
@@ -231,7 +278,10 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
 def _publish_manifest(run: Path, manifest: Manifest) -> Manifest:
     """Publish the manifest, or find that another process has published the same but for the time."""
     try:
-        local.write_new(run / MANIFEST, manifest.to_json())
+        if isinstance(run, RemotePath):
+            verbs.put_new(run / MANIFEST, manifest.to_json())
+        else:
+            local.write_new(run / MANIFEST, manifest.to_json())
     except CorruptShard:
         present = read_manifest(run)
         if present is None or replace(present, created_at=manifest.created_at).to_json() != manifest.to_json():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; one that is there already is kept."""
-    record = asdict(receipt)
+    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}  # asdict would copy a large result
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 
@@ -85,7 +85,12 @@ def receipts_of(run: Path, stage: str) -> set[int]:
 
 
 def _parsed(path: Path) -> Receipt:
-    record = json.loads(path.read_bytes())
+    return parse_receipt(path.read_bytes())
+
+
+def parse_receipt(data: bytes) -> Receipt:
+    """The receipt in a file's bytes. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if it is none."""
+    record = json.loads(data)
     if record.pop("digest") != sha256_hex(canonical_json(record)):
         raise ValueError("the receipt is damaged")
     files = tuple(FileRecord(**each) for each in record["files"])

@@ -13,7 +13,8 @@ from headrace.formats.schema import type_named
 from headrace.run.context import RunContext
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Outcome, Prepared, prepare
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 Codec = Literal["none", "lz4", "zstd"]
 
@@ -32,7 +33,7 @@ class Rewrite(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = Field(min_length=1)
+    source: Places = Field(min_length=1)
     codec: Codec = "none"
     rows_per_group: int | None = Field(None, ge=1)
     shard_bytes: int | None = Field(None, ge=1)
