@@ -50,8 +50,8 @@ def read_block(
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
     or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
-    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written.
-    pages: see `parquet.read_block`.
+    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written, and
+    `InputError` if a text is not of its declared type. pages: see `parquet.read_block`.
     """
     kind = kind_of_word(word)
     if kind.format in ("parquet", "arrow"):
@@ -75,8 +75,6 @@ def read_block(
             data = delimited.without_header(data)
         shard = _text_shard(path, kind, schema)
         table = delimited.parse_block(data, shard, wanted.names)
-        types = {field.name: field.type for field in wanted if not is_text(field.type)}
-        return typed(table, types, null_values, str(path), 0).cast(wanted)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
@@ -84,6 +82,10 @@ def read_block(
             f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; "
             f"restore the file or prepare the run again"
         ) from error
+    types = {field.name: field.type for field in wanted if not is_text(field.type)}
+    return typed(table, types, null_values, f"{path}: block {block} (bytes {offset} to {offset + length})", 0).cast(
+        wanted
+    )
 
 
 def _text_shard(path: Path, kind: Kind, schema: pa.Schema) -> Shard:
