@@ -86,6 +86,10 @@ def execute(
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
+    if prepared.manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, prepared.manifest, prepared.run)
     if prepared.how == "reused":
         console.print(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
@@ -135,7 +139,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
         return
-    print_manifest(Console(soft_wrap=not os.isatty(1)), manifest, "long")
+    console = Console(soft_wrap=not os.isatty(1))
+    print_manifest(console, manifest, "long")
+    if manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, manifest, root)
 
 
 def verify(
