@@ -162,7 +162,7 @@ def _long_observed(seen: Look, settings: dict[str, Any]) -> list[tuple[str, Obse
     draft = Series(**settings, min_train_years=0)
     found: dict[str, list[tuple[Any, Any]]] = {}
     for _, table in seen.tables:
-        parsed = parse(draft, table, 0)
+        parsed = parse(draft, draft.columns(), table, 0)
         keys = as_text(table[draft.entity], draft.null_values, draft.entity).combine_chunks().dictionary_encode()
         codes = pc.fill_null(keys.indices, -1).to_numpy()
         for code, entity in enumerate(keys.dictionary.to_pylist()):
