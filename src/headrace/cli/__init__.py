@@ -15,6 +15,7 @@ from headrace.cli import (
     histories_command,
     init_command,
     pack_command,
+    report_command,
     rewrite_command,
     series_command,
     split_command,
@@ -42,6 +43,7 @@ app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
+app.command("report")(report_command.report)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(stream_commands.plan)
 app.command("stream")(stream_command.stream)
