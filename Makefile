@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed test faults check format lint types imports bench clean
+.PHONY: help demo remarks packed test faults check format lint types imports docs bench clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,6 +27,10 @@ $(VENV)/test: $(VENV)/base
 
 $(VENV)/lint: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lint]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[docs]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/base
@@ -65,6 +69,9 @@ types: $(VENV)/lint ## mypy --strict on src/
 imports: $(VENV)/lint ## imports only go down
 	$(BIN)/lint-imports
 
+docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; a slow rank
 	$(BIN)/python benchmarks/split.py
 	$(BIN)/python benchmarks/entities.py
@@ -76,4 +83,4 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/packed_reading.py
 
 clean: ## remove what make and the demo made
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+import headrace.errors
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<text>.*?)\n```", re.DOTALL)
@@ -93,3 +96,18 @@ def test_every_relative_link_leads_to_a_file() -> None:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_guarantees_name_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w./]+)`", (ROOT / "docs/guarantees.md").read_text("utf-8"))
+
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "".join(page.read_text("utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    shown = set(re.findall(r"^::: headrace\.(\w+)$", reference, re.MULTILINE))
+    public = set(headrace.__all__) - {name for name in headrace.__all__ if name in dir(headrace.errors)}
+
+    assert public - shown == set()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from headrace.recipes.histories.config import Histories
     from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
+    from headrace.recipes.series.builder import SeriesBuilder
+    from headrace.recipes.series.config import Series
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
@@ -73,6 +75,8 @@ _WHERE = {
     "Processor": "headrace.tabular.processors",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
+    "Series": "headrace.recipes.series.config",
+    "SeriesBuilder": "headrace.recipes.series.builder",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
@@ -113,6 +117,8 @@ __all__ = [
     "Processor",
     "Rewrite",
     "RunBusy",
+    "Series",
+    "SeriesBuilder",
     "SettingsError",
     "StoreError",
     "StreamError",

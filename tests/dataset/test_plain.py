@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import headrace
+from headrace.errors import InputError
 from headrace.formats import scan as scanning
 from headrace.stream.topology import Topology
 from tables import HEADER, small_rows, small_source, split, split_rows, write_bytes, write_rows
@@ -120,6 +121,14 @@ def test_types_of_unknown_columns_or_words_are_refused(tmp_path):
         headrace.open(tmp_path / "a.csv", types={"y": "int64"}, cache_dir=tmp_path / "cache")
     with pytest.raises(headrace.SettingsError, match="'decimal' is not known"):
         headrace.open(tmp_path / "a.csv", types={"x": "decimal"}, cache_dir=tmp_path / "cache")
+
+
+def test_a_value_that_is_not_of_its_declared_type_is_an_error_of_the_input_and_no_damage(tmp_path):
+    write_bytes(tmp_path / "a.csv", b"x,y\n1,a\nmany,b\n")
+    dataset = headrace.open(tmp_path / "a.csv", types={"x": "float32"}, cache_dir=tmp_path / "cache")
+
+    with pytest.raises(InputError, match=r"a\.csv: block 0 .*row 2: x is 'many', declared float; correct the value"):
+        list(dataset.stream(batch_size=2))
 
 
 def test_a_glob_a_list_and_a_directory_are_the_same_rows(tmp_path):

@@ -9,12 +9,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.report_command import Report, report_of
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
+    "series": "Series",
     "temporal_split": "TemporalSplit",
 }
 
@@ -22,16 +25,22 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
     """
-    record = _read_config(config)
+    record = read_config(config)
     name = record.pop("recipe", None)
     if name not in _RECIPES:
         raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
@@ -39,16 +48,31 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    record.pop("engine", None)
+    record.pop("address", None)
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
+    execute(
+        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
+    )
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+def execute(
+    recipe: Any,
+    out: Path,
+    workers: int | None,
+    style: Literal["json", "text"],
+    spread: Spread = HERE,
+    report: str = "auto",
+) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    """
     from rich.console import Console
 
     from headrace.cli.progress import progress_on
@@ -56,7 +80,7 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     from headrace.run.prepare import prepare
 
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
-        prepared = prepare(recipe, out, workers=workers, on_event=hear)
+        prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
         typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
         return prepared.run
@@ -72,10 +96,14 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    page = report_of(prepared, report, console)
+    if page is not None:
+        console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     try:

@@ -18,6 +18,8 @@ from headrace.formats.schema import is_text
 from headrace.formats.separator import separator_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import read_ranges
 
 
 def kind_of_word(word: str) -> Kind:
@@ -51,8 +53,8 @@ def read_block(
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
     or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
-    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written.
-    pages: see `parquet.read_block`.
+    interpreter lock. Raises `CorruptShard` naming file and block if the bytes cannot be read as they were written, and
+    `InputError` if a text is not of its declared type. pages: see `parquet.read_block`.
     """
     kind = kind_of_word(word)
     if kind.format in ("parquet", "arrow"):
@@ -66,18 +68,13 @@ def read_block(
     if kind.format in ("jsonl", "json"):
         require_polars(path)
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
-        data = decompress_block(raw, kind.compression)
+        data = decompress_block(_bytes_of(path, offset, length), kind.compression)
         if kind.format in ("jsonl", "json"):
             return jsonl.parse_block(jsonl.clean_block(data, path, kind), path, wanted)
         if offset == 0:
             data = delimited.without_header(data)
         shard = _text_shard(path, word, schema)
         table = delimited.parse_block(data, shard, wanted.names)
-        types = {field.name: field.type for field in wanted if not is_text(field.type)}
-        return typed(table, types, null_values, str(path), 0).cast(wanted)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
@@ -85,6 +82,10 @@ def read_block(
             f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; "
             f"restore the file or prepare the run again"
         ) from error
+    types = {field.name: field.type for field in wanted if not is_text(field.type)}
+    return typed(table, types, null_values, f"{path}: block {block} (bytes {offset} to {offset + length})", 0).cast(
+        wanted
+    )
 
 
 def _kind_and_separator(word: str) -> tuple[Kind | None, str | None]:
@@ -93,6 +94,14 @@ def _kind_and_separator(word: str) -> tuple[Kind | None, str | None]:
     except KeyError:
         return None, None
     return kind_of_name(f"shard.{plain}"), separator
+
+
+def _bytes_of(path: Path, offset: int, length: int) -> bytes:
+    if isinstance(path, RemotePath):  # one request
+        return read_ranges(path, [(offset, offset + length)])[0]
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
 def _text_shard(path: Path, word: str, schema: pa.Schema) -> Shard:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.remote_parquet import open_remote
+from headrace.storage.remote_path import RemotePath
 
 Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
@@ -116,9 +118,10 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     """A reader of the file for this thread alone, kept for the next block if nothing is raised.
 
     pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
-    A file compressed as a whole is decompressed into memory and not kept. Raises `InputError` if it is no Parquet file.
+    A file compressed as a whole is decompressed into memory and not kept, nor is an object of a store.
+    Raises `InputError` if it is no Parquet file.
     """
-    if kind.compression != "none":
+    if kind.compression != "none" or isinstance(path, RemotePath):
         with open_file(path, kind) as file:
             yield OpenParquet(file, _names(file), (0, 0, 0, 0))
         return
@@ -149,7 +152,13 @@ def open_file(
     coded: columns of text to be read as dictionaries, by the file's names. Nothing is buffered ahead: a reader would
     keep the bytes of its last row group for as long as it is kept.
     """
-    options = {"page_checksum_verification": pages == "check", "pre_buffer": False, "read_dictionary": list(coded)}
+    options: dict[str, Any] = {
+        "page_checksum_verification": pages == "check",
+        "pre_buffer": False,
+        "read_dictionary": list(coded),
+    }
+    if kind.compression == "none" and isinstance(path, RemotePath):
+        return open_remote(path, check_pages=pages == "check", coded=coded)
     try:
         if kind.compression == "none":
             return pq.ParquetFile(str(path), metadata=footer, **options)

@@ -20,13 +20,18 @@ from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind
 from headrace.formats.opened import Pages, open_file, opened
+from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
 from headrace.formats.shard import Shard
+from headrace.storage.remote_path import RemotePath
 
 Encoding = Literal["compact", "fast"]
 
 CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
+
+# Earlier versions write missing lists of a fixed size to Parquet, or not even that, and cannot read them.
+READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -138,8 +143,11 @@ def read_block(
     """
     wanted = schema.names if columns is None else list(columns)
     try:
-        with opened(path, kind, pages) as file:
-            table = file.read(block, wanted)
+        if isinstance(path, RemotePath) and kind.compression == "none":
+            table = read_group(path, block, wanted, check_pages=pages == "check")
+        else:
+            with opened(path, kind, pages) as file:
+                table = file.read(block, wanted)
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -164,6 +172,8 @@ class ParquetSink:
     def write(self, table: pa.Table) -> None:
         """One row group."""
         table = table.cast(self._schema)
+        if not READS_MISSING_VECTORS:
+            _refuse_missing_vectors(table)
         if self._writer is None:
             self._writer = self._open(table)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -182,6 +192,16 @@ class ParquetSink:
             use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS), self._encoding),
             write_page_checksum=True,
         )
+
+
+def _refuse_missing_vectors(table: pa.Table) -> None:
+    """Raise `InputError` for lists of a fixed size that are missing: Arrow would write what it cannot read."""
+    for name in table.column_names:
+        if pa.types.is_fixed_size_list(table.schema.field(name).type) and table[name].null_count:
+            raise InputError(
+                f"column {name}: {table[name].null_count} lists of a fixed size are missing, which pyarrow"
+                f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
+            )
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:

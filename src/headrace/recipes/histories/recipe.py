@@ -10,7 +10,6 @@ from typing import Any
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.engine.local import run_tasks
 from headrace.formats.scan import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey
@@ -69,7 +68,7 @@ def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
         return work
 
-    found = run_tasks([looked(path, name) for path, name in files], context.workers)
+    found = context.map([looked(path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in shards:
         check_columns(settings, shard)

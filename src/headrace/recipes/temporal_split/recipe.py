@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.engine.local import run_tasks
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
 from headrace.formats.schema import is_text, type_named
@@ -100,7 +99,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     def look(path: Path, name: str) -> Callable[[], Shard]:
         return lambda: survey(path, name, signature)
 
-    shards = run_tasks([look(path, name) for path, name in files], context.workers)
+    shards = context.map([look(path, name) for path, name in files])
     schema = common_schema(shards, settings.schema_drift)
     wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
     wanted |= {"label": settings.label} if settings.label is not None else {}

@@ -1,0 +1,37 @@
+"""Pages that live outside docs/ – the changelog, how to contribute, the examples – as pages of the site.
+
+Links to them stand in docs/ as they do in the repository (`../CHANGELOG.md`); on the site they are one level lower.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_ROOT = Path(__file__).parents[2]
+_EXAMPLES = sorted(page.relative_to(_ROOT).as_posix() for page in _ROOT.glob("examples/*/README.md"))
+_OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", *_EXAMPLES]
+_WAY_OUT = re.compile(r"\]\((\.\./)+(?=(?:CHANGELOG|CONTRIBUTING|LICENSE|examples/))")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside."""
+    for name in _OUTSIDE:
+        files.append(File.generated(config, name, content=_with_links_inside((_ROOT / name).read_text("utf-8"))))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links that lead out of docs/ lead to the pages that came in, and comments for the tests are left out."""
+    up = "../" * page.file.src_uri.count("/")
+    markdown = _WAY_OUT.sub(f"]({up}", markdown)
+    return re.sub(r"^<!-- not run: .*? -->\n", "", markdown, flags=re.MULTILINE)
+
+
+def _with_links_inside(text: str) -> str:
+    """Links of a page from outside into docs/ lose that part of their path."""
+    return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", text)
