@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -31,6 +31,7 @@ def run(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
@@ -45,7 +46,7 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
     record.pop("engine", None)
     record.pop("address", None)
     if target is None:
@@ -63,7 +64,9 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
+    from headrace.storage.remote_path import is_remote, path_of
 
+    out = path_of(out)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
@@ -76,7 +79,9 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
         )
     console.print(
-        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        f"splits  {out / 'splits.json'} names them"
+        if is_remote(out)
+        else f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
         highlight=False,
         markup=False,
     )
@@ -156,6 +161,7 @@ def gc(
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
@@ -164,7 +170,7 @@ def gc(
     """
     from headrace.run.collect import collect
 
-    swept = collect(out, incomplete="remove" if incomplete else "keep")
+    swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
         record = {
             "removed": [str(path) for path in swept.removed],

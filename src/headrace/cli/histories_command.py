@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -75,6 +75,7 @@ def prepare(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
@@ -108,7 +109,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir))
 
 
 @app.command("decode")

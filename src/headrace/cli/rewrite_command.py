@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands import Json, execute
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
 
 
@@ -42,6 +42,7 @@ def rewrite(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
@@ -62,4 +63,4 @@ def rewrite(
         null_values=null_values_of(null_values),
         cache_dir=cache_dir,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir))
