@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.dataset.verify import Verdict
     from headrace.errors import (
         CorruptShard,
+        EngineError,
         HeadraceError,
         InputError,
         MissingExtra,
@@ -60,6 +61,7 @@ _WHERE = {
     "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
+    "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
@@ -102,6 +104,7 @@ __all__ = [
     "ColumnProcessor",
     "CorruptShard",
     "Dataset",
+    "EngineError",
     "FunctionProcessor",
     "HeadraceError",
     "Histories",

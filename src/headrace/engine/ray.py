@@ -73,6 +73,10 @@ class RayEngine:
         """One task per core of the cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
+    def machines(self) -> int:
+        """The nodes that are alive. Tasks are spread, so each has its part of them on average."""
+        return max(1, sum(bool(node["Alive"]) for node in self._ray.nodes()))
+
     def run(
         self,
         tasks: Sequence[Callable[[Tell], Result]],
