@@ -3,6 +3,10 @@
     python benchmarks/series_prep.py [--basins 50 500] [--years 30] [--data DIR] [--rounds 3] [--engines headrace usual]
 
 The data is made once: six forcings and streamflow a day as float32 Parquet, a file per basin, about 2 % of each column
+missing: short gaps, and outages of 120 days on average. `usual` is a preparation as it is often written: polars frames
+of 50 basins, read and cleaned twice (once for the quality check), handed over to pandas, a scikit-learn pipeline per
+basin and column group, three Parquet files per basin. headrace does the same work and more: it restores the time axis,
+writes quality reports, digests and receipts, and the mapped store beside the readable files.
 
 Every run is a process of its own, in alternating rounds. `cpu` is its user and system time less that of its imports,
 `ms a basin` the cpu time over the basins, `peak` the largest resident memory less what was there before the work began.
