@@ -50,7 +50,9 @@ def test_one_fit_for_all_takes_any_entity() -> None:
     np.testing.assert_allclose(fitted.invert(scaled, offsets, ["any", "other"]), matrix, rtol=1e-12)
 
 
-def test_json_keeps_every_bit() -> None:
+@pytest.mark.parametrize("readable", [1000, 2])
+def test_json_keeps_every_bit(readable: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_READABLE", readable)
     matrix, offsets = case(["a", "ü", "007"])
     fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, ["a", "ü", "007"])
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from headrace.errors import InputError, MissingExtra
 from headrace.series import power
-from headrace.series.scalers import FittedStep, Scalers
+from headrace.series.fitted_step import FittedStep
+from headrace.series.scalers import Scalers
 from headrace.series.statistics import F64, I64, counts, extremes, means, quantiles, row_groups, variances
 from headrace.series.steps import Step
 
