@@ -75,7 +75,7 @@ class Scalers:
             lost = ~np.isfinite(x) & ~np.isnan(before)
             if lost.any():
                 row, column = (int(each[0]) for each in np.nonzero(lost))
-                raise self._lost(entities[int(groups[row])], column, before[row, column])
+                raise self._lost(entities[int(groups[row])], column, float(before[row, column]))
             with np.errstate(over="ignore"):
                 out[start:stop] = x
         return out

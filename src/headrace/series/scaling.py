@@ -76,8 +76,8 @@ def _fit(
         if lost.any():
             row, column = (int(each[0]) for each in np.nonzero(lost))
             raise InputError(
-                f"{who(int(groups[row]))}, column {columns[column]!r}: {before[row, column]!r} has no finite value "
-                f"behind {step.params.get('func') or step.word}; correct the data, or choose a step that is defined "
+                f"{who(int(groups[row]))}, column {columns[column]!r}: {float(before[row, column])!r} has no finite "
+                f"value behind {step.params.get('func') or step.word}; correct the data, or choose a step that is defined "
                 f"for it"
             )
     return fitted
