@@ -63,6 +63,10 @@ class KnownAddresses:
             np.zeros(0, np.int64),
         )
 
+    def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int]]:
+        """Another process begins anew."""
+        return KnownAddresses, (self.kind, self._most)
+
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())
