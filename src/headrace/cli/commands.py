@@ -79,6 +79,8 @@ def execute(
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
 
+    if workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
