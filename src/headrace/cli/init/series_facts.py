@@ -33,7 +33,7 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
         source = FileSource(shape, entity_files(shape, files))
         draft.entities = [each.entity for each in source.files]
         chosen = sorted({int(at) for at in np.linspace(0, source.count - 1, ENTITIES).round()})
-        loaded = [(each.entity, load(each)) for at in chosen for each in source.batch(at, at + 1)]
+        loaded = [(each.entity, load(each, shape.columns())) for at in chosen for each in source.batch(at, at + 1)]
         observed = [(entity, each) for entity, each in loaded if not isinstance(each, str)]
         if not observed:
             raise InputError(f"no entity can be read: {loaded[0][0]}: {loaded[0][1]}; correct the source")

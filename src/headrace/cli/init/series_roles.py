@@ -24,6 +24,7 @@ _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
     *("site", "site_id", "series_id", "item_id", "sensor", "sensor_id", "id"),
 )
+_FEW = 0.05  # of rows: times that come twice by mistake
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 
 
@@ -129,26 +130,46 @@ def _number_format(seen: Look, name: str) -> str | None:
 
 def _entity_column(seen: Look, asked: str | None, time: str) -> tuple[str, str]:
     if asked is not None:
-        return (asked if asked == FILE_NAME else known(asked, seen.columns, "entity")), "Rows of many entities."
-    repeated = any(_repeats(table, [time]) for _, table in seen.tables)
-    if not repeated:
+        if asked == FILE_NAME:
+            return asked, "One file per entity, named as the file."
+        return known(asked, seen.columns, "entity"), "Tables with the rows of many entities."
+    most = max(_repeated(table, [time]) for _, table in seen.tables)
+    if not most:
         return FILE_NAME, "One file per entity, named as the file."
-    candidates = [name for name in (*seen.everywhere("text"), *seen.everywhere("number")) if name != time]
-    candidates.sort(key=lambda name: name.lower() not in _ENTITY_NAMES)
-    for name in candidates:
-        if not any(_repeats(table, [time, name]) for _, table in seen.tables):
+    found = [
+        name for name in (*seen.everywhere("text"), *seen.everywhere("number")) if _may_be_entity(seen, time, name)
+    ]
+    found.sort(key=lambda name: name.lower() not in _ENTITY_NAMES)
+    for name in found:
+        if name.lower() in _ENTITY_NAMES or not any(_repeated(table, [time, name]) for _, table in seen.tables):
             return name, f"Tables with the rows of many entities, which {name} tells apart."
-    named = [name for name in candidates if name.lower() in _ENTITY_NAMES]
-    if named:
-        return named[0], f"Tables with the rows of many entities, which {named[0]} tells apart."
+    if most < _FEW:
+        return FILE_NAME, "One file per entity, named as the file."
     raise SettingsError(
         f"{seen.names[0]}: {time} repeats, and no column tells entities apart; give --entity COLUMN, or "
         f"--entity {FILE_NAME} if a file is one entity"
     )
 
 
-def _repeats(table: pa.Table, columns: list[str]) -> bool:
-    return bool(table.select(columns).group_by(columns).aggregate([]).num_rows < table.num_rows)
+def _may_be_entity(seen: Look, time: str, name: str) -> bool:
+    """Text or whole numbers that come many times and not twice at most of the times."""
+    if name == time:
+        return False
+    for _, table in seen.tables:
+        column = table[name]
+        if column.null_count or len(column.unique()) * 3 > max(6, len(column)):
+            return False
+        if seen.columns[name].kind == "number" and any("." in str(each) for each in column.unique().to_pylist()[:1000]):
+            return False
+        if _repeated(table, [time, name]) > _FEW:
+            return False
+    return True
+
+
+def _repeated(table: pa.Table, columns: list[str]) -> float:
+    """The share of rows that say the same in these columns as another."""
+    distinct = table.select(columns).group_by(columns).aggregate([]).num_rows
+    return 1 - float(distinct) / max(1, table.num_rows)
 
 
 def _features(seen: Look, asked: Asked, settings: dict[str, Any]) -> list[str]:
@@ -162,7 +183,7 @@ def _long_observed(seen: Look, settings: dict[str, Any]) -> list[tuple[str, Obse
     draft = Series(**settings, min_train_years=0)
     found: dict[str, list[tuple[Any, Any]]] = {}
     for _, table in seen.tables:
-        parsed = parse(draft, table, 0)
+        parsed = parse(draft, draft.columns(), table, 0)
         keys = as_text(table[draft.entity], draft.null_values, draft.entity).combine_chunks().dictionary_encode()
         codes = pc.fill_null(keys.indices, -1).to_numpy()
         for code, entity in enumerate(keys.dictionary.to_pylist()):
