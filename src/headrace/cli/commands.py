@@ -81,6 +81,8 @@ def execute(
     from headrace.run.prepare import prepare
     from headrace.storage.remote_path import is_remote, path_of
 
+    if workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
     out = path_of(out)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())

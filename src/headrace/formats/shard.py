@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.errors import InputError
 from headrace.formats.detect import Kind
 from headrace.formats.separator import word_of
 
@@ -23,6 +24,14 @@ class Dialect:
     newline: str
     bom: bool
     header_bytes: int
+
+
+def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
+    """Raise `InputError` if a column name stands more than once."""
+    if len(set(names)) == len(names):
+        return
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    raise InputError(f"{path}: column name {repeated[0]!r} stands more than once{where}; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
