@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.report_command import Report, report_of
+from headrace.cli.report_command import Report, check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -61,6 +61,7 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
 
+    check_when(report)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear)
     if style == "json":
