@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.series.builder import SeriesBuilder
     from headrace.recipes.series.config import Series
+    from headrace.recipes.series.pipelines.grouped import GroupedPipeline
+    from headrace.recipes.series.pipelines.save import load_pipelines
+    from headrace.recipes.series.pipelines.unified import UnifiedPipeline
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
@@ -61,6 +64,7 @@ _WHERE = {
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
     "FunctionProcessor": "headrace.tabular.processors",
+    "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
@@ -84,10 +88,12 @@ _WHERE = {
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit",
     "blend": "headrace.stream.blend",
     "collect": "headrace.run.collect",
+    "load_pipelines": "headrace.recipes.series.pipelines.save",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
@@ -103,6 +109,7 @@ __all__ = [
     "CorruptShard",
     "Dataset",
     "FunctionProcessor",
+    "GroupedPipeline",
     "HeadraceError",
     "Histories",
     "InputError",
@@ -126,10 +133,12 @@ __all__ = [
     "StreamOptions",
     "StreamingDataset",
     "TemporalSplit",
+    "UnifiedPipeline",
     "Verdict",
     "audit",
     "blend",
     "collect",
+    "load_pipelines",
     "open",
     "prepare",
     "rewrite",

@@ -13,6 +13,7 @@ from headrace.cli import (
     commands,
     convert_command,
     histories_command,
+    init_command,
     pack_command,
     report_command,
     rewrite_command,
@@ -37,6 +38,7 @@ app.command("rewrite")(rewrite_command.rewrite)
 app.add_typer(histories_command.app, name="histories")
 app.command("series")(series_command.series)
 app.command("convert")(convert_command.convert)
+app.add_typer(init_command.app, name="init")
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)

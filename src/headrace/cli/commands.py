@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.cli.report_command import Report, check_when, report_of
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -24,9 +25,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -42,15 +48,27 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    record.pop("engine", None)
+    record.pop("address", None)
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", report)
+    execute(
+        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
+    )
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"], report: str = "auto") -> Path:
+def execute(
+    recipe: Any,
+    out: Path,
+    workers: int | None,
+    style: Literal["json", "text"],
+    spread: Spread = HERE,
+    report: str = "auto",
+) -> Path:
     """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
 
     report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
@@ -63,12 +81,16 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
 
     check_when(report)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
-        prepared = prepare(recipe, out, workers=workers, on_event=hear)
+        prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
         typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
+    if prepared.manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, prepared.manifest, prepared.run)
     if prepared.how == "reused":
         console.print(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
@@ -118,7 +140,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
         return
-    print_manifest(Console(soft_wrap=not os.isatty(1)), manifest, "long")
+    console = Console(soft_wrap=not os.isatty(1))
+    print_manifest(console, manifest, "long")
+    if manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, manifest, root)
 
 
 def verify(

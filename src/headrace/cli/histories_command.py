@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
 from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -72,6 +73,9 @@ def prepare(
     workers: Annotated[
         int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -106,7 +110,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", report)
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)
 
 
 @app.command("decode")

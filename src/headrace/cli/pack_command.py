@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.errors import SettingsError
 
 HELP = """Render, tokenise and pack chats into bins that trainers read as they are.
@@ -225,6 +226,9 @@ def pack(
     workers: Annotated[
         int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -263,7 +267,7 @@ def pack(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     recipe = PackedSequences(blend=_blend(blend, layout, mapping, filters), **settings)
-    execute(recipe, out, workers, "json" if as_json else "text", report)
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)
 
 
 def _blend(paths: list[str], layout: str | None, mapping: str | None, filters: list[str] | None) -> Any:

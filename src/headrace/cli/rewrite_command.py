@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
 
 
@@ -39,6 +40,9 @@ def rewrite(
     workers: Annotated[
         int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -60,4 +64,4 @@ def rewrite(
         null_values=null_values_of(null_values),
         cache_dir=cache_dir,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", report)
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.commands import Json, execute, read_config
 from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.errors import SettingsError
 
 
@@ -28,6 +29,9 @@ def series(
     workers: Annotated[
         int | None, typer.Option(help="Batches at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -56,7 +60,10 @@ def series(
     for each in settings or ():
         name, value = _setting(each)
         record[name] = value
-    execute(Series(**record), Path(target), count, "json" if as_json else "text", report)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    record.pop("engine", None)
+    record.pop("address", None)
+    execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)
 
 
 def _setting(text: str) -> tuple[str, Any]:

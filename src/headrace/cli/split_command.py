@@ -12,6 +12,7 @@ import typer
 from headrace.cli.commands import Json, execute
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
 from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread
 from headrace.errors import SettingsError
 
 HELP = """Split shards by time without leaking an entity.
@@ -165,6 +166,9 @@ def split(
     workers: Annotated[
         int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
     from_env: Annotated[
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
@@ -214,7 +218,14 @@ def split(
 
     from headrace.recipes.temporal_split.config import TemporalSplit
 
-    run = execute(TemporalSplit(source=source, **given), out, workers, "json" if as_json else "text", report)
+    run = execute(
+        TemporalSplit(source=source, **given),
+        out,
+        workers,
+        "json" if as_json else "text",
+        Spread(engine, address, shard_of),
+        report,
+    )
     if from_env:
         from headrace.run.export import export_tree
 

@@ -38,7 +38,7 @@ class WindowLoader:
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
     leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
     and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
-    (dates as int64 microseconds) or numpy arrays.
+    (dates as int64 microseconds) or numpy arrays. received: batches handed out since the present pass began.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WindowLoader:
         self._torch = import_torch() if batch_format == "torch" else None
         self._lanes, self._stretch = lanes, stretch
         self._pass = 0
-        self._received = 0
+        self.received = 0
         self._ended = self._over = False
         self._start = self._fresh(0)
 
@@ -90,7 +90,7 @@ class WindowLoader:
         if self._ended:
             self._begin(self._fresh(self._start.epoch + 1))
         self._pass += 1
-        self._received = 0
+        self.received = 0
         this_pass, steps = self._pass, self.steps_from(self._start)
         for batch in self._batches(self._start):
             if this_pass != self._pass:
@@ -98,8 +98,8 @@ class WindowLoader:
                     f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
                     " finish one before the next, or make a second stream"
                 )
-            self._received += 1
-            self._ended = self._received == steps  # here, as a loop that knows len() may never ask for more
+            self.received += 1
+            self._ended = self.received == steps  # here, as a loop that knows len() may never ask for more
             yield batch
         if this_pass == self._pass:
             self._ended = self._over = True
@@ -113,7 +113,7 @@ class WindowLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
-        return self.state_after(self._received).to_dict()
+        return self.state_after(self.received).to_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Go on from a saved state, in its order, whatever ranks or batch size it was saved with.
@@ -202,7 +202,7 @@ class WindowLoader:
 
     def _begin(self, state: WindowState) -> None:
         self._start = state
-        self._received = 0
+        self.received = 0
         self._ended = self._over = False
         self._pass += 1
 

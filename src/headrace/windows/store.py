@@ -75,6 +75,7 @@ class SeriesStore:
     def __init__(self, root: Path, manifest: Manifest, *, verify: Verify) -> None:
         self.root, self.run_id, self.verify = root, manifest.run_id, verify
         self._digests: dict[str, str] = manifest.facts.get("series_files", {})
+        self.pipelines_digest = str(manifest.facts.get("pipelines", {}).get("fitted_pipelines.json", ""))
         table = _table(root / ENTITIES, self._digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)

@@ -238,7 +238,7 @@ def _bytes_of(part: Part, entities: Sequence[str]) -> bytes:
 def _changed(settings: Series, frequency: Frequency, source: EntitySource, place: int) -> Cleaned | None:
     """The entity with every observed value behind its cut changed; None if it does not pass."""
     (loaded,) = source.batch(place, place + 1)
-    observed = load(loaded)
+    observed = load(loaded, settings.columns())
     if isinstance(observed, str):
         return None
     cleaned = clean(settings, frequency, observed)

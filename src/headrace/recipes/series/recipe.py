@@ -34,8 +34,8 @@ from headrace.recipes.series.write_batch import (
 )
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.prepare import Outcome
-from headrace.run.receipts import Receipt
+from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Frequency, infer
 from headrace.series.near_target import suspects, warning
 from headrace.storage import local
@@ -246,11 +246,15 @@ def _outcome(
     )
 
 
+def published_files(receipts: Sequence[Receipt]) -> list[FileRecord]:
+    """What these tasks made that stays: not the intermediates of the stage directory."""
+    stage = f"{STAGE_DIRECTORY}/"
+    return [each for receipt in receipts for each in receipt.files if not each.path.startswith(stage)]
+
+
 def published_digest(receipts: Sequence[Receipt]) -> str:
     """One digest of all files that these tasks published, by path and SHA-256."""
-    return sha256_hex(
-        canonical_json(sorted([each.path, each.digest] for receipt in receipts for each in receipt.files))
-    )
+    return sha256_hex(canonical_json(sorted([each.path, each.digest] for each in published_files(receipts))))
 
 
 def _index(written: Sequence[Receipt]) -> list[IndexRow]:
