@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from report_cases import split_run
+
 from headrace.cli.report_command import report
 from headrace.errors import SettingsError
-from report_cases import split_run
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
