@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.report_command import Report, report_of
+from headrace.cli.asked import check_names, nearest, with_settings
+from headrace.cli.report_command import Report, check_when, report_of
 from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 
@@ -21,6 +22,13 @@ _RECIPES = {
     "temporal_split": "TemporalSplit",
 }
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -34,17 +42,26 @@ def run(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
+
+    Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    record = read_config(config)
-    name = record.pop("recipe", None)
+    import headrace
+
+    record = with_settings(read_config(config), settings or ())
+    name = record.get("recipe")
     if name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
+        raise SettingsError(f"{config}: recipe is {name!r}; {nearest(name, list(_RECIPES))}")
+    made_by = getattr(headrace, _RECIPES[name])
+    check_names(config, record, list(made_by.model_fields))
+    record.pop("recipe")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -55,11 +72,13 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
-    import headrace
+    recipe = made_by(**record)
+    if dry_run:
+        from headrace.cli.dry_run import show_dry_run
 
-    execute(
-        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
-    )
+        show_dry_run(recipe, Path(target), "json" if as_json else "text")
+        return
+    execute(recipe, Path(target), count, "json" if as_json else "text", spread, report)
 
 
 def execute(
@@ -81,6 +100,7 @@ def execute(
     from headrace.run.prepare import prepare
     from headrace.storage.remote_path import is_remote, path_of
 
+    check_when(report)
     if workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
     out = path_of(out)
