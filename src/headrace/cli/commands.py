@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.errors import HeadraceError, SettingsError
+from headrace.settings import shown
 
 _RECIPES = {
     "histories": "Histories",
@@ -33,8 +34,8 @@ def run(
     """
     record = _read_config(config)
     name = record.pop("recipe", None)
-    if name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
+    if not isinstance(name, str) or name not in _RECIPES:
+        raise SettingsError(f"{config}: recipe is {shown(name)}; known: {', '.join(_RECIPES)}")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -44,6 +45,10 @@ def run(
 
     import headrace
 
+    if not isinstance(target, str | Path):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
     execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
 
 
@@ -82,10 +87,15 @@ def _read_config(path: Path) -> dict[str, Any]:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    wrong = next((key for key in record if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.detect import Kind, first_repeated, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
 from headrace.formats.shard import Shard
@@ -33,9 +33,9 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
-    repeated = sorted({each for each in names if names.count(each) > 1})
-    if repeated:
-        raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+    repeated = first_repeated(names)
+    if repeated is not None:
+        raise InputError(f"{path}: column {repeated!r} stands more than once; rename one of them")
     return Shard(
         path=path,
         name=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,6 +67,8 @@ def read_block(
         require_polars(path)
     try:
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < offset + length:
+                raise CorruptShard("the file ends before")
             file.seek(offset)
             raw = file.read(length)
         data = decompress_block(raw, kind.compression)

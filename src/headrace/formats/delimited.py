@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import records
-from headrace.formats.detect import Compression, Kind, open_bytes
+from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, first_repeated, open_bytes, too_long
 from headrace.formats.forked import parse_delimited, polars_is_lost
 from headrace.formats.shard import Dialect, Shard
 
@@ -71,9 +71,9 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
         elif signature is None:
             _refuse_other_separator(path, first, kind.format, separator)
     columns = [column_name(raw) for raw in names]
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
-    if repeated:
-        raise InputError(f"{path}: column name {repeated[0]!r} stands more than once in the header; rename one of them")
+    repeated = first_repeated(columns)
+    if repeated is not None:
+        raise InputError(f"{path}: column name {repeated!r} stands more than once in the header; rename one of them")
     return Shard(
         path=path,
         name=name,
@@ -290,6 +290,8 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
                 if cut:
                     yield data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
                 rest = data.slice(cut).to_pybytes()
+                if len(rest) > LARGEST_RECORD:
+                    raise too_long(shard.path)
     except OSError as error:
         raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind
+from headrace.formats.detect import Kind, first_repeated
 from headrace.formats.opened import Pages, open_file, opened
 from headrace.formats.schema import in_schema, is_text, plain
 from headrace.formats.shard import Shard
@@ -40,9 +40,9 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
-    if len(set(names)) < len(names):
-        repeated = sorted({each for each in names if names.count(each) > 1})
-        raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+    repeated = first_repeated(names)
+    if repeated is not None:
+        raise InputError(f"{path}: column {repeated!r} stands more than once; rename one of them")
     nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
     return Shard(
@@ -92,6 +92,11 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None, chunk_rows: int =
                     f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
                 ) from error
             if batch is None:
+                if wanted and first_row != file.metadata.num_rows:
+                    raise InputError(
+                        f"{shard.path}: has {first_row} rows, its footer says {file.metadata.num_rows}; the file is "
+                        f"damaged, fetch it again"
+                    )
                 return
             table = pa.Table.from_batches([batch]).rename_columns(wanted).cast(schema)
             yield ParquetChunk(table, first_row)
