@@ -13,6 +13,7 @@ from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.report_command import Report, check_when, report_of
 from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
+from headrace.settings import shown
 
 _RECIPES = {
     "histories": "Histories",
@@ -57,8 +58,8 @@ def run(
 
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
-    if name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {name!r}; {nearest(name, list(_RECIPES))}")
+    if not isinstance(name, str) or name not in _RECIPES:
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(_RECIPES))}")
     made_by = getattr(headrace, _RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
@@ -72,6 +73,10 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
+    if not isinstance(target, str | Path):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
     recipe = made_by(**record)
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
@@ -141,10 +146,15 @@ def read_config(path: Path) -> dict[str, Any]:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    wrong = next((key for key in record if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 
 
