@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from headrace.recipes.histories.config import Histories
     from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
+    from headrace.recipes.series.builder import SeriesBuilder
+    from headrace.recipes.series.config import Series
+    from headrace.recipes.series.pipelines.grouped import GroupedPipeline
+    from headrace.recipes.series.pipelines.save import load_pipelines
+    from headrace.recipes.series.pipelines.unified import UnifiedPipeline
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
@@ -59,6 +64,7 @@ _WHERE = {
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
     "FunctionProcessor": "headrace.tabular.processors",
+    "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
@@ -73,6 +79,8 @@ _WHERE = {
     "Processor": "headrace.tabular.processors",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
+    "Series": "headrace.recipes.series.config",
+    "SeriesBuilder": "headrace.recipes.series.builder",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
@@ -80,10 +88,12 @@ _WHERE = {
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit",
     "blend": "headrace.stream.blend",
     "collect": "headrace.run.collect",
+    "load_pipelines": "headrace.recipes.series.pipelines.save",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
@@ -99,6 +109,7 @@ __all__ = [
     "CorruptShard",
     "Dataset",
     "FunctionProcessor",
+    "GroupedPipeline",
     "HeadraceError",
     "Histories",
     "InputError",
@@ -113,6 +124,8 @@ __all__ = [
     "Processor",
     "Rewrite",
     "RunBusy",
+    "Series",
+    "SeriesBuilder",
     "SettingsError",
     "StoreError",
     "StreamError",
@@ -120,10 +133,12 @@ __all__ = [
     "StreamOptions",
     "StreamingDataset",
     "TemporalSplit",
+    "UnifiedPipeline",
     "Verdict",
     "audit",
     "blend",
     "collect",
+    "load_pipelines",
     "open",
     "prepare",
     "rewrite",

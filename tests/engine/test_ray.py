@@ -60,6 +60,7 @@ def nodes() -> Iterator[Nodes]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # tests run beside others
         patch.setenv("PYTHONPATH", PATHS)
         made = Nodes()
         # One connection for all tests: each new one starts worker processes of its own.

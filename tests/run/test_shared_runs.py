@@ -131,10 +131,12 @@ def kill_at_random(out: Path, recipe: Callable[[], Any], seed: int, processes: l
         time.sleep(draw.random() * 0.4)
         doomed[index].process.kill()
     processes += doomed
-    processes += [Process(recipe(), out, index, N) for index in victims]
-    codes = {each.wait() for each in doomed}
-    assert codes <= {0, -signal.SIGKILL}
-    assert {0} == {each.wait() for each in processes[-len(victims) :]}
+    for index in victims:
+        assert doomed[index].wait() in (0, -signal.SIGKILL)  # its lock is free now
+    again = [Process(recipe(), out, index, N) for index in victims]
+    processes += again
+    assert {each.wait() for each in doomed} <= {0, -signal.SIGKILL}
+    assert {0} == {each.wait() for each in again}, [each.said("error") for each in again]
 
 
 @pytest.mark.parametrize("seed", range(3))

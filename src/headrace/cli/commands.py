@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.report_command import Report, report_of
 from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 
@@ -16,6 +17,7 @@ _RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
+    "series": "Series",
     "temporal_split": "TemporalSplit",
 }
 
@@ -32,13 +34,14 @@ def run(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
     """
-    record = _read_config(config)
+    record = read_config(config)
     name = record.pop("recipe", None)
     if name not in _RECIPES:
         raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
@@ -54,11 +57,23 @@ def run(
 
     import headrace
 
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread)
+    execute(
+        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
+    )
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"], spread: Spread = HERE) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+def execute(
+    recipe: Any,
+    out: Path,
+    workers: int | None,
+    style: Literal["json", "text"],
+    spread: Spread = HERE,
+    report: str = "auto",
+) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    """
     from rich.console import Console
 
     from headrace.cli.progress import progress_on
@@ -74,6 +89,10 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
+    if prepared.manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, prepared.manifest, prepared.run)
     if prepared.how == "reused":
         console.print(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
@@ -86,10 +105,14 @@ def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", 
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    page = None if is_remote(out) else report_of(prepared, report, console)  # a page is looked at where it lies
+    if page is not None:
+        console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     try:
@@ -121,7 +144,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
         return
-    print_manifest(Console(soft_wrap=not os.isatty(1)), manifest, "long")
+    console = Console(soft_wrap=not os.isatty(1))
+    print_manifest(console, manifest, "long")
+    if manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, manifest, root)
 
 
 def verify(

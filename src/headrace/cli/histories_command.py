@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import InputError
 
@@ -76,6 +77,7 @@ def prepare(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
@@ -109,7 +111,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
 
 
 @app.command("decode")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
 
@@ -229,6 +230,7 @@ def pack(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""
@@ -266,7 +268,7 @@ def pack(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     recipe = PackedSequences(blend=_blend(blend, layout, mapping, filters), **settings)
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
 
 
 def _blend(paths: list[str], layout: str | None, mapping: str | None, filters: list[str] | None) -> Any:

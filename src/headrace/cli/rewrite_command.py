@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
 
@@ -43,6 +44,7 @@ def rewrite(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
@@ -63,4 +65,4 @@ def rewrite(
         null_values=null_values_of(null_values),
         cache_dir=cache_dir,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir))
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)

@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
+from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
 from headrace.storage.remote_path import is_remote
@@ -174,6 +175,7 @@ def split(
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
     ] = False,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""
@@ -226,6 +228,7 @@ def split(
         workers,
         "json" if as_json else "text",
         Spread(engine, address, shard_of, work_dir),
+        report,
     )
     if from_env:
         from headrace.run.export import export_tree

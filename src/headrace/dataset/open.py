@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.dataset.index import Index, read_index
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
+from headrace.dataset.sound import index_problem
 from headrace.errors import CorruptShard, InputError
 from headrace.storage.remote_path import RemotePath, path_of
 
@@ -27,8 +28,13 @@ class FinishedRun(IndexedDataset):
 
     @cached_property
     def index(self) -> Index:
-        """All blocks of the run; its bytes are checked against the manifest."""
-        return read_index(self.root / INDEX, self.manifest.index_digest)
+        """All blocks of the run; its bytes are checked against the manifest, and its names stay below the run."""
+        path = self.root / INDEX
+        index = read_index(path, self.manifest.index_digest)
+        problem = index_problem(index.table)
+        if problem is not None:
+            raise CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
+        return index
 
     @property
     def contents(self) -> str:

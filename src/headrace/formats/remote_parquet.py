@@ -178,11 +178,17 @@ def column_ranges(footer: Footer, group: int, own: Sequence[str]) -> list[tuple[
     return ranges
 
 
-def open_remote(path: RemotePath, *, check_pages: bool) -> pq.ParquetFile:
+def open_remote(path: RemotePath, *, check_pages: bool, coded: Sequence[str] = ()) -> pq.ParquetFile:
     """A reader of a whole object as it is now, row group after row group: a group's columns are fetched together."""
     footer = _fetched_footer(path)
     source = pa.PythonFile(RemoteFile(path.store, path.key, footer.fact), mode="r")
-    return pq.ParquetFile(source, metadata=footer.metadata, page_checksum_verification=check_pages, pre_buffer=True)
+    return pq.ParquetFile(
+        source,
+        metadata=footer.metadata,
+        page_checksum_verification=check_pages,
+        pre_buffer=True,
+        read_dictionary=list(coded),
+    )
 
 
 def _whole(pieces: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:

@@ -31,14 +31,17 @@ class TaskFiles:
     durable: bool
     existing: local.Existing | None = None
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
-    _begun: list[Path] = field(default_factory=list)
+    _begun: set[Path] = field(default_factory=set)
+    _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
         """A temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
-        local.make_directory(path.parent)
+        if path.parent not in self._directories:
+            local.make_directory(path.parent)
+            self._directories.add(path.parent)
         temporary = local.temporary_for(path)
-        self._begun.append(temporary)
+        self._begun.add(temporary)
         return temporary
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
@@ -58,6 +61,7 @@ class TaskFiles:
             sync: local.Sync = "file" if self.durable else "none"
             local.publish(temporary, target, sync=sync, existing=self.existing, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
+            self._begun.remove(temporary)
         return tuple(published)
 
     def discard(self) -> None:

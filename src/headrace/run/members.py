@@ -15,7 +15,7 @@ import platform
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,19 @@ class Share:
 class Members:
     """The members of a run in one directory, with this process as one of them while the `with` block lasts."""
 
-    def __init__(self, directory: Path, share: Share, patience: Patience, *, kernel: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        share: Share,
+        patience: Patience,
+        *,
+        kernel: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.token = secrets.token_hex(8)
         self._directory, self._share, self._patience = directory, share, patience
         self._kernel = _kernel() if kernel is None else kernel
+        self._clock = clock
         self._beats: dict[str, tuple[bytes, float]] = {}
         self._file: int | None = None
         self._leaving = threading.Event()
@@ -115,7 +124,7 @@ class Members:
             return False  # nothing is known
         if self._lock(token, _record(data)) == "free":
             return True
-        beat, now = data[:_COUNTER], time.monotonic()
+        beat, now = data[:_COUNTER], self._clock()
         known = self._beats.get(token)
         if known is None or known[0] != beat:
             self._beats[token] = (beat, now)

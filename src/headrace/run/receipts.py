@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; one that is there already is kept."""
-    record = asdict(receipt)
+    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}  # asdict would copy a large result
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 

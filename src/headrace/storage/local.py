@@ -41,10 +41,18 @@ def storing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0)
-        if advice is None:
-            raise StoreError(f"{path}: cannot write ({error}); check the disk and run again") from error
-        raise StoreError(f"{path}: {advice}") from error
+        raise failed(path, error) from error
+
+
+def failed(path: Path, error: Exception) -> StoreError:
+    """What to raise for a write that failed. A library that keeps the error's number to itself still tells its words."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None:
+        number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)
+    advice = _ADVICE.get(number)
+    if advice is None:
+        return StoreError(f"{path}: cannot write ({error}); check the disk and run again")
+    return StoreError(f"{path}: {advice}")
 
 
 def make_directory(path: Path) -> Path:
