@@ -18,7 +18,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _RUN = 512
-_BLOCK = 1 << 16
+_BLOCK = 1 << 13  # stays in the processor's cache
 
 
 def counts(matrix: F64, offsets: I64) -> F64:
@@ -30,25 +30,28 @@ def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
     """(counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
-        return n, sums(matrix, offsets, lambda block, _: np.where(np.isnan(block), 0.0, block)) / n
+        return n, sums(matrix, offsets, lambda block, _: present(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
     """Population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
-
     columns = matrix.shape[1]
 
-    def both(block: F64, group: I64) -> F64:
-        """Deviations from the mean, and their squares, side by side: one pass over the rows."""
-        found = np.empty((len(block), 2 * columns))
-        apart = np.subtract(block, mean[group], out=found[:, :columns])
-        apart[np.isnan(apart)] = 0.0
-        np.square(apart, out=found[:, columns:])
-        return found
+    def deviations_and_squares(block: F64, group: I64) -> F64:
+        both = np.empty((len(block), 2 * columns))
+        both[:, :columns] = present(block - mean[group])
+        np.square(both[:, :columns], out=both[:, columns:])
+        return both
 
+    found = sums(matrix, offsets, deviations_and_squares)
     with np.errstate(invalid="ignore"):
-        total = sums(matrix, offsets, both)
-        return np.asarray((total[:, columns:] - np.square(total[:, :columns]) / n) / n, np.float64)
+        return (found[:, columns:] - np.square(found[:, :columns]) / n) / n
+
+
+def present(block: F64) -> F64:
+    """The values, 0 where one is missing."""
+    missing = np.isnan(block)
+    return np.where(missing, 0.0, block) if missing.any() else block
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
@@ -104,7 +107,7 @@ def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) 
         block = of(matrix[start:stop], row_groups(offsets, start, stop))
         partial.append(np.add.reduceat(block, run_starts[begin:end] - start, axis=0, dtype=np.float64))
     if not groups:
-        return np.empty((0, matrix.shape[1]))
+        return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
     first_run = np.cumsum([0, *(len(run) for run in runs)][:-1])
     return np.add.reduceat(np.concatenate(partial), first_run, axis=0)
 
