@@ -137,13 +137,14 @@ def split(
 
 
 def digests(run: Path) -> dict[str, str]:
-    """Digest of every visible file of a run; of the manifest without its time of making."""
+    """Digest of every visible file of a run; of the manifest without its time of making and its own digest."""
     found = {}
     for path in sorted(each for each in run.rglob("*") if each.is_file() and not each.name.startswith(".")):
         data = path.read_bytes()
         if path.name == "manifest.json":
             record = json.loads(data)
-            record.pop("created_at", None)  # a spool has a manifest.json too, without
+            for name in ("created_at", "digest"):
+                record.pop(name, None)  # a spool has a manifest.json too, without
             data = json.dumps(record, sort_keys=True).encode()
         found[path.relative_to(run).as_posix()] = sha256(data).hexdigest()
     return found

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.dataset.verify import Verdict
     from headrace.errors import (
         CorruptShard,
+        EngineError,
         HeadraceError,
         InputError,
         MissingExtra,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.series.builder import SeriesBuilder
     from headrace.recipes.series.config import Series
+    from headrace.recipes.series.pipelines.grouped import GroupedPipeline
+    from headrace.recipes.series.pipelines.save import load_pipelines
+    from headrace.recipes.series.pipelines.unified import UnifiedPipeline
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
@@ -60,7 +64,9 @@ _WHERE = {
     "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
+    "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
+    "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
@@ -84,10 +90,12 @@ _WHERE = {
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit",
     "blend": "headrace.stream.blend",
     "collect": "headrace.run.collect",
+    "load_pipelines": "headrace.recipes.series.pipelines.save",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
@@ -102,7 +110,9 @@ __all__ = [
     "ColumnProcessor",
     "CorruptShard",
     "Dataset",
+    "EngineError",
     "FunctionProcessor",
+    "GroupedPipeline",
     "HeadraceError",
     "Histories",
     "InputError",
@@ -126,10 +136,12 @@ __all__ = [
     "StreamOptions",
     "StreamingDataset",
     "TemporalSplit",
+    "UnifiedPipeline",
     "Verdict",
     "audit",
     "blend",
     "collect",
+    "load_pipelines",
     "open",
     "prepare",
     "rewrite",

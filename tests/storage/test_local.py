@@ -102,6 +102,13 @@ def test_a_failure_of_the_file_system_says_where_and_what_to_do(tmp_path: Path, 
         raise OSError(number, os.strerror(number))
 
 
+def test_a_failure_that_a_library_tells_in_words_only_says_what_to_do_too(tmp_path: Path) -> None:
+    error = RuntimeError(f"{os.strerror(errno.ENOSPC)} [write() failed]; while writing {tmp_path}")
+
+    assert "the disk is full; free space" in str(local.failed(tmp_path, error))
+    assert "check the disk" in str(local.failed(tmp_path, RuntimeError("something else")))
+
+
 def test_strays_are_the_temporary_files_of_any_depth(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for path in (tmp_path / ".tmp-x-1", tmp_path / "a" / "b" / ".tmp-y-2", tmp_path / "a" / "part-0.csv"):

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.commands import Json, execute, read_config
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
 
 
@@ -27,6 +29,11 @@ def series(
     workers: Annotated[
         int | None, typer.Option(help="Batches at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
@@ -54,7 +61,10 @@ def series(
     for each in settings or ():
         name, value = _setting(each)
         record[name] = value
-    execute(Series(**record), Path(target), count, "json" if as_json else "text")
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
+    record.pop("engine", None)
+    record.pop("address", None)
+    execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -13,10 +13,11 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.dataset.index import Index, SplitIndex
-from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import checksum
 
 Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -92,6 +93,7 @@ class IndexedDataset(ABC):
         """A function (block number in `split_index`, columns or None) → the rows of that block.
 
         verify: "first_touch", each shard is checked against its checksum when this process first reads it; or "never".
+        Of Parquet in an object store the pages are checked instead, in either case: see the guide to object stores.
         """
         index = self.split_index(split)
         if (index.split, verify) not in self._readers:
@@ -119,6 +121,8 @@ class _BlockReader:
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
         known = bool(index.checksums) and bool(index.checksums[shard])
+        if known and isinstance(path, RemotePath) and index.formats[shard] == "parquet":
+            known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known:
             self._check(shard, path)
         return read_block(
@@ -135,13 +139,15 @@ class _BlockReader:
 
     def _check(self, shard: int, path: Path) -> None:
         try:
+            if isinstance(path, RemotePath) and shard in self._whole:
+                return  # not a request for every block
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
                 return
             with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
                 if self._whole.get(shard) == stamp:
                     return
-                if checksum_file(path) != self._index.checksums[shard]:
+                if checksum(path) != self._index.checksums[shard]:
                     raise CorruptShard(
                         f"{path}: its bytes are not those that were published; restore it or prepare the run again"
                     )

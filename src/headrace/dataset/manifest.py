@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.dataset.sound import manifest_problem
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
 FORMAT_VERSION = 2
+DIGEST = "digest"
 _MAX_BYTES = 64 << 20
 
 
@@ -45,14 +48,17 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        """The manifest file's bytes: sorted, indented, one newline at the end."""
-        return (json.dumps(asdict(self), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""
+        record = asdict(self)
+        record[DIGEST] = _digest_of(record)
+        return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read_manifest(run: Path) -> Manifest | None:
     """The manifest of a run directory, or None where there is none (the run is not finished).
 
-    Raises `CorruptShard` if it cannot be read and `InputError` if a newer headrace wrote it.
+    Raises `CorruptShard` if it cannot be read or is not what was written, and `InputError` if a newer headrace wrote
+    it. A manifest without a digest is believed: it was written before there was one, or by hand.
     """
     path = run / MANIFEST
     try:
@@ -67,10 +73,22 @@ def read_manifest(run: Path) -> Manifest | None:
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; upgrade headrace")
     try:
+        digest = record.pop(DIGEST, None)
+        if digest is not None and digest != _digest_of(record):
+            raise ValueError("its digest does not fit: it was changed or damaged")
+        problem = manifest_problem(record)
+        if problem is not None:
+            raise ValueError(problem)
         record["splits"] = {name: SplitTotals(**totals) for name, totals in record["splits"].items()}
         return Manifest(**record)
-    except (TypeError, KeyError, AttributeError) as error:
+    except KeyError as error:
+        raise CorruptShard(f"{path}: has no {error}; restore it or prepare the run again") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
+
+
+def _digest_of(record: dict[str, Any]) -> str:
+    return sha256_hex(canonical_json(record))
 
 
 def _refuse(constant: str) -> None:

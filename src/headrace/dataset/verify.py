@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.dataset.manifest import DIGEST, MANIFEST
 from headrace.dataset.open import FinishedRun
+from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
 from headrace.digest import sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
@@ -38,10 +40,25 @@ class Verdict:
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
     """Every file has the digest it was published with, every count adds up, and nothing else lies among the shards."""
-    checks = [_config(run), _index(run)]
+    checks = [_manifest(run), _config(run), _receipts(run), _index(run)]
     if checks[-1].problem is None:  # without an index there is nothing to compare the shards with
-        checks += [_shards(run, workers or default_workers()), _counts(run), _strangers(run)]
+        checks += [_shards(run, workers or default_workers()), _beside(run), _counts(run), _strangers(run)]
     return checks
+
+
+def _manifest(run: FinishedRun) -> Check:
+    """Its fields were checked when it was read; here every byte, where it has a digest."""
+    path = run.root / MANIFEST
+    data = path.read_bytes()
+    same = data == run.manifest.to_json() or DIGEST not in json.loads(data)
+    return Check(
+        "manifest", "is as it was written", None if same else f"{path}: its bytes are not those it was written as"
+    )
+
+
+def _receipts(run: FinishedRun) -> Check:
+    count, problem = receipts_problem(run.root)
+    return Check("receipts", f"{count:,} receipts are whole", problem)
 
 
 def _config(run: FinishedRun) -> Check:
@@ -81,6 +98,13 @@ def _shards(run: FinishedRun, workers: int) -> Check:
     return Check("digests", f"{len(digests):,} shards have the bytes that were published", problem)
 
 
+def _beside(run: FinishedRun) -> Check:
+    table = run.index.table
+    indexed = dict(zip(table["shard"].to_pylist(), table["digest"].to_pylist(), strict=True))
+    count, problem = beside_problem(run.root, indexed, run.manifest.facts["directories"])
+    return Check("beside the shards", f"{count:,} other files and second names have their bytes", problem)
+
+
 def _counts(run: FinishedRun) -> Check:
     """Rows read = rows in splits + rows dropped, by the manifest, the index and the receipts alike."""
     manifest = run.manifest
@@ -102,9 +126,7 @@ def _counts(run: FinishedRun) -> Check:
                 detail,
                 f"{run.root}: split {split} has {totals.rows:,} rows by the manifest, {rows:,} by the index",
             )
-    receipts = [
-        json.loads(path.read_bytes())["result"] for path in sorted((run.root / "receipts").glob("split-*.json"))
-    ]
+    receipts = [record["result"] for record in whole_receipts(run.root, "split")]
     counted = sum(sum(each["rows"].values()) + sum(each["dropped"].values()) for each in receipts)
     problem = (
         None

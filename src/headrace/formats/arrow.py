@@ -20,6 +20,7 @@ from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
 from headrace.formats.shard import Shard
+from headrace.storage.remote_path import RemotePath
 
 _FILE_MAGIC = b"ARROW1"
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3  # places of fields in Arrow's flatbuffer tables Message and RecordBatch
@@ -140,7 +141,7 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, columns:
 
 def _source(path: Path, kind: Kind) -> pa.NativeFile:
     if kind.compression == "none":
-        return pa.memory_map(str(path))
+        return pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.memory_map(str(path))
     with open_bytes(path, kind.compression) as stream:
         return pa.BufferReader(stream.read())
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.formats.detect import Kind
+from headrace.formats.separator import word_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Shard:
     schema: pa.Schema
     null_columns: frozenset[str]
     dialect: Dialect | None = None
+
+    @property
+    def word(self) -> str:
+        """The word of its format in an index."""
+        return word_of(self.kind, None if self.dialect is None else self.dialect.separator)
 
 
 class Chunk(Protocol):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.dataset.verify import Verdict, verify_files
+from headrace.dataset.verify import Check, Verdict, verify_files
+from headrace.errors import HeadraceError
 from headrace.recipes.histories.verify import verify_histories
 from headrace.recipes.packed_sequences.verify import verify_packed
 from headrace.recipes.series.verify import verify_series
@@ -26,7 +29,15 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
     """
     root, manifest = find_run(path, run)
     finished = FinishedRun(root, manifest)
-    verdict = Verdict(manifest.run_id, verify_files(finished, workers))
-    if not verdict.problems and manifest.recipe in _LAWS:
-        verdict.checks += _LAWS[manifest.recipe](finished, workers)
+    verdict = Verdict(manifest.run_id)
+    try:
+        verdict.checks += verify_files(finished, workers)
+        if not verdict.problems and manifest.recipe in _LAWS:
+            verdict.checks += _LAWS[manifest.recipe](finished, workers)
+    except HeadraceError as error:
+        verdict.checks.append(Check("laws", "could be checked", str(error)))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        # Every digest fits, and still a field is missing or of another kind: the run was not made by this recipe.
+        problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
+        verdict.checks.append(Check("laws", "could be checked", problem))
     return verdict

@@ -104,7 +104,7 @@ class FittedStep:
             return y if params["inverse_func"] is None else np.asarray(FUNCTIONS[params["inverse_func"]].call(y))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scalers:
     """One pipeline over `columns`, fitted for each of `entities`, or once for all (entities None).
 
@@ -114,6 +114,10 @@ class Scalers:
     columns: tuple[str, ...]
     entities: tuple[str, ...] | None
     steps: tuple[FittedStep, ...]
+
+    def __repr__(self) -> str:
+        whom = "one for all" if self.entities is None else f"{len(self.entities):,} entities"
+        return f"Scalers({', '.join(self.columns)}: {self._words()}, {whom})"
 
     def places(self, entities: Sequence[str] | pa.Array) -> I64:
         """Where each entity's fit stands, [len(entities)]. Raises `InputError` for one that was not fitted."""
@@ -197,11 +201,13 @@ class Scalers:
         )
         return Scalers(self.columns, entities, steps)
 
+    def _words(self) -> str:
+        return " -> ".join(str(each.step.params.get("func") or each.step.word) for each in self.steps) or "no step"
+
     def _lost(self, entity: str, column: int, value: float) -> InputError:
-        words = " -> ".join(str(each.step.params.get("func") or each.step.word) for each in self.steps)
         return InputError(
-            f"entity {entity!r}, column {self.columns[column]!r}: {value!r} has no finite value behind {words}; "
-            f"correct the data, or choose steps that are defined for it"
+            f"entity {entity!r}, column {self.columns[column]!r}: {value!r} has no finite value behind "
+            f"{self._words()}; correct the data, or choose steps that are defined for it"
         )
 
     def to_json(self) -> dict[str, Any]:

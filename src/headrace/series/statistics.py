@@ -30,21 +30,25 @@ def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
     """(counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
-        return n, sums(matrix, offsets, lambda block, _: np.nan_to_num(block, nan=0.0)) / n
+        return n, sums(matrix, offsets, lambda block, _: np.where(np.isnan(block), 0.0, block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
     """Population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
 
-    def deviations(block: F64, group: I64) -> F64:
-        return np.nan_to_num(block - mean[group], nan=0.0)
+    columns = matrix.shape[1]
 
-    def squares(block: F64, group: I64) -> F64:
-        return np.square(deviations(block, group))
+    def both(block: F64, group: I64) -> F64:
+        """Deviations from the mean, and their squares, side by side: one pass over the rows."""
+        found = np.empty((len(block), 2 * columns))
+        apart = np.subtract(block, mean[group], out=found[:, :columns])
+        apart[np.isnan(apart)] = 0.0
+        np.square(apart, out=found[:, columns:])
+        return found
 
     with np.errstate(invalid="ignore"):
-        rest = sums(matrix, offsets, deviations)
-        return (sums(matrix, offsets, squares) - np.square(rest) / n) / n
+        total = sums(matrix, offsets, both)
+        return np.asarray((total[:, columns:] - np.square(total[:, :columns]) / n) / n, np.float64)
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:

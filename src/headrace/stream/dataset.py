@@ -16,6 +16,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
@@ -212,6 +213,10 @@ class Dataset(IndexedDataset):
         return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
+def _holds_no_data(root: Path) -> bool:
+    return root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
+
+
 def open_dataset(
     path: str | Path | Sequence[str | Path],
     *,
@@ -224,6 +229,7 @@ def open_dataset(
     """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
     TSV, JSON lines.
 
+    Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
     Plain shards are one split, "all"; the index made of them is kept in `cache_dir` (None: ~/.cache/headrace).
     on_progress: hears (files looked at, files) while that index is made.
@@ -232,8 +238,8 @@ def open_dataset(
     """
     kept = None if cache_dir is None else Path(cache_dir)
     if isinstance(path, str | Path):
-        root = Path(path).expanduser()
-        empty = root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
+        root = path_of(path).expanduser()
+        empty = not isinstance(root, RemotePath) and _holds_no_data(root)
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
@@ -241,7 +247,7 @@ def open_dataset(
                     " them when preparing"
                 )
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
-        if not root.exists() and not any(sign in str(path) for sign in "*?["):
+        if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )

@@ -53,6 +53,7 @@ def rewrite(prepared: Prepared, change: Callable[[Rows], Rows]) -> None:
 def set_in_manifest(prepared: Prepared, change: Callable[[dict], None]) -> None:
     path = prepared.run / "manifest.json"
     record = json.loads(path.read_bytes())
+    record.pop("digest", None)
     change(record)
     path.write_text(json.dumps(record))
 

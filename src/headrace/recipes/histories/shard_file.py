@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from headrace.digest import checksum_file, sha256_file
-from headrace.errors import CorruptShard, MissingExtra, StoreError
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import Written
-from headrace.storage.local import storing
+from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
 ROW_SCHEMA = pa.schema(
@@ -96,16 +96,13 @@ class _ArrayRecordFile:
             for blob in blobs:
                 self._writer.write(blob)
         except RuntimeError as error:
-            raise self._failed(error) from error
+            raise failed(self._path, error) from error
 
     def close(self) -> None:
         try:
             self._writer.close()
         except RuntimeError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: RuntimeError) -> StoreError:
-        return StoreError(f"{self._path}: cannot write ({error}); check the disk and run again")
+            raise failed(self._path, error) from error
 
 
 class _ArrowFile:

@@ -114,7 +114,7 @@ def _enter(
 def _read(settings: Series, path: Path, name: str) -> tuple[pa.Table, str]:
     key = settings.static_entity or settings.entity
     if ".txt" in path.name.lower():
-        table = _text_table(path)
+        table = text_table(path)
     else:
         shard = survey(path, name)
         if key not in shard.schema.names:
@@ -133,7 +133,7 @@ def _no_key(path: Path, key: str, names: Sequence[str]) -> InputError:
     )
 
 
-def _text_table(path: Path) -> pa.Table:
+def text_table(path: Path) -> pa.Table:
     """A text table whose separator its first line shows: one of semicolon, tab, comma, bar. All columns are text."""
     kind: Literal["gz", "zst", "none"] = "none"
     if path.suffix in (".gz", ".zst"):

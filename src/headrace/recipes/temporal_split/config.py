@@ -16,7 +16,8 @@ from headrace.formats.source import read_signature
 from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
@@ -49,7 +50,7 @@ class TemporalSplit(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = Field(min_length=1)
+    source: Places = Field(min_length=1)
     date_column: str = Field(min_length=1)
     group_column: str = Field(min_length=1)
     split_date: str

@@ -2,13 +2,13 @@
 
 They are kept by skops, whose files are read without running anything they name beyond scikit-learn's own types. skops
 numbers what it writes by addresses in memory and zips the hour in; `canonical` takes both out, so that the same fit is
-the same bytes.
+the same bytes (with the same versions of scikit-learn and skops).
 """
 
 from __future__ import annotations
 
 import io
-import re
+import json
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -177,26 +177,38 @@ def from_skops(data: bytes, where: str) -> Any:
 
 
 def canonical(data: bytes) -> bytes:
-    """A skops archive with its addresses numbered by first use, its members in order and without times."""
+    """A skops archive whose nodes are numbered in the order of the document, each with its own copy of its array.
+
+    skops numbers by address and shares what happens to be one object in memory; members carry the time. None of that
+    belongs to the fit.
+    """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    schema = members.pop("schema.json").decode()
-    numbers: dict[str, str] = {}
+    schema = json.loads(members.pop("schema.json"))
+    numbered: dict[str, bytes] = {}
 
-    def number(match: re.Match[str]) -> str:
-        return f'"__id__": {numbers.setdefault(match[1], str(len(numbers) + 1))}'
+    def renumber(node: Any) -> None:
+        if isinstance(node, list):
+            for each in node:
+                renumber(each)
+        if not isinstance(node, dict):
+            return
+        for each in node.values():
+            renumber(each)
+        if "__id__" in node:
+            counter[0] += 1
+            node["__id__"] = counter[0]
+        if node.get("file") in members:
+            name = f"{counter[0]}.{node['file'].rpartition('.')[2]}"
+            numbered[name], node["file"] = members[node["file"]], name
 
-    schema = re.sub(r'"__id__": (\d+)', number, schema)
-    renamed = {}
-    for name in members:
-        stem, _, ending = name.rpartition(".")
-        renamed[name] = f"{numbers[stem]}.{ending}" if stem in numbers else name
-    schema = re.sub(r'"file": "([^"]+)"', lambda match: f'"file": "{renamed[match[1]]}"', schema)
+    counter = [0]
+    renumber(schema)
+    numbered["schema.json"] = json.dumps(schema, separators=(",", ":")).encode()
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(members, key=renamed.__getitem__):
-            archive.writestr(zipfile.ZipInfo(renamed[name], _ZIP_EPOCH), members[name], zipfile.ZIP_DEFLATED)
-        archive.writestr(zipfile.ZipInfo("schema.json", _ZIP_EPOCH), schema, zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, member in numbered.items():
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), member, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 

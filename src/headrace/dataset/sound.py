@@ -1,0 +1,84 @@
+"""What a manifest and an index must be before anything is done with them: whoever wrote them may mean harm.
+
+Names are relative and stay below the run, counts are counts, digests are digests. Nothing here opens a file. That the
+bytes of shards are those of the digests is checked when they are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Absolute, with a drive, with an empty part, "." or "..", or with a zero byte.
+_UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
+_UNSOUND_NAME = re.compile(_UNSOUND)
+_SHA256, _XXH3 = r"^[0-9a-f]{64}$", r"^[0-9a-f]{32}$"
+_LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
+
+
+def is_sound_name(name: object) -> bool:
+    """Whether this is the name of something below a directory, whatever links there are."""
+    return isinstance(name, str) and _UNSOUND_NAME.search(name) is None
+
+
+def manifest_problem(record: Mapping[str, Any]) -> str | None:
+    """What is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
+    for name in ("run_id", "recipe", "created_at"):
+        if not isinstance(record[name], str):
+            return f"{name} is {_short(record[name])}, not text"
+    for name in ("index_digest", "config_digest"):
+        if not isinstance(record[name], str) or not re.fullmatch(_SHA256, record[name]):
+            return f"{name} is {_short(record[name])}, not a digest"
+    for name in ("libraries", "source", "splits", "dropped", "facts"):
+        if not isinstance(record.get(name, {}), dict):
+            return f"{name} is {_short(record[name])}, not an object"
+    if not isinstance(record["schema"], list):
+        return f"schema is {_short(record['schema'])}, not a list"
+    counts = {f"rows dropped as {reason}": count for reason, count in record["dropped"].items()}
+    counts["rows of the source"] = record["source"].get("rows", 0)
+    for split, totals in record["splits"].items():
+        counts |= {f"{name} of {split}": totals[name] for name in ("rows", "shards", "bytes")}
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST:
+            return f"{name} is {_short(count)}, not a count"
+    return _places_problem(record.get("facts", {}), record["splits"])
+
+
+def _places_problem(facts: Mapping[str, Any], splits: Mapping[str, Any]) -> str | None:
+    for name in ("directories", "published"):
+        places = facts.get(name, {})
+        if not isinstance(places, dict):
+            return f"{name} is {_short(places)}, not an object"
+        for key, place in places.items():
+            if "/" in key or not is_sound_name(key) or not is_sound_name(place):
+                return f"{name} has {_short(key)}: {_short(place)}, which may lead out of the run"
+    missing = sorted(set(splits) - set(facts.get("directories", splits)))
+    return f"split {_short(missing[0])} has no directory" if missing else None
+
+
+def index_problem(table: pa.Table) -> str | None:
+    """What is wrong with the index of a finished run, or None: names, places, counts and digests of its blocks."""
+    for name in ("block", "first_row", "rows", "offset", "length"):
+        values = table[name]
+        wrong = pc.or_(pc.less(values, 0), pc.greater_equal(values, _LARGEST))
+        if pc.any(wrong).as_py():
+            return f"{name} is {values.filter(wrong)[0].as_py()}, not a place or a count"
+    for name, form in (("digest", _SHA256), ("checksum", _XXH3)):
+        values = pc.unique(table[name])
+        wrong = pc.invert(pc.match_substring_regex(values, form))
+        if pc.any(wrong).as_py():
+            return f"{name} is {_short(values.filter(wrong)[0].as_py())}, not a digest"
+    shards = pc.unique(table["shard"])
+    wrong = pc.match_substring_regex(shards, _UNSOUND)
+    if pc.any(wrong).as_py():
+        return f"shard is {_short(shards.filter(wrong)[0].as_py())}, which may lead out of the run"
+    return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

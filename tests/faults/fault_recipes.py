@@ -1,0 +1,157 @@
+"""Every recipe that the fault kit puts through its faults: a row of a table each.
+
+A row says how its source is written, which settings are asked of it, and how a training job reads what was made. A new
+recipe is one more row.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pings import dealt, random_pings, write_pings
+from recipe_cases import sources
+
+import headrace
+from headrace.contexts import open_contexts
+from headrace.run.events import OnEvent, silent
+from headrace.run.prepare import Prepared, Recipe, prepare
+from tables import small_source
+
+WORKERS = 4
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FaultRecipe:
+    """make: settings (JSON) to the recipe. write: a source in a new directory, and its settings.
+    read: everything that training is given of a dataset directory, as one digest for each split."""
+
+    make: Callable[..., Recipe]
+    write: Callable[[Path], Settings]
+    read: Callable[[Path], dict[str, str]]
+
+
+def read_batches(out: Path) -> dict[str, str]:
+    """The rows of every split in the order they are streamed in, checked at the first touch."""
+    found = {}
+    dataset = headrace.open(out)
+    for split in dataset.splits:
+        digest = sha256()
+        loader = dataset.stream(split, batch_size=256, batch_format="arrow", read_threads=1, verify="first_touch")
+        for batch in loader:
+            digest.update(repr(batch.to_pydict()).encode())
+        found[split] = digest.hexdigest()
+    return found
+
+
+def read_contexts(out: Path) -> dict[str, str]:
+    """All contexts of an epoch of every split."""
+    found = {}
+    for split in headrace.open(out).splits:
+        contexts = open_contexts(out, split, context_tokens=64, kernel="numpy", verify="first_touch")
+        digest = sha256()
+        for start in range(0, len(contexts), 256):
+            for name, array in sorted(contexts.batch(range(start, min(start + 256, len(contexts)))).items()):
+                digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        found[split] = digest.hexdigest()
+    return found
+
+
+def _split(directory: Path) -> Settings:
+    source = small_source(directory, count=6, rows=600, entities=300)
+    return {
+        "source": str(source),
+        "date_column": "date",
+        "group_column": "id",
+        "split_date": "2025-01-01",
+        "train_ratio": 0.5,
+        "compression": "gz",
+    }
+
+
+def _single(directory: Path) -> Settings:
+    return {**_split(directory), "layout": "single", "format": "parquet", "compression": None}
+
+
+def _rewrite(directory: Path) -> Settings:
+    (directory / "in").mkdir(parents=True)
+    random_ = random.Random(5)
+    for number in range(6):
+        values = [random_.choice([None, number * 1000 + row]) for row in range(900)]
+        table = pa.table(
+            {"row": range(number * 900, number * 900 + 900), "x": values, "text": [f"é{v}" for v in values]}
+        )
+        pq.write_table(table, directory / "in" / f"part-{number:05d}.parquet", row_group_size=300)
+    return {"source": str(directory / "in"), "codec": "lz4", "cache_dir": str(directory / "cache")}
+
+
+def _packed(directory: Path) -> Settings:
+    one, *others = (str(path) for path in sources(directory, files=3, rows=60))
+    return {
+        "blend": {"datasets": [{"name": "one", "path": one}, {"name": "two", "path": others, "weight": 0.5}]},
+        "pack_size": 256,
+        "train_ratio": 0.8,
+        "valid_ratio": 0.1,
+        "test_ratio": 0.1,
+        "num_shards": 3,
+        "sample": 120,
+        "too_long": "split",
+    }
+
+
+def _histories(directory: Path) -> Settings:
+    source = write_pings(directory, dealt(random_pings(3, 3000), 6))
+    return {
+        "source": str(source),
+        "peer": "dst_addr",
+        "partitions": 4,
+        "max_row_bytes": 3000,
+        "memory_limit": 4 << 20,
+        "train_ratio": 0.6,
+    }
+
+
+RECIPES = {
+    "split csv.gz": FaultRecipe(headrace.TemporalSplit, _split, read_batches),
+    "split single parquet": FaultRecipe(headrace.TemporalSplit, _single, read_batches),
+    "rewrite": FaultRecipe(headrace.Rewrite, _rewrite, read_batches),
+    "packed": FaultRecipe(headrace.PackedSequences, _packed, read_batches),
+    "histories": FaultRecipe(headrace.Histories, _histories, read_contexts),
+}
+
+
+@functools.cache
+def place() -> Path:
+    """A directory for this process, removed at its end."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-faults-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+@functools.cache
+def settings_of(name: str) -> Settings:
+    """The settings of a recipe over one source for all trials: its files' times are part of the run's identity."""
+    return RECIPES[name].write(place() / name / "in")
+
+
+def make(name: str, settings: Settings, out: Path, *, workers: int = WORKERS, on_event: OnEvent = silent) -> Prepared:
+    """The run of a recipe with these settings."""
+    return prepare(RECIPES[name].make(**settings), out, workers=workers, on_event=on_event)
+
+
+@functools.cache
+def undisturbed(name: str) -> Prepared:
+    """The run as it is made when nothing happens; nobody may change it."""
+    return make(name, settings_of(name), place() / name / "undisturbed")

@@ -1,0 +1,12 @@
+"""Runs that many tests only look at are made once."""
+
+from pathlib import Path
+
+import pytest
+from report_cases import RUNS
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The dataset directory of a finished run of each recipe; not to be written to."""
+    return {name: make(tmp_path_factory.mktemp("runs") / name) for name, make in RUNS.items()}
