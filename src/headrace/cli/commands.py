@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.cli.report_command import Report, report_of
-from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 
 _RECIPES = {
@@ -33,6 +33,7 @@ def run(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
     record.pop("engine", None)
     record.pop("address", None)
     if target is None:
@@ -78,7 +79,9 @@ def execute(
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
+    from headrace.storage.remote_path import is_remote, path_of
 
+    out = path_of(out)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
@@ -95,12 +98,14 @@ def execute(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
         )
     console.print(
-        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        f"splits  {out / 'splits.json'} names them"
+        if is_remote(out)
+        else f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
         highlight=False,
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
-    page = report_of(prepared, report, console)
+    page = None if is_remote(out) else report_of(prepared, report, console)  # a page is looked at where it lies
     if page is not None:
         console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
@@ -184,6 +189,7 @@ def gc(
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
@@ -192,7 +198,7 @@ def gc(
     """
     from headrace.run.collect import collect
 
-    swept = collect(out, incomplete="remove" if incomplete else "keep")
+    swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
         record = {
             "removed": [str(path) for path in swept.removed],
