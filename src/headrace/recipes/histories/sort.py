@@ -34,19 +34,20 @@ class Entities:
 
 def distinct_entities(records: Records) -> tuple[Entities, I64]:
     """The entities of entity records, each once, in hash order; and of each record its place among them: int64 [N]."""
-    order = np.argsort(records["order"], kind="stable")
-    new = _differs(records["order"][order])
-    same = records[order]
-    first = np.flatnonzero(new)
-    leader = np.repeat(first, np.diff(first, append=len(order)))
-    if any((same[name] != same[name][leader]).any() for name in ("word0", "word1", "family")):
-        # Two entities with one hash: order them by what they are.
-        order = np.lexsort((records["word1"], records["word0"], records["family"], records["order"]))
-        same = records[order]
-        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
+    hashes = np.ascontiguousarray(records["order"])
+    order = np.argsort(hashes)  # records of one entity are alike, so it does not matter which comes first
+    new = _differs(hashes[order])
+    leader = order[new]
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(new) - 1
-    kept = same[new]
+    if any((records[name] != records[name][leader][place]).any() for name in ("word0", "word1", "family")):
+        # Two entities with one hash: order them by what they are.
+        order = np.lexsort((records["word1"], records["word0"], records["family"], hashes))
+        same = records[order]
+        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
+        leader = order[new]
+        place[order] = np.cumsum(new) - 1
+    kept = records[leader]
     return Entities(addresses_of(kept), EntityHashes(kept["order"], kept["side"])), place
 
 

@@ -22,8 +22,7 @@ from headrace.recipes.series.quality import file_name
 from headrace.recipes.series.readable import readable_schema, rows_table, write_rows
 from headrace.recipes.series.spool import Passed, Spool
 from headrace.recipes.series.store_file import series_metadata, write_store
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.axis import Frequency
 from headrace.series.near_target import add, correlations, tally
 
