@@ -5,7 +5,7 @@ keyed hash. What is decided:
 
 slow_down: 503 SlowDown, the server hears nothing. cut: the answer's body breaks off in the middle. short: the body is
 shorter than its length says, then the connection ends. lost_reply: the server does it, the client hears nothing.
-slow_start: the answer begins late.
+slow_start: the answer begins late. refuse, deny: 400 and 403, with an answer that repeats the request's headers.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ import http.client
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-KINDS = ("slow_down", "cut", "short", "lost_reply", "slow_start")
+from urllib.parse import quote, unquote
 
 
 @dataclass
 class Faults:
-    """What goes wrong. kind: None for nothing; methods: of which requests; rate: how many of them."""
+    """What goes wrong. kind: None for nothing; methods, only: of which requests (by a part of their path); rate: of how
+    many of those.
+    """
 
     kind: str | None = None
     rate: float = 0.0
     methods: tuple[str, ...] = ("GET", "PUT", "HEAD", "POST")
     seed: int = 0
-    most: int | None = None
+    only: str = ""
 
 
 @dataclass
@@ -45,9 +47,14 @@ class Seen:
 
 
 class FaultProxy:
-    """Use as a context manager. port: where it listens."""
+    """Use as a context manager. port: where it listens.
 
-    def __init__(self, target_port: int) -> None:
+    words: names of headers that the server knows by another name: client's name, value → server's name, value; a value
+    of None stands for any.
+    """
+
+    def __init__(self, target_port: int, words: Mapping[str, tuple[str, str | None]] | None = None) -> None:
+        renamed = words or {}
         self.faults = Faults()
         self.seen = Seen()
         self._lock = threading.Lock()
@@ -71,6 +78,10 @@ class FaultProxy:
                 if fault == "slow_down":
                     self._answer(503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
                     return
+                if fault in ("refuse", "deny"):
+                    told = f"<Error><Code>Refused</Code><Message>{self.headers}</Message></Error>".encode()
+                    self._answer(400 if fault == "refuse" else 403, {"Content-Type": "application/xml"}, told)
+                    return
                 connection = http.client.HTTPConnection("127.0.0.1", target_port, timeout=60)
                 try:
                     headers = {
@@ -78,7 +89,16 @@ class FaultProxy:
                         for name, value in self.headers.items()
                         if name.lower() not in ("connection", "expect")
                     }
-                    connection.request(self.command, self.path, body=data or None, headers=headers)
+                    for name in [each for each in headers if each.lower() in renamed]:
+                        other, value = renamed[name.lower()]
+                        found = headers.pop(name)
+                        headers[other] = value or found
+                    if "authorization" in renamed:  # some requests come without
+                        headers.setdefault(*renamed["authorization"])
+                    path, mark, query = self.path.partition("?")
+                    if renamed:  # it writes every sign of a name as %XX
+                        path = quote(unquote(path))
+                    connection.request(self.command, path + mark + query, body=data or None, headers=headers)
                     answer = connection.getresponse()
                     body = answer.read()
                     kept = {
@@ -147,11 +167,9 @@ class FaultProxy:
             self.seen.requests[method] += 1
             self.seen.paths.append((method, path))
             faults = self.faults
-            if faults.kind is None or method not in faults.methods:
+            if faults.kind is None or method not in faults.methods or faults.only not in path:
                 return None
             self._number += 1
-            if faults.most is not None and self.seen.faults[faults.kind] >= faults.most:
-                return None
             drawn = hashlib.blake2b(f"{faults.seed}/{self._number}".encode(), digest_size=8).digest()
             if int.from_bytes(drawn, "big") / 2**64 >= faults.rate:
                 return None

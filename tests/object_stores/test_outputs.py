@@ -172,7 +172,7 @@ def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, 
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     arguments = [sys.executable, "-c", _CHILD, str(raw), f"{bucket}/out", str(tmp_path / "work")]
-    for puts in (2, 9, 17):
+    for puts in (3, 12):
         proxy.begin(Faults())
         child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
         while child.poll() is None and proxy.seen.requests["PUT"] < puts:
@@ -198,11 +198,11 @@ def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": path},
             stderr=subprocess.PIPE,
         )
-        for number in range(3)
+        for number in range(2)
     ]
     told = [child.communicate(timeout=120)[1].decode() for child in children]
 
-    assert [child.returncode for child in children] == [0, 0, 0], told
+    assert [child.returncode for child in children] == [0, 0], told
     assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
     assert headrace.verify(f"{s3}/out").problems == []
 

@@ -11,8 +11,9 @@ import typer
 
 from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.report_command import Report, check_when, report_of
-from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
+from headrace.settings import shown
 
 _RECIPES = {
     "histories": "Histories",
@@ -41,6 +42,7 @@ def run(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     settings: Settings = None,
     dry_run: DryRun = False,
     report: Report = "auto",
@@ -56,8 +58,8 @@ def run(
 
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
-    if name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {name!r}; {nearest(name, list(_RECIPES))}")
+    if not isinstance(name, str) or name not in _RECIPES:
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(_RECIPES))}")
     made_by = getattr(headrace, _RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
@@ -65,12 +67,16 @@ def run(
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
     record.pop("engine", None)
     record.pop("address", None)
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
+    if not isinstance(target, str | Path):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
     recipe = made_by(**record)
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
@@ -97,8 +103,12 @@ def execute(
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
+    from headrace.storage.remote_path import is_remote, path_of
 
     check_when(report)
+    if workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
+    out = path_of(out)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
         prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
@@ -115,12 +125,14 @@ def execute(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
         )
     console.print(
-        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        f"splits  {out / 'splits.json'} names them"
+        if is_remote(out)
+        else f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
         highlight=False,
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
-    page = report_of(prepared, report, console)
+    page = None if is_remote(out) else report_of(prepared, report, console)  # a page is looked at where it lies
     if page is not None:
         console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
@@ -134,10 +146,15 @@ def read_config(path: Path) -> dict[str, Any]:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    wrong = next((key for key in record if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 
 
@@ -204,6 +221,7 @@ def gc(
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
@@ -212,7 +230,7 @@ def gc(
     """
     from headrace.run.collect import collect
 
-    swept = collect(out, incomplete="remove" if incomplete else "keep")
+    swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
         record = {
             "removed": [str(path) for path in swept.removed],

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
 from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -76,6 +76,7 @@ def prepare(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -110,7 +111,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
 
 
 @app.command("decode")

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
 
 
@@ -43,6 +43,7 @@ def rewrite(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -64,4 +65,4 @@ def rewrite(
         null_values=null_values_of(null_values),
         cache_dir=cache_dir,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of), report)
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.asked import with_settings
 from headrace.cli.commands import Json, execute, read_config
 from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
 
 
@@ -33,6 +33,7 @@ def series(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
@@ -59,7 +60,7 @@ def series(
     if layout is not None:
         record["layout"] = layout
     record = with_settings(record, settings or ())
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
     record.pop("engine", None)
     record.pop("address", None)
     execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)

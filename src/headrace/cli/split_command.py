@@ -12,8 +12,9 @@ import typer
 from headrace.cli.commands import Json, execute
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
 from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
+from headrace.storage.remote_path import is_remote
 
 HELP = """Split shards by time without leaking an entity.
 
@@ -169,6 +170,7 @@ def split(
     engine: Engine = None,
     address: Address = None,
     shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     from_env: Annotated[
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
@@ -215,6 +217,8 @@ def split(
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
     _require(given, from_env)
+    if from_env and is_remote(out):
+        raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
 
     from headrace.recipes.temporal_split.config import TemporalSplit
 
@@ -223,7 +227,7 @@ def split(
         out,
         workers,
         "json" if as_json else "text",
-        Spread(engine, address, shard_of),
+        Spread(engine, address, shard_of, work_dir),
         report,
     )
     if from_env:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,18 +39,31 @@ ShardOf = Annotated[
     ),
 ]
 
+WorkDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where a run for an object store is made: a local directory with room; ~/.cache/headrace unless given.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
 
 @dataclass(frozen=True)
 class Spread:
-    """What was asked with --engine, --address and --shard-of. Raises `SettingsError` for a share that is none."""
+    """What was asked with --engine, --address, --shard-of and --work-dir.
+
+    Raises `SettingsError` for a share that is none.
+    """
 
     engine: str | None = None
     address: str | None = None
     shard_of: str | None = None
+    work_dir: Path | None = None
 
     def options(self) -> dict[str, Any]:
         """As keyword arguments of `prepare`."""
-        options: dict[str, Any] = {"engine": self.engine or "local", "address": self.address}
+        options: dict[str, Any] = {"engine": self.engine or "local", "address": self.address, "work_dir": self.work_dir}
         if self.shard_of is not None:
             found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(self.shard_of))
             if found is None:

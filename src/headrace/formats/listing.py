@@ -28,10 +28,7 @@ _Found = tuple[str, str, _Stat]  # absolute path, its real path
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, mtimes_ns: parallel, int64.
-
-    Of objects the times are numbers made of their tags.
-    """
+    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, mtimes_ns: parallel, int64."""
 
     root: Path
     names: list[str]
@@ -128,8 +125,8 @@ def is_data_name(name: str) -> bool:
 
 
 def _object_stat(fact: Fact) -> _Stat:
-    """Size, and in the place of the time a number made of the tag: objects of one second may differ."""
-    return fact.size, as_stat(fact).st_ino
+    stat = as_stat(fact)
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _listing(root: str | Path, names: list[str], stats: list[_Stat]) -> Listing:

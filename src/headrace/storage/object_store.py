@@ -33,6 +33,7 @@ Put = Literal["put", "kept"]
 
 _ATTEMPTS = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_FIRST_BACKOFF_S = 0.1  # of what is refused for now
 _MOST_PARALLEL = 8
 _JOIN_GAP = 512 << 10  # bytes between two ranges that are cheaper to fetch than another request
 _PIECE = 8 << 20  # of a large range that is fetched in parallel
@@ -78,7 +79,7 @@ class ObjectStore:
                     "max_retries": 12,
                     "retry_timeout": timedelta(minutes=5),
                     "backoff": {
-                        "init_backoff": timedelta(milliseconds=100),
+                        "init_backoff": timedelta(seconds=_FIRST_BACKOFF_S),
                         "max_backoff": timedelta(seconds=10),
                         "base": 2,
                     },
@@ -189,9 +190,10 @@ class ObjectStore:
         return xxhash.xxh3_128_hexdigest(self.read(key)) if size <= _PIECE else self.checksum(key)
 
     def fetch(self, key: str, target: Path) -> Fact:
-        """Write an object's bytes to a new local file, synced by nobody; whole, or an error is raised."""
+        """Write an object's bytes to a local file, synced by nobody; whole, or an error is raised."""
         fact = self.head(key)
-        with storing(target), target.open("xb", buffering=0) as file:
+        with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
+            file.truncate(fact.size)
             for piece in self.pieces(key, fact):
                 view = piece
                 while len(view):
@@ -407,7 +409,7 @@ def _told(error: Exception) -> str:
 
 def _advice(error: Exception) -> str | None:
     name = type(error).__name__
-    if name in ("PermissionDeniedError", "UnauthenticatedError"):
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or _told(error)[:3] in ("401", "403"):
         return "access is refused: check the credentials in the environment and what they may do"
     if name in ("NotImplementedError", "NotSupportedError", "InvalidPathError", "UnknownConfigurationKeyError"):
         return "the store cannot do this; see the guide to object stores"

@@ -179,12 +179,16 @@ def is_remote(place: str | Path) -> bool:
 
 
 def as_stat(fact: Fact) -> os.stat_result:
-    """An object's facts in the form of a file's."""
+    """An object's facts in the form of a file's.
+
+    Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
+    """
     seconds = fact.mtime_ns // 1_000_000_000
     tag = xxhash.xxh3_64_intdigest(fact.etag.encode()) >> 1
+    changed_ns = seconds * 1_000_000_000 + tag % 1_000_000_000
     return os.stat_result(
         (modes.S_IFREG | 0o644, tag, 0, 1, 0, 0, fact.size, seconds, seconds, seconds),
-        {"st_mtime_ns": fact.mtime_ns, "st_mtime": fact.mtime_ns / 1e9},
+        {"st_mtime_ns": changed_ns, "st_mtime": changed_ns / 1e9},
     )
 
 
