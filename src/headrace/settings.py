@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,29 @@ def _as_tuple(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_tuple)]
+
+
+def refuse_credentials(value: object) -> None:
+    """Raise `SettingsError` for a place whose text holds a password or a signature, as paths are printed and kept."""
+    for each in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(each, str | Path) and _CREDENTIALS.search(str(each)):
+            raise SettingsError(
+                "a source holds credentials (a user's password, or a signature behind its '?'); give the place alone, "
+                "and the credentials by the environment or the machine's role"
+            )
+
+
+def _as_paths(value: object) -> object:
+    found = _as_tuple(value)
+    refuse_credentials(found)
+    return found
+
+
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_paths)]
+
+_CREDENTIALS = re.compile(
+    r":/{1,2}[^/@\s]*:[^/@\s]*@|\?.*(sig|signature|token|credential|password|secret|key)=", re.IGNORECASE
+)
 
 
 class Settings(BaseModel):
@@ -43,11 +66,13 @@ def shown(value: object, most: int = 200) -> str:
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
     lines = []
+    told = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, model.model_fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
+            hint = f"did you mean {near[0]!r}?" if near else told
+            told = told if near else "nor is this"
             lines.append(f"{model.__name__}: {name!r} is no setting; {hint}")
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")

@@ -16,6 +16,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.settings import refuse_credentials
 from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
@@ -231,6 +232,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else Path(cache_dir)
+    refuse_credentials(path)
     if isinstance(path, str | Path):
         root = Path(path).expanduser()
         empty = root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())

@@ -21,7 +21,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.chats.layouts import Layout
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Paths, Settings, refuse_credentials
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -98,6 +98,7 @@ def blend_of(value: object) -> object:
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
     if isinstance(value, str | Path):
+        refuse_credentials(value)
         path = Path(value).expanduser()
         record = _blend_file(path)
         return plain([path]) if record is None else located(record, path)

@@ -14,7 +14,7 @@ from headrace.dataset.manifest import SplitTotals
 from headrace.engine.local import run_tasks
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
-from headrace.formats.schema import is_text, type_named
+from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey
 from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
@@ -106,9 +106,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     wanted |= {f"types[{name!r}]": name for name in settings.types}
     for role, name in wanted.items():
         if name not in schema.names:
-            raise InputError(
-                f"{shards[0].path}: has no column {name!r} ({role}); its columns are {', '.join(schema.names)}"
-            )
+            raise InputError(f"{shards[0].path}: has no column {name!r} ({role}); its columns are {few(schema.names)}")
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(
             f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it"
