@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +34,17 @@ class Settings(BaseModel):
             raise SettingsError(_explain(type(self), error)) from None
 
 
+def shown(value: object, most: int = 200) -> str:
+    """A value in a message: short, whatever was given. A few bytes of YAML can stand for billions of values."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, most, most, most
+    return short.repr(value)
+
+
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
-        name = ".".join(str(part) for part in problem["loc"])
+        name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, model.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
@@ -46,5 +54,5 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         elif problem["type"] == "value_error":
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:
-            lines.append(f"{model.__name__}: {name} is {problem['input']!r}: {problem['msg']}")
+            lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}: {problem['msg']}")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
-from headrace.formats.shard import Shard
+from headrace.formats.shard import Shard, each_once
 from headrace.storage.remote_path import RemotePath
 
 _FILE_MAGIC = b"ARROW1"
@@ -34,9 +34,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
-    repeated = sorted({each for each in names if names.count(each) > 1})
-    if repeated:
-        raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+    each_once(path, names)
     return Shard(
         path=path,
         name=name,

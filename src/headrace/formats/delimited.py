@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import records
-from headrace.formats.detect import Compression, Kind, open_bytes
+from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, too_long
 from headrace.formats.forked import parse_delimited, polars_is_lost
 from headrace.formats.separator import find_separator
-from headrace.formats.shard import Dialect, Shard
+from headrace.formats.shard import Dialect, Shard, each_once
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
@@ -72,9 +72,7 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
                 )
             names, header_bytes = list(signature), text_start
     columns = [column_name(raw) for raw in names]
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
-    if repeated:
-        raise InputError(f"{path}: column name {repeated[0]!r} stands more than once in the header; rename one of them")
+    each_once(path, columns, " in the header")
     return Shard(
         path=path,
         name=name,
@@ -291,6 +289,8 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
                 if cut:
                     yield data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
                 rest = data.slice(cut).to_pybytes()
+                if len(rest) > LARGEST_RECORD:
+                    raise too_long(shard.path)
     except OSError as error:
         raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:

@@ -22,7 +22,7 @@ from headrace.formats.detect import Kind
 from headrace.formats.opened import Pages, open_file, opened
 from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
-from headrace.formats.shard import Shard
+from headrace.formats.shard import Shard, each_once
 from headrace.storage.remote_path import RemotePath
 
 Encoding = Literal["compact", "fast"]
@@ -45,9 +45,7 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
-    if len(set(names)) < len(names):
-        repeated = sorted({each for each in names if names.count(each) > 1})
-        raise InputError(f"{path}: column {repeated[0]!r} stands more than once; rename one of them")
+    each_once(path, names)
     nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
     return Shard(
@@ -108,6 +106,11 @@ def chunks(
                     f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
                 ) from error
             if table is None:
+                if wanted and first_row != file.metadata.num_rows:
+                    raise InputError(
+                        f"{shard.path}: has {first_row} rows, its footer says {file.metadata.num_rows}; the file is "
+                        f"damaged, fetch it again"
+                    )
                 return
             table = table.rename_columns(wanted)
             fields = [

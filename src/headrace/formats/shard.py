@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.detect import Kind
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, first_repeated
 from headrace.formats.separator import word_of
 
 
@@ -23,6 +24,13 @@ class Dialect:
     newline: str
     bom: bool
     header_bytes: int
+
+
+def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
+    """Raise `InputError` if a column name stands more than once."""
+    repeated = first_repeated(names)
+    if repeated is not None:
+        raise InputError(f"{path}: column name {repeated!r} stands more than once{where}; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Literal
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.plain import default_cache
 from headrace.errors import InputError, RunBusy
+from headrace.run.context import STAGE_DIRECTORY
 from headrace.run.in_store import work_directories
-from headrace.run.prepare import STAGE_DIRECTORY, only_writer
+from headrace.run.prepare import only_writer
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath, path_of
 

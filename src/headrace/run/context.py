@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,8 @@ from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import StoreError
 from headrace.formats.write import Written
-from headrace.run.events import OnEvent, StageBegan, Step, TaskDone
+from headrace.run import attempts
+from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.in_store import publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
 from headrace.run.sharing import Shared
@@ -21,6 +23,9 @@ from headrace.storage import local
 from headrace.storage.remote_path import RemotePath
 
 Result = TypeVar("Result")
+
+STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
+ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
 
 
 @dataclass
@@ -101,6 +106,7 @@ class RunContext:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
 
         durable=False is for intermediate files: they are believed only if their digest matches, so they need no sync.
+        A note tells of tasks that an earlier attempt at the run began and did not finish, with their errors.
         """
         local.make_directory(self.run / "receipts")
         if self.shared is None:
@@ -129,6 +135,9 @@ class RunContext:
         for number, receipt in receipts.items():
             self.done(name, tasks[number], receipt)
         left = [number for number in range(len(tasks)) if number not in receipts]
+        begun = attempts.left(self.run / ATTEMPTS, name, left)
+        if (sentence := attempts.told(name, begun)) is not None:
+            self.on_event(Note("warning", sentence))
         made = self.engine.run(
             [
                 partial(do_task, self.run, name, number, tasks[number], durable, store=self.store if durable else None)
@@ -178,13 +187,18 @@ def do_task(
             f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
         )
     files = TaskFiles(run, durable, existing)
+    began, attempt = time.monotonic(), attempts.begin(run / ATTEMPTS, stage, number, task.subject, task.input_bytes)
     try:
         result = task.work(files)
         published = files.publish(on_event)
+    except BaseException as error:
+        attempts.fail(run / ATTEMPTS, attempt, error, time.monotonic() - began)
+        raise
     finally:
         files.discard()
     receipt = Receipt(stage, number, task.subject, published, result)
     write_receipt(run, receipt)
+    attempts.end(run / ATTEMPTS, attempt)
     if store is not None:
         publish_task(run, store, receipt)
     on_event(Step("receipt.linked", f"{stage}-{number:05d}"))

@@ -30,7 +30,7 @@ from headrace.engine.local import LocalEngine
 from headrace.errors import CorruptShard, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
 from headrace.run import in_store
-from headrace.run.context import RunContext
+from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
 from headrace.run.members import Patience, Share
@@ -39,7 +39,6 @@ from headrace.storage import local, verbs
 from headrace.storage.remote_path import RemotePath, path_of
 
 PATIENCE = Patience()
-STAGE_DIRECTORY = "stage"
 LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 

@@ -1,5 +1,6 @@
 """What is remembered of addresses is what parsing gives, whoever asks and in what order."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +55,14 @@ def test_many_threads_read_what_one_reads() -> None:
         found = list(pool.map(known.read, texts))
 
     assert all(same(parse(text, "address"), read) for text, read in zip(texts, found, strict=True))
+
+
+def test_another_process_gets_an_empty_memo_of_the_same_kind() -> None:
+    known = KnownAddresses("number")
+    known.read(pa.array(["7"]))
+    copy = pickle.loads(pickle.dumps(known))
+
+    assert [4, 0] == copy.read(pa.array(["7", "1.2.3.4"])).family.tolist()
 
 
 def test_numbers_are_remembered_as_numbers() -> None:

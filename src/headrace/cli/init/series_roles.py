@@ -169,7 +169,7 @@ def _may_be_entity(seen: Look, time: str, name: str) -> bool:
 def _repeated(table: pa.Table, columns: list[str]) -> float:
     """The share of rows that say the same in these columns as another."""
     distinct = table.select(columns).group_by(columns).aggregate([]).num_rows
-    return 1 - float(distinct) / max(1, table.num_rows)
+    return 1.0 - int(distinct) / max(1, int(table.num_rows))
 
 
 def _features(seen: Look, asked: Asked, settings: dict[str, Any]) -> list[str]:

@@ -20,8 +20,7 @@ from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multiset_sum, sampled
 from headrace.recipes.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
 from headrace.recipes.histories.piece import PieceWriter
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others

@@ -63,6 +63,9 @@ class KnownAddresses:
             np.zeros(0, np.int64),
         )
 
+    def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int]]:
+        return KnownAddresses, (self.kind, self._most)  # another process remembers its own: hashes are of a process
+
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())

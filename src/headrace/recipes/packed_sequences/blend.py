@@ -137,7 +137,12 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
                 raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
             _refuse_hub_keys(source, blend)
             paths = source.get("path", [])
-            paths = [paths] if isinstance(paths, str) else list(paths)
+            paths = [paths] if isinstance(paths, str) else paths
+            if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+                raise SettingsError(
+                    f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list "
+                    f"of texts"
+                )
             moved.append({**_renamed(source), "path": [_beside(blend, each) for each in paths]})
         found[group] = moved
     return found
@@ -160,7 +165,8 @@ def _renamed(source: Mapping[str, Any]) -> dict[str, Any]:
     """Other preparations' word for the column of plain text."""
     known = {key: value for key, value in source.items() if key not in ("split", "subset", "text_field")}
     if source.get("text_field") is not None:
-        known["mapping"] = {"text": source["text_field"], **source.get("mapping", {})}
+        mapping = source.get("mapping", {})
+        known["mapping"] = {"text": source["text_field"], **mapping} if isinstance(mapping, Mapping) else mapping
     return known
 
 
@@ -177,6 +183,6 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
             return None
     try:
         record = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
     return record if isinstance(record, dict) and _is_blend(record) else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from headrace.engine.engine import EngineName
-from headrace.formats.schema import type_named
+from headrace.formats.type_words import TypeWords
 from headrace.run.context import RunContext
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Outcome, Prepared, prepare
@@ -38,16 +38,9 @@ class Rewrite(Settings):
     rows_per_group: int | None = Field(None, ge=1)
     shard_bytes: int | None = Field(None, ge=1)
     columns: Names | None = None
-    types: Mapping[str, str] = Field(default_factory=dict)
+    types: TypeWords = Field(default_factory=dict)
     null_values: Names = ()
     cache_dir: Path | None = None
-
-    @field_validator("types")
-    @classmethod
-    def _known_types(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for word in value.values():
-            type_named(word)
-        return dict(sorted(value.items()))
 
     @field_validator("columns")
     @classmethod

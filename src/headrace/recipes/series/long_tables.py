@@ -29,8 +29,7 @@ from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed, parse, tables, tell_time
 from headrace.recipes.temporal_split.columns import as_text
 from headrace.recipes.temporal_split.dates import MISSING
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -32,9 +32,9 @@ from headrace.recipes.series.write_batch import (
     train_rows,
     write_batch,
 )
-from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.prepare import Outcome
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Frequency, infer
 from headrace.series.near_target import suspects, warning

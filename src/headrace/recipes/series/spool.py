@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from headrace.digest import canonical_json
 from headrace.formats.write import HashingFile, Written
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.axis import Axis, Frequency
 
 F64 = npt.NDArray[np.float64]

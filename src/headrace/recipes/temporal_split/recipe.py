@@ -33,9 +33,9 @@ from headrace.recipes.temporal_split.split import (
     split_shard,
     word_of_output,
 )
-from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
 

@@ -69,8 +69,8 @@ class ObjectScalers:
                     if lost.any():
                         row, column = (int(each[0]) for each in np.nonzero(lost))
                         raise InputError(
-                            f"entity {entities[group]!r}, column {self.columns[column]!r}: {rows[row, column]!r} has "
-                            f"no finite value behind {_words(self.steps)}; correct the data, or choose other steps"
+                            f"entity {entities[group]!r}, column {self.columns[column]!r}: {float(rows[row, column])!r} "
+                            f"has no finite value behind {_words(self.steps)}; correct the data, or choose other steps"
                         )
                 out[start:stop] = made
         return out
