@@ -17,7 +17,8 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 from store_servers import CANARY
 
 import headrace
-from headrace.errors import CorruptShard, SettingsError
+from headrace.contexts import open_contexts
+from headrace.errors import CorruptShard, SettingsError, StoreError
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage import verbs
@@ -231,6 +232,14 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
 
     assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed == ()
     assert tree(f"{s3}/out") == before
+
+
+def test_contexts_say_that_they_need_a_local_run(s3: str, tmp_path: Path) -> None:
+    recipe = recipes_over(tmp_path / "source", rows=100, shards=2)["histories"]
+    headrace.prepare(recipe(), f"{s3}/out", work_dir=tmp_path / "work")
+
+    with pytest.raises(StoreError, match=r"rows\.parquet.*copy it to a disk"):
+        open_contexts(f"{s3}/out")
 
 
 def test_sharing_a_run_out_needs_a_shared_file_system(s3: str, tmp_path: Path) -> None:
