@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def train_on_worker(config: dict[str, Any]) -> None:
     stream = dataset.stream("train", batch_size=BATCH_SIZE, shuffle=True, seed=0)
     model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
-    first, seen, losses = 0, torch.zeros(0, dtype=torch.int64), []
+    first, seen, losses, resumed = 0, torch.zeros(0, dtype=torch.int64), [], []
     checkpoint = train.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as directory:
@@ -74,6 +75,7 @@ def train_on_worker(config: dict[str, Any]) -> None:
         optimiser.load_state_dict(saved["optimiser"])
         stream.load_state_dict(json.loads(saved["stream"]))
         first, seen, losses = saved["epoch"], saved["seen"], saved["losses"]
+        resumed = [*saved["resumed"], (first, len(seen))]
     for epoch in range(first, EPOCHS):
         stream.set_epoch(epoch)  # what a loaded state left of it, else all of it
         steps = len(stream)
@@ -87,9 +89,11 @@ def train_on_worker(config: dict[str, Any]) -> None:
                 losses, seen = [*losses, loss], seen[:0]
             if step % CHECKPOINT_STEPS == 0 or step == steps:
                 at = epoch + (step == steps)
-                state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "seen": seen}
-                save(state | {"stream": json.dumps(stream.state_dict()), "epoch": at, "losses": losses})
+                state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
+                state |= {"stream": json.dumps(stream.state_dict()), "epoch": at, "seen": seen}
+                save(state | {"losses": losses, "resumed": resumed})
             if checkpoint is None and epoch == 1 and step == CHECKPOINT_STEPS + 2 and dist.get_rank() == 1:
+                time.sleep(5)  # until Ray Train has taken note of the checkpoint
                 os._exit(1)  # a machine that goes away
     dist.barrier()
 
@@ -152,8 +156,10 @@ def main() -> None:
     )
     result = trainer.fit()
     with result.checkpoint.as_directory() as directory:
-        losses = torch.load(f"{directory}/job.pt", weights_only=True)["losses"]
-    for epoch, loss in enumerate(losses):
+        saved = torch.load(f"{directory}/job.pt", weights_only=True)
+    for epoch, received in saved["resumed"]:
+        print(f"a worker died; epoch {epoch} went on behind its first {received:,} rows")
+    for epoch, loss in enumerate(saved["losses"]):
         print(f"epoch {epoch}: {rows:,} rows exactly once on {WORKERS} workers, loss {loss:.3f}")
     ray.shutdown()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.dataset.verify import Verdict
     from headrace.errors import (
         CorruptShard,
+        EngineError,
         HeadraceError,
         InputError,
         MissingExtra,
@@ -63,6 +64,7 @@ _WHERE = {
     "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
+    "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
     "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
@@ -108,6 +110,7 @@ __all__ = [
     "ColumnProcessor",
     "CorruptShard",
     "Dataset",
+    "EngineError",
     "FunctionProcessor",
     "GroupedPipeline",
     "HeadraceError",

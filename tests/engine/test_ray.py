@@ -174,6 +174,44 @@ def test_an_interrupt_ends_the_tasks_and_lets_them_clean_up(tmp_path: Path, clus
     assert {f"ended-{place}" for place in range(3)} == {path.name for path in tmp_path.glob("ended-*")}
 
 
+def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    import ray
+
+    values = np.arange(50_000)
+
+    def holding(tell: Any) -> tuple[str, int]:
+        from headrace.engine import ray_task
+
+        ray_task._KEEP_S = 0.05
+        return ray.get_runtime_context().get_worker_id(), int(values[-1])
+
+    def looks(worker: str) -> Callable[[], bool]:
+        @ray.remote(num_cpus=1)
+        def held() -> tuple[str, int]:
+            from headrace.engine import ray_task
+
+            return ray.get_runtime_context().get_worker_id(), len(ray_task._loaded[1])
+
+        return lambda: (worker, 0) in ray.get([held.remote() for _ in range(6)])
+
+    with ray_engine(cluster.address) as engine:
+        ((worker, last), *_) = engine.run([holding, holding], 1, hear=print, done=lambda place, result: None)
+
+    assert 49_999 == last
+    wait_until(looks(worker))
+
+
+def test_an_error_that_is_not_ours_keeps_the_traceback_of_its_worker(cluster: Nodes) -> None:
+    def breaks(tell: Any) -> None:
+        raise KeyError("a bug")
+
+    with ray_engine(cluster.address) as engine, pytest.raises(KeyError, match="a bug") as caught:
+        engine.run([breaks], 1, hear=print, done=lambda place, result: None)
+
+    assert "in breaks" in str(caught.value.__cause__)
+
+
 def test_other_versions_on_a_node_are_refused(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.engine import ray_task
 
@@ -194,6 +232,8 @@ def test_a_connection_that_was_there_before_is_used_and_kept(cluster: Nodes) -> 
         assert 3 == engine.default_workers()
     assert ray.is_initialized()
     with pytest.raises(SettingsError, match="connected to the Ray cluster"), ray_engine("10.0.0.1:1"):
+        pass
+    with pytest.raises(SettingsError, match="run this on a machine of the cluster"), ray_engine("ray://10.0.0.1:1"):
         pass
 
 
@@ -242,8 +282,8 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
 
             node = ray.get_runtime_context().get_node_id()
             (Path(directory) / f"{place}-{node}").touch()
-            while node == victim:
-                time.sleep(0.05)  # until the node dies with us
+            while node == victim or not any(Path(directory).glob(f"*-{victim}")):
+                time.sleep(0.05)  # until the node dies with us; on other nodes, until it has a task that can die
             return place
 
         return work
@@ -253,8 +293,6 @@ def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster:
 
     def done(place: int, result: int) -> None:
         finished.append(place)
-        if not any(tmp_path.glob(f"*-{victim}")):
-            wait_until(lambda: any(tmp_path.glob(f"*-{victim}")))
         if len(finished) == 6:
             cluster.kill(1)
 

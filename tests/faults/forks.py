@@ -29,7 +29,14 @@ IMPORTED = ("tests", "tests/faults", "tests/recipes/packed_sequences", "tests/re
 PATHS = [str(Path(headrace.__file__).parents[1]), *(str(TESTS.parent / each) for each in IMPORTED)]
 # What the work of a child would import, each time anew: pyarrow looks for pandas, polars for numpy's generators.
 PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_record.python.array_record_module")
-PRELOADED += ("headrace.stream.loader", "headrace.stream.dataset", "headrace.stream.packed_rows", "pyarrow.dataset")
+PRELOADED += (
+    "headrace.stream.loader",
+    "headrace.stream.dataset",
+    "headrace.stream.packed_rows",
+    "headrace.cli",
+    "hostile_files",
+    "pyarrow.dataset",
+)
 PATIENCE_S = 240
 
 

@@ -45,8 +45,8 @@ def child(name: str, settings: Settings, directory: str, size: int, expected: di
         print("fits")
     except StoreError as error:
         full = "the disk is full" if mounted else "larger than is allowed here"
-        assert str(error).startswith(str(place)), error
-        assert full in str(error), error
+        assert str(error).startswith(str(place)), error  # noqa: PT017 - a child has no pytest
+        assert full in str(error), error  # noqa: PT017 - a child has no pytest
         print("full")
     assert not list(out.rglob(f"{TEMP_PREFIX}*"))
     for path in out.glob("runs/*/receipts/*.json"):
@@ -76,8 +76,8 @@ def unwritable(name: str, settings: Settings, directory: str, why: str) -> None:
     try:
         make(name, settings, place / "out")
     except HeadraceError as error:
-        assert isinstance(error, StoreError), error
-        assert str(error).startswith(str(place)), error
+        assert isinstance(error, StoreError), error  # noqa: PT017 - a child has no pytest
+        assert str(error).startswith(str(place)), error  # noqa: PT017 - a child has no pytest
         print(
             "read-only" if "read-only" in str(error) else "permission" if "permission denied" in str(error) else error
         )

@@ -15,10 +15,12 @@ import http.client
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 
 @dataclass
@@ -45,9 +47,14 @@ class Seen:
 
 
 class FaultProxy:
-    """Use as a context manager. port: where it listens."""
+    """Use as a context manager. port: where it listens.
 
-    def __init__(self, target_port: int) -> None:
+    words: names of headers that the server knows by another name: client's name, value → server's name, value; a value
+    of None stands for any.
+    """
+
+    def __init__(self, target_port: int, words: Mapping[str, tuple[str, str | None]] | None = None) -> None:
+        renamed = words or {}
         self.faults = Faults()
         self.seen = Seen()
         self._lock = threading.Lock()
@@ -82,7 +89,16 @@ class FaultProxy:
                         for name, value in self.headers.items()
                         if name.lower() not in ("connection", "expect")
                     }
-                    connection.request(self.command, self.path, body=data or None, headers=headers)
+                    for name in [each for each in headers if each.lower() in renamed]:
+                        other, value = renamed[name.lower()]
+                        found = headers.pop(name)
+                        headers[other] = value or found
+                    if "authorization" in renamed:  # some requests come without
+                        headers.setdefault(*renamed["authorization"])
+                    path, mark, query = self.path.partition("?")
+                    if renamed:  # it writes every sign of a name as %XX
+                        path = quote(unquote(path))
+                    connection.request(self.command, path + mark + query, body=data or None, headers=headers)
                     answer = connection.getresponse()
                     body = answer.read()
                     kept = {

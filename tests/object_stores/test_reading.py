@@ -6,6 +6,7 @@ import gzip
 import json
 import multiprocessing
 import os
+import pickle
 from pathlib import Path
 
 import pyarrow as pa
@@ -182,6 +183,24 @@ def test_a_missing_shard_is_named(s3: str, prepared: Path) -> None:
 
     with pytest.raises(CorruptShard, match=gone.name):
         rows_of(dataset, "val")
+
+
+def test_a_reader_travels_to_another_process(s3: str, prepared: Path) -> None:
+    upload(prepared, f"{s3}/out")
+    read = headrace.open(f"{s3}/out").block_reader("train")
+
+    assert pickle.loads(pickle.dumps(read))(0, ["row"]) == read(0, ["row"])
+
+
+def test_the_tabular_dataset_reads_a_store(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw", shards=2, suffix="parquet")
+    upload(raw, f"{s3}/raw")
+    config = {"label_name": "row", "tab_field_list": ["x"]}
+
+    def rows(place: str | Path) -> list[tuple[int, float]]:
+        return [(int(row["row"]), float(row["x"])) for row in headrace.PipelineIterableDataset(config, place)]
+
+    assert rows(f"{s3}/raw") == rows(raw)
 
 
 def test_nothing_to_open_is_said(s3: str) -> None:

@@ -14,7 +14,7 @@ from headrace.storage.object_store import joined_ranges
 from headrace.storage.remote_path import RemotePath, path_of
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "gs", "az"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An empty place of every kind."""
     if request.param == "local":

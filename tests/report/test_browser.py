@@ -3,11 +3,10 @@
 Screenshots are left in build/screenshots for people to look at.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Tab, a_tab
+from browser import Tab
 from report_cases import RUNS
 
 from headrace.report.compare import comparison_page
@@ -24,12 +23,6 @@ MARKS = """[...document.querySelectorAll('.figure')].filter(each => each.querySe
 COLOURS = """[...document.querySelectorAll('.picture [aria-roledescription="bar"], .picture [aria-roledescription="rect mark"]')]
   .map(mark => getComputedStyle(mark).fill)"""
 DOUBLES = "(ids => ids.length - new Set(ids).size)([...document.querySelectorAll('[id]')].map(each => each.id))"
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with a_tab(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 def check(tab: Tab, page: Path, name: str) -> None:

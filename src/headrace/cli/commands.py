@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.cli.report_command import Report, report_of
+from headrace.cli.asked import check_names, nearest, with_settings
+from headrace.cli.report_command import Report, check_when, report_of
 from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
+from headrace.settings import shown
 
 _RECIPES = {
     "histories": "Histories",
@@ -21,6 +23,13 @@ _RECIPES = {
     "temporal_split": "TemporalSplit",
 }
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -34,17 +43,26 @@ def run(
     address: Address = None,
     shard_of: ShardOf = None,
     work_dir: WorkDir = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
     report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
+
+    Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    record = read_config(config)
-    name = record.pop("recipe", None)
-    if name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {name!r}; known: {', '.join(_RECIPES)}")
+    import headrace
+
+    record = with_settings(read_config(config), settings or ())
+    name = record.get("recipe")
+    if not isinstance(name, str) or name not in _RECIPES:
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(_RECIPES))}")
+    made_by = getattr(headrace, _RECIPES[name])
+    check_names(config, record, list(made_by.model_fields))
+    record.pop("recipe")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
@@ -55,11 +73,17 @@ def run(
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
 
-    import headrace
+    if not isinstance(target, str | Path):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+    recipe = made_by(**record)
+    if dry_run:
+        from headrace.cli.dry_run import show_dry_run
 
-    execute(
-        getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text", spread, report
-    )
+        show_dry_run(recipe, Path(target), "json" if as_json else "text")
+        return
+    execute(recipe, Path(target), count, "json" if as_json else "text", spread, report)
 
 
 def execute(
@@ -81,6 +105,7 @@ def execute(
     from headrace.run.prepare import prepare
     from headrace.storage.remote_path import is_remote, path_of
 
+    check_when(report)
     if workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
     out = path_of(out)
@@ -121,10 +146,15 @@ def read_config(path: Path) -> dict[str, Any]:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
+    wrong = next((key for key in record if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 
 

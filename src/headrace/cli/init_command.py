@@ -81,5 +81,37 @@ def series(
     typer.echo(f"run it:  headrace run {config}")
 
 
+@app.command("split")
+def split(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    date_column: Annotated[
+        str | None, typer.Option(help="When a row happened; found out unless given.", show_default=False)
+    ] = None,
+    group_column: Annotated[
+        str | None, typer.Option(help="The entity; found out unless given.", show_default=False)
+    ] = None,
+    split_date: Annotated[
+        str | None, typer.Option(help="The cutoff; about a fifth of the rows tests unless given.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at tables, and write a configuration of a temporal split for `headrace run`.
+
+    Example:  headrace init split raw --out out --config split.yaml
+    """
+    from headrace.cli.init.commented import commented_yaml
+    from headrace.cli.init.split import AskedSplit, split_sections
+
+    if config.exists() and not overwrite:
+        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    asked = AskedSplit(tuple(source), out, date=date_column, entity=group_column, split_date=split_date)
+    sections, about = split_sections(asked)
+    write_config(config, commented_yaml(sections), overwrite)
+    typer.echo(f"{config}: {about}")
+    typer.echo(f"run it:  headrace run {config}")
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())

@@ -62,13 +62,17 @@ def report(
         webbrowser.open(written.resolve().as_uri())
 
 
+def check_when(when: str) -> None:
+    """Refuse a word that --report does not know, before any work."""
+    if when not in WHEN:
+        raise SettingsError(f"--report is {when!r}; give one of {', '.join(WHEN)}")
+
+
 def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
     """Write the page of a run that has just finished, or say how to get one; a reused run keeps the page it has.
 
     The run is done whatever becomes of its page: what goes wrong here is told, not raised.
     """
-    if when not in WHEN:
-        raise SettingsError(f"--report is {when!r}; give one of {', '.join(WHEN)}")
     from headrace.report.write import REPORT
 
     page = prepared.run / REPORT

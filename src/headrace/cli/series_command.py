@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headrace.cli.asked import with_settings
 from headrace.cli.commands import Json, execute, read_config
 from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
@@ -58,22 +59,8 @@ def series(
         record["entities_file"] = entities
     if layout is not None:
         record["layout"] = layout
-    for each in settings or ():
-        name, value = _setting(each)
-        record[name] = value
+    record = with_settings(record, settings or ())
     spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
     record.pop("engine", None)
     record.pop("address", None)
     execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    import yaml
-
-    name, found, value = text.partition("=")
-    if not found or not name.strip():
-        raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set min_train_years=3")
-    try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error

@@ -25,6 +25,9 @@ class Engine(Protocol):
     def default_workers(self) -> int:
         """Tasks at a time where nobody asked for a number."""
 
+    def machines(self) -> int:
+        """Over how many machines tasks are spread: a limit of memory holds for each."""
+
     def run(
         self,
         tasks: Sequence[Callable[[Tell], Result]],

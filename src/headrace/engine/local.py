@@ -48,6 +48,10 @@ class LocalEngine:
         """One task per core."""
         return default_workers()
 
+    def machines(self) -> int:
+        """This one."""
+        return 1
+
     def run(
         self,
         tasks: Sequence[Callable[[Tell], Result]],

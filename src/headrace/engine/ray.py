@@ -19,7 +19,7 @@ from headrace.engine import ray_task
 from headrace.engine.engine import Tell
 from headrace.engine.local import default_workers
 from headrace.engine.pickled import Packed
-from headrace.errors import EngineError, MissingExtra, SettingsError
+from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsError
 
 Result = TypeVar("Result")
 
@@ -35,6 +35,11 @@ def ray_engine(address: str | None, *, workers: int | None = None) -> Iterator[R
     Ray is started on this machine alone, with `workers` cores. Raises `MissingExtra`, `EngineError`.
     """
     ray = _import()
+    if address is not None and address.startswith("ray://"):
+        raise SettingsError(
+            f"address is {address!r}, of a client outside the cluster; run this on a machine of the cluster, with "
+            f'address="auto"'
+        )
     if ray.is_initialized():
         if address not in (None, "auto", ray.get_runtime_context().gcs_address):
             raise SettingsError(
@@ -72,6 +77,10 @@ class RayEngine:
     def default_workers(self) -> int:
         """One task per core of the cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def machines(self) -> int:
+        """The nodes that are alive. Tasks are spread, so each has its part of them on average."""
+        return max(1, sum(bool(node["Alive"]) for node in self._ray.nodes()))
 
     def run(
         self,
@@ -142,7 +151,11 @@ class RayEngine:
         exceptions = self._ray.exceptions
         if isinstance(error, exceptions.RayTaskError):
             cause = error.cause
-            return cause if isinstance(cause, BaseException) else error
+            if not isinstance(cause, BaseException):
+                return error
+            if not isinstance(cause, HeadraceError):
+                cause.__cause__ = error  # whose text is the traceback in the worker
+            return cause
         if isinstance(error, exceptions.RayError):
             return EngineError(
                 f"task {place}: its worker died {RETRIES + 1} times ({type(error).__name__}: {_first_line(error)}); "

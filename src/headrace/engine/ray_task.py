@@ -45,8 +45,11 @@ class Done:
     said: tuple[Any, ...]
 
 
+_KEEP_S = 30.0  # what tasks share outlives a task so long in a process that Ray keeps
+
 _loading = threading.Lock()
 _loaded: tuple[str, list[Any]] = ("", [])
+_letting_go: threading.Timer | None = None
 
 
 def library_versions() -> dict[str, str]:
@@ -60,9 +63,11 @@ def library_versions() -> dict[str, str]:
 
 def do_task(stage: Stage, task: bytes) -> Done:
     """Do one task in this process. Raises what the task raises."""
-    shared = _shared(stage)
     said: list[Any] = []
-    result = load_task(task, shared)(said.append)
+    try:
+        result = load_task(task, _shared(stage))(said.append)
+    finally:
+        _let_go_later()
     return Done(result, tuple(said))
 
 
@@ -76,7 +81,28 @@ def _shared(stage: Stage) -> list[Any]:
             _loaded = ("", [])  # let go of the stage before, so that the store may
             shared, *buffers = ray.get([stage.shared, *stage.buffers])
             _loaded = (stage.token, load_shared(shared, buffers))
+        if _letting_go is not None:
+            _letting_go.cancel()
         return _loaded[1]
+
+
+def _let_go_later() -> None:
+    """Ray may keep this process for other work; the object store must not keep our arrays because of it."""
+    global _letting_go
+
+    def let_go() -> None:
+        global _loaded
+        with _loading:
+            if _letting_go is own:
+                _loaded = ("", [])
+
+    own = threading.Timer(_KEEP_S, let_go)
+    own.daemon = True
+    with _loading:
+        if _letting_go is not None:
+            _letting_go.cancel()
+        _letting_go = own
+    own.start()
 
 
 def _prepare_process(stage: Stage) -> None:

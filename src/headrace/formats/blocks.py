@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ def _bytes_of(path: Path, offset: int, length: int) -> bytes:
     if isinstance(path, RemotePath):  # one request
         return read_ranges(path, [(offset, offset + length)])[0]
     with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < offset + length:
+            raise CorruptShard("the file ends before")
         file.seek(offset)
         return file.read(length)
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import records
-from headrace.formats.detect import Compression, Kind, open_bytes
+from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, too_long
 from headrace.formats.forked import parse_delimited, polars_is_lost
 from headrace.formats.separator import find_separator
 from headrace.formats.shard import Dialect, Shard, each_once
@@ -289,6 +289,8 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
                 if cut:
                     yield data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
                 rest = data.slice(cut).to_pybytes()
+                if len(rest) > LARGEST_RECORD:
+                    raise too_long(shard.path)
     except OSError as error:
         raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:

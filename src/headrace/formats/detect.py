@@ -7,6 +7,8 @@ is right, so that is an error that states both.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,6 +37,9 @@ _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
 _NAME = re.compile(
     r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet|arrow|feather)(?:\.(?P<compression>gz|zst))?$"
 )
+LARGEST_RECORD = 128 << 20  # bytes of one row of text
+LARGEST_WHOLE = 64 << 20
+_BOMB_RATIO = 200
 _SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 
@@ -79,6 +84,36 @@ def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
     """A stream of the decompressed bytes; a cut or damaged stream raises `OSError` on read, never ends early."""
     source = path.open("rb") if isinstance(path, RemotePath) else str(path)
     return pa.input_stream(source, compression=_ARROW_CODEC.get(compression))
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """The first name, in alphabetical order, that stands more than once; O(names), as a header may have very many."""
+    return min((name for name, count in Counter(names).items() if count > 1), default=None)
+
+
+def read_whole(path: Path, stream: pa.NativeFile, compression: Compression) -> bytes:
+    """All bytes of a file that has to be read at once.
+
+    Raises `InputError` as soon as they are more than `LARGEST_WHOLE` and more than data can be compressed: a bomb.
+    """
+    most = LARGEST_WHOLE if compression == "none" else max(LARGEST_WHOLE, _BOMB_RATIO * path.stat().st_size)
+    parts, size = [], 0
+    while block := stream.read(1 << 24):
+        parts.append(block)
+        size += len(block)
+        if size > most and compression != "none":
+            raise InputError(
+                f"{path}: decompresses to more than {size >> 20} MiB, {_BOMB_RATIO} times its size; if this is meant, "
+                f"decompress it, or write JSON lines or Parquet, which are read in parts"
+            )
+    return b"".join(parts)
+
+
+def too_long(path: Path) -> InputError:
+    """What to raise for a record that does not end within `LARGEST_RECORD` bytes."""
+    return InputError(
+        f"{path}: a row is longer than {LARGEST_RECORD >> 20} MiB; a quote or a line end is missing, or it is no table"
+    )
 
 
 def detect(path: Path) -> Kind:

@@ -23,7 +23,7 @@ import pyarrow.json as pj
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, too_long
 from headrace.formats.json_array import array_as_lines
 from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import Shard
@@ -170,7 +170,7 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
     try:
         with open_bytes(path, kind.compression) as stream:
             if kind.format == "json":
-                data = bytes(stream.read())
+                data = read_whole(path, stream, kind.compression)
                 if data.strip():
                     yield from _array_as_lines(path, data)
                 return
@@ -181,6 +181,8 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
                 if cut:
                     yield data[:cut]
                 rest = data[cut:]
+                if len(rest) > LARGEST_RECORD:
+                    raise too_long(path)
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest.strip():

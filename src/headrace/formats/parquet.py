@@ -106,6 +106,11 @@ def chunks(
                     f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
                 ) from error
             if table is None:
+                if wanted and first_row != file.metadata.num_rows:
+                    raise InputError(
+                        f"{shard.path}: has {first_row} rows, its footer says {file.metadata.num_rows}; the file is "
+                        f"damaged, fetch it again"
+                    )
                 return
             table = table.rename_columns(wanted)
             fields = [

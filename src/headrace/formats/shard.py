@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind
+from headrace.formats.detect import Kind, first_repeated
 from headrace.formats.separator import word_of
 
 
@@ -28,10 +28,9 @@ class Dialect:
 
 def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
     """Raise `InputError` if a column name stands more than once."""
-    if len(set(names)) == len(names):
-        return
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    raise InputError(f"{path}: column name {repeated[0]!r} stands more than once{where}; rename one of them")
+    repeated = first_repeated(names)
+    if repeated is not None:
+        raise InputError(f"{path}: column name {repeated!r} stands more than once{where}; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,10 +43,13 @@ def bars(
     room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1  # the texts behind need some
     x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
     y = _names()
+    colour = _colour(roles, words)
+    if len(set(roles)) == len(roles):  # the labels say it all
+        colour["legend"] = None
     layers = [
         {
             "mark": {"type": "bar", "cornerRadiusEnd": 2},
-            "encoding": {"x": x, "y": y, "color": _colour(roles, words), "description": {"field": "hint"}},
+            "encoding": {"x": x, "y": y, "color": colour, "description": {"field": "hint"}},
         },
         {
             "mark": {"type": "text", "align": "left", "dx": 5, "aria": False},
@@ -150,11 +153,13 @@ def spans(
     mark: Mark | None = None,
     row_height: int = 20,
     columns: Sequence[str] = ("", "part", ""),
+    names: Mapping[str, str] | None = None,
 ) -> Chart:
     """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
 
-    time: from and to are milliseconds since 1970. A row may have a weight, its opacity.
+    time: from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are called.
     """
+    words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))
     kind = "temporal" if time else "quantitative"
     x: dict[str, Any] = {"field": "from", "type": kind, "title": None if time else unit, "axis": dict(_TIME_AXIS)}
@@ -162,19 +167,21 @@ def spans(
         x["scale"] = {"type": "utc", "nice": False}
     else:
         x["axis"]["format"] = "~s"
+        x["scale"] = {"nice": False}
     y = _names(labels=row_height >= 12)
     encoding = {
         "x": x,
         "x2": {"field": "to"},
         "y": {**y, "scale": {"paddingInner": 0.2}},
-        "color": _colour([str(row["role"]) for row in rows]),
+        "color": _colour([str(row["role"]) for row in rows], words),
         "opacity": {"field": "weight", "type": "quantitative", "scale": None},
         "description": {"field": "hint"},
     }
     layers = [{"mark": {"type": "bar"}, "encoding": encoding}, *(_ruler(mark, kind) if mark is not None else [])]
-    data = [{"weight": 1.0, **row} for row in rows]
+    data = [{"weight": 1.0, **row, "role": words.get(row["role"], row["role"])} for row in rows]
     spec = _spec(data, FULL, row_height * max(1, len(labels)), layer=layers)
-    return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in rows])
+    spec["padding"] = {**spec["padding"], "left": 24}  # for long labels; a wide picture is cut at its edge
+    return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in data])
 
 
 _TIME_AXIS = {"labelOverlap": True, "tickCount": 8}
@@ -244,7 +251,7 @@ def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dic
         "domain": [words.get(role, role) for role in distinct],
         "range": [f"var(--{role})" for role in distinct],
     }
-    legend = {"orient": "top", "symbolType": "square", "offset": 4, "columnPadding": 18}
+    legend = {"orient": "top", "symbolType": "square", "offset": 4, "columnPadding": 18, "labelLimit": 300}
     shown = legend if len(distinct) > 1 else None
     return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": shown}
 

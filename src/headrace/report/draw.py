@@ -8,6 +8,8 @@ from typing import Any
 from headrace.errors import HeadraceError, MissingExtra
 from headrace.report.figure import Chart
 
+_ID = re.compile(r'\sid="([^"]+)"')
+_REFERENCE = re.compile(r'(\sid="|url\(#|href="#)([^")]+)')
 _OPENING = re.compile(r"<svg[^>]*?>")
 _VIEW = re.compile(r'viewBox="([^"]+)"')
 _WIDTH = re.compile(r'\swidth="([\d.]+)"')
@@ -36,11 +38,17 @@ def draw(chart: Chart, key: str, label: str) -> str:
     view, width = _VIEW.search(drawn), _WIDTH.search(drawn)
     if opening is None or view is None or width is None:
         raise HeadraceError(f"figure {key!r}: vl-convert gave no SVG; install another vl-convert-python")
-    inside = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{key}-", drawn[opening.end() :])
+    inside = _own_ids(drawn[opening.end() :], key)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_escaped(label)}" viewBox="{view[1]}" '
         f'style="max-width:{float(width[1]):g}px">{inside}'
     )
+
+
+def _own_ids(drawn: str, key: str) -> str:
+    """Ids that no other drawing on the page has, and that do not depend on what was drawn before."""
+    names = {name: f"{key}-{number}" for number, name in enumerate(_ID.findall(drawn))}
+    return _REFERENCE.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])}", drawn)
 
 
 def _converter() -> Any:

@@ -35,7 +35,7 @@ def figures(facts: RunFacts) -> list[Figure]:
         _availability_figure(facts, entities),
         _quality_figure(facts),
         *_filled_figures(facts),
-        *_target_figures(facts, entities),
+        *_target_figures(entities),
         *_disguise_figures(facts),
         common.rows_figure(facts),
         common.shards_figure(facts),
@@ -79,8 +79,8 @@ def _availability_figure(facts: RunFacts, entities: pl.DataFrame) -> Figure:
     answer = (
         f"{many(len(entities), 'entity', 'entities')} from {moment(parts['train'][0].min())} to "
         f"{moment(parts['test'][1].max())}, a step of {facts.manifest.facts['frequency']}. Every entity is cut at "
-        f"its own observed targets: val begins between {moment(cuts[0].min())} and {moment(cuts[0].max())}, test between "
-        f"{moment(cuts[1].min())} and {moment(cuts[1].max())}."
+        f"its own observed targets: val begins between {moment(cuts[0].min())} and {moment(cuts[0].max())}, test "
+        f"between {moment(cuts[1].min())} and {moment(cuts[1].max())}."
     )
     if len(entities) <= _MOST_LINES:
         answer += " The paler a part, the less of its target was observed."
@@ -195,7 +195,7 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
     return [Figure("filled", question, answer, charts.stacked_bars(order, parts, unit="values", names=_CELLS), tone)]
 
 
-def _target_figures(facts: RunFacts, entities: pl.DataFrame) -> list[Figure]:
+def _target_figures(entities: pl.DataFrame) -> list[Figure]:
     """How complete the target is, of each part of each entity."""
     shares = {}
     for split in _SPLITS:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.dataset.manifest import MANIFEST
+from headrace.errors import StoreError
 from headrace.run.events import Note, OnEvent
 from headrace.run.members import Members, Patience, Share
 from headrace.run.receipts import Receipt, peek_receipt, read_receipt, receipts_of
@@ -84,6 +85,11 @@ class Shared:
             self.refuse_finished()
             local.make_directory(self._claims)
             return False
+        except OSError as error:
+            raise StoreError(
+                f"{link}: cannot be made ({error.strerror}); processes that share a run out need a file system with "
+                f"symbolic links: choose another output directory, or leave shard_of out"
+            ) from error
         return True
 
     def claims(self, name: str) -> dict[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace.series.statistics import F64, I64, means, sums, variances
+from headrace.series.statistics import F64, I64, means, present, sums, variances
 
 ALIKE = 0.9999
 LEAST_VALUES = 30
@@ -31,7 +31,7 @@ def correlations(matrix: F64, offsets: I64, target: int) -> F64:
     columns = matrix.shape[1]
 
     def products(rows: F64, group: I64) -> F64:
-        return np.nan_to_num((rows[:, :columns] - x_mean[group]) * (rows[:, columns:] - y_mean[group]), nan=0.0)
+        return present((rows[:, :columns] - x_mean[group]) * (rows[:, columns:] - y_mean[group]))
 
     with np.errstate(invalid="ignore", divide="ignore"):
         x_var, y_var = variances(x, offsets, n, x_mean), variances(y, offsets, n, y_mean)

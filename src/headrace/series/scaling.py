@@ -13,7 +13,8 @@ import numpy as np
 
 from headrace.errors import InputError, MissingExtra
 from headrace.series import power
-from headrace.series.scalers import FittedStep, Scalers
+from headrace.series.fitted_step import FittedStep
+from headrace.series.scalers import Scalers
 from headrace.series.statistics import F64, I64, counts, extremes, means, quantiles, row_groups, variances
 from headrace.series.steps import Step
 
@@ -75,9 +76,9 @@ def _fit(
         if lost.any():
             row, column = (int(each[0]) for each in np.nonzero(lost))
             raise InputError(
-                f"{who(int(groups[row]))}, column {columns[column]!r}: {before[row, column]!r} has no finite value "
-                f"behind {step.params.get('func') or step.word}; correct the data, or choose a step that is defined "
-                f"for it"
+                f"{who(int(groups[row]))}, column {columns[column]!r}: {float(before[row, column])!r} has no finite "
+                f"value behind {step.params.get('func') or step.word}; correct the data, or choose a step that is "
+                f"defined for it"
             )
     return fitted
 

@@ -18,7 +18,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _RUN = 512
-_BLOCK = 1 << 16
+_BLOCK = 1 << 13  # stays in the processor's cache
 
 
 def counts(matrix: F64, offsets: I64) -> F64:
@@ -30,21 +30,29 @@ def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
     """(counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
-        return n, sums(matrix, offsets, lambda block, _: np.nan_to_num(block, nan=0.0)) / n
+        return n, sums(matrix, offsets, lambda block, _: present(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
     """Population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
+    columns = matrix.shape[1]
 
-    def deviations(block: F64, group: I64) -> F64:
-        return np.nan_to_num(block - mean[group], nan=0.0)
+    def deviations_and_squares(block: F64, group: I64) -> F64:
+        both = np.empty((len(block), 2 * columns))
+        apart = np.subtract(block, mean[group], out=both[:, :columns])
+        apart[np.isnan(apart)] = 0.0
+        np.square(apart, out=both[:, columns:])
+        return both
 
-    def squares(block: F64, group: I64) -> F64:
-        return np.square(deviations(block, group))
-
+    found = sums(matrix, offsets, deviations_and_squares)
     with np.errstate(invalid="ignore"):
-        rest = sums(matrix, offsets, deviations)
-        return (sums(matrix, offsets, squares) - np.square(rest) / n) / n
+        return (found[:, columns:] - np.square(found[:, :columns]) / n) / n
+
+
+def present(block: F64) -> F64:
+    """The values, 0 where one is missing."""
+    missing = np.isnan(block)
+    return np.where(missing, 0.0, block) if missing.any() else block
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
@@ -100,7 +108,7 @@ def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) 
         block = of(matrix[start:stop], row_groups(offsets, start, stop))
         partial.append(np.add.reduceat(block, run_starts[begin:end] - start, axis=0, dtype=np.float64))
     if not groups:
-        return np.empty((0, matrix.shape[1]))
+        return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
     first_run = np.cumsum([0, *(len(run) for run in runs)][:-1])
     return np.add.reduceat(np.concatenate(partial), first_run, axis=0)
 

@@ -45,7 +45,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 def failed(path: Path, error: Exception) -> StoreError:
-    """What to raise for a write that failed. A library that keeps the error's number to itself still tells its words."""
+    """What to raise for a write that failed. Some libraries tell an error's words, not its number."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None:
         number = next((each for each in _ADVICE if os.strerror(each) in str(error)), 0)

@@ -190,9 +190,10 @@ class ObjectStore:
         return xxhash.xxh3_128_hexdigest(self.read(key)) if size <= _PIECE else self.checksum(key)
 
     def fetch(self, key: str, target: Path) -> Fact:
-        """Write an object's bytes to a new local file, synced by nobody; whole, or an error is raised."""
+        """Write an object's bytes to a local file, synced by nobody; whole, or an error is raised."""
         fact = self.head(key)
-        with storing(target), target.open("xb", buffering=0) as file:
+        with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
+            file.truncate(fact.size)
             for piece in self.pieces(key, fact):
                 view = piece
                 while len(view):

@@ -32,6 +32,7 @@ class Matrices:
         addresses = np.array([each.ctypes.data for each in self.matrices], np.int64)
         self._lowest = int(np.argmin(addresses)) if len(addresses) else 0
         self._offset = (addresses - addresses.min(initial=np.iinfo(np.int64).max)) // 4 - self.bases[:-1] * self.columns
+        self._views: dict[int, F32] = {}
         self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
 
     @property
@@ -39,24 +40,18 @@ class Matrices:
         """All rows."""
         return int(self.bases[-1])
 
-    def windows(self, starts: I64, window_rows: int) -> F32:
-        """The rows start..start+W-1 of each start, as a new array [B, W, C]. No window crosses two matrices.
-
-        Raises `IndexError` for rows that do not exist.
-        """
-        if not len(starts):
-            return np.empty((0, window_rows, self.columns), np.float32)
-        if int(starts.min()) < 0 or int(starts.max()) + window_rows > self.rows:
-            raise IndexError(f"windows of {window_rows} rows from {starts.min()}..{starts.max()}, of {self.rows} rows")
-        width = window_rows * self.columns
-        stretches = np.lib.stride_tricks.as_strided(
-            self.matrices[self._lowest].reshape(-1), (self._extent - width + 1, width), (4, 4), writeable=False
-        )
+    def offsets(self, starts: I64) -> I64:
+        """Where in memory these rows begin, in values from the first of the view: int64, same length."""
         if len(self.matrices) == 1:
-            offset = starts * self.columns
-        else:
-            offset = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
-        return stretches[offset].reshape(-1, window_rows, self.columns)
+            return starts * self.columns
+        offsets: I64 = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
+        return offsets
+
+    def windows(self, offsets: I64, window_rows: int) -> F32:
+        """The W rows from each of these offsets on, as a new array [B, W, C]. No window crosses two matrices."""
+        if not len(offsets):
+            return np.empty((0, window_rows, self.columns), np.float32)
+        return self._view(window_rows)[offsets].reshape(-1, window_rows, self.columns)
 
     def copy_rows(self, begins: I64, ends: I64) -> F32:
         """The rows of these stretches end to end, in memory of their own: [sum, C]. Each is in one matrix."""
@@ -69,3 +64,12 @@ class Matrices:
                 out[at : at + end - begin] = self.matrices[number][begin - base : end - base]
                 at += end - begin
         return out
+
+    def _view(self, window_rows: int) -> F32:
+        """At every number the W rows of memory that begin there."""
+        if window_rows not in self._views:
+            width = window_rows * self.columns
+            self._views[window_rows] = np.lib.stride_tricks.as_strided(
+                self.matrices[self._lowest].reshape(-1), (self._extent - width + 1, width), (4, 4), writeable=False
+            )
+        return self._views[window_rows]

@@ -22,6 +22,7 @@ from headrace.stream.batch import import_torch
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.windows.epochs import Epochs
+from headrace.windows.options import Layout
 from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby
 from headrace.windows.state import WindowState
 from headrace.windows.windows import Places, Windows
@@ -170,10 +171,10 @@ class WindowLoader:
                 yield self._batch(windows, places.part(first - begin, last - begin), share.rows - first)
 
     def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
-        batch = windows.gather(places)
+        batch = windows.gather(places, None if self._torch is None else "views")
         if self.remainder == "pad":
-            batch["valid"] = np.arange(len(places.start)) < real
-        return batch if self._torch is None else as_tensors(batch, self._torch)
+            batch["valid"] = np.arange(len(places.entity)) < real
+        return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
 
     def _order(self, windows: Windows, state: WindowState) -> WindowOrder:
         if state.shuffle == "none":
@@ -207,12 +208,13 @@ class WindowLoader:
         self._pass += 1
 
 
-def as_tensors(batch: Mapping[str, Any], torch: Any) -> dict[str, Any]:
-    """Arrays as tensors that share their memory; dates become int64 microseconds."""
-    return {
+def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
+    """Arrays as tensors that share their memory, unless they are to be contiguous; dates become int64 microseconds."""
+    tensors = {
         name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
         for name, values in batch.items()
     }
+    return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}
 
 
 def _items(share: Share, begin: int, end: int) -> I64:

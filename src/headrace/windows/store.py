@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,19 @@ class SeriesStore:
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "static_of_entity")
+        }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         self._forget()
+
+    @cached_property
+    def static_of_entity(self) -> F32:
+        """The static features of each entity, NaN where it has none; float32 [E, S]."""
+        rows = self.entities.static_row
+        return np.where(rows[:, None] < 0, np.float32(np.nan), self.static[rows])
 
     @property
     def matrices(self) -> list[F32]:

@@ -23,7 +23,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.series.windows import NOTHING, Missing, Segments, find_valid_sequences
 from headrace.windows.gather import Matrices
-from headrace.windows.options import WindowOptions
+from headrace.windows.options import Layout, WindowOptions
 from headrace.windows.store import SeriesStore, open_store
 
 I64 = npt.NDArray[np.int64]
@@ -31,15 +31,15 @@ SPLITS = ("train", "val", "test", "all")
 
 
 class Places(NamedTuple):
-    """Where some windows are: first row, entity, and the time of the last input in microseconds; int64 [B]."""
+    """Where some windows are in memory, of which entity, and when their inputs end, in microseconds; int64 [B]."""
 
-    start: I64
+    offset: I64
     entity: I64
     input_end: I64
 
     def part(self, begin: int, end: int) -> Places:
         """Those from `begin` to before `end`."""
-        return Places(self.start[begin:end], self.entity[begin:end], self.input_end[begin:end])
+        return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
 
 
 class Windows:
@@ -113,7 +113,7 @@ class Windows:
         """Where these windows are; numbers int64 in 0..len-1."""
         start, entity = self.segments.locate(numbers)
         end = start + (self.options.input_length - 1) - self.origin[entity]
-        return Places(start, entity, self.store.times(entity, end))
+        return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
         """The windows of these numbers, in this order. Raises `IndexError` outside 0..len-1."""
@@ -122,13 +122,15 @@ class Windows:
             raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
         return self.gather(self.locate(asked))
 
-    def gather(self, places: Places) -> dict[str, Any]:
-        """The windows at these places: X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff],
-        entity int64 [B], input_end_date datetime64[us] [B]; `y_observed` bool [B, horizons] where targets may be
-        missing, `complete` bool [B] where inputs may. New memory.
+    def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
+        """The windows at these places, in the options' layout or another one; new memory.
+
+        X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff], entity int64 [B], input_end_date
+        datetime64[us] [B]; y_observed bool [B, horizons] where targets may be missing, complete bool [B] where inputs
+        may.
         """
         options, behind = self.options, self.options.input_length
-        block = self.matrices.windows(places.start, options.window_rows)
+        block = self.matrices.windows(places.offset, options.window_rows)
         batch: dict[str, Any] = {"X": block[:, :behind, self._inputs]}
         if options.targets != "none":
             batch["y"] = block[:, behind:, 0]
@@ -143,10 +145,10 @@ class Windows:
         if "y" in batch and (options.targets == "any" or options.incomplete == "keep"):
             batch["y_observed"] = ~np.isnan(batch["y"])
             batch["y"] = np.where(batch["y_observed"], batch["y"], np.float32(0))
-        if options.layout == "contiguous":
+        if (layout or options.layout) == "contiguous":
             batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
         if self.static_names:
-            batch["static"] = self.store.static[self.store.entities.static_row[places.entity]]
+            batch["static"] = self.store.static_of_entity[places.entity]
         batch["entity"] = places.entity
         batch["input_end_date"] = places.input_end.view("datetime64[us]")
         return batch
@@ -249,9 +251,7 @@ def _check_static(store: SeriesStore, options: WindowOptions) -> None:
     """Raise unless every entity has all its attributes: nothing is filled in silently."""
     if options.static == "none" or not store.static_names:
         return
-    rows = store.entities.static_row
-    holes = rows < 0
-    holes[~holes] = np.isnan(store.static[rows[~holes]]).any(axis=1)
+    holes = np.isnan(store.static_of_entity).any(axis=1)
     if holes.any():
         which = int(np.flatnonzero(holes)[0])
         raise InputError(

@@ -105,7 +105,7 @@ def files_of(prepared: Prepared) -> dict[str, bytes]:
     return {
         name: path.read_bytes()
         for name, path in names.items()
-        if not name.startswith(("receipts/", ".lock", "config.json", "manifest.json"))
+        if ".tmp-" not in name and not name.startswith(("receipts/", ".lock", "config.json", "manifest.json"))
     }
 
 

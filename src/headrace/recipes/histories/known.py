@@ -64,8 +64,7 @@ class KnownAddresses:
         )
 
     def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int]]:
-        """Another process begins anew."""
-        return KnownAddresses, (self.kind, self._most)
+        return KnownAddresses, (self.kind, self._most)  # another process remembers its own: hashes are of a process
 
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""

@@ -79,8 +79,9 @@ def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
 
 def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
-    """As many tasks at a time as the limit allows; one at least."""
-    return replace(context, workers=max(1, min(context.workers, memory_limit // task_bytes)))
+    """As many tasks at a time as the limit allows on each machine; one at least."""
+    at_once = context.engine.machines() * (memory_limit // task_bytes)
+    return replace(context, workers=max(1, min(context.workers, at_once)))
 
 
 def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:

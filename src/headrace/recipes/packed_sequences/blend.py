@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
@@ -100,6 +101,7 @@ def blend_of(value: object) -> object:
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
     if isinstance(value, str | Path):
+        refuse_credentials(value)
         path = path_of(value).expanduser()
         record = _blend_file(path)
         return plain([path]) if record is None else located(record, path)
@@ -137,7 +139,12 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
                 raise SettingsError(f"{blend}: {group} holds {source!r}; write objects with name and path")
             _refuse_hub_keys(source, blend)
             paths = source.get("path", [])
-            paths = [paths] if isinstance(paths, str) else list(paths)
+            paths = [paths] if isinstance(paths, str) else paths
+            if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+                raise SettingsError(
+                    f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list "
+                    f"of texts"
+                )
             moved.append({**_renamed(source), "path": [_beside(blend, each) for each in paths]})
         found[group] = moved
     return found
@@ -160,7 +167,8 @@ def _renamed(source: Mapping[str, Any]) -> dict[str, Any]:
     """Other preparations' word for the column of plain text."""
     known = {key: value for key, value in source.items() if key not in ("split", "subset", "text_field")}
     if source.get("text_field") is not None:
-        known["mapping"] = {"text": source["text_field"], **source.get("mapping", {})}
+        mapping = source.get("mapping", {})
+        known["mapping"] = {"text": source["text_field"], **mapping} if isinstance(mapping, Mapping) else mapping
     return known
 
 
@@ -177,6 +185,6 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
             return None
     try:
         record = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
     return record if isinstance(record, dict) and _is_blend(record) else None

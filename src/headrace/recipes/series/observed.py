@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import detect
+from headrace.formats.detect import Kind, detect, kind_of_name
 from headrace.formats.opened import open_file
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
@@ -80,7 +80,9 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
 
 def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Some columns of a data file, in pieces. Raises `InputError` if one is absent."""
-    kind = detect(path)
+    kind = kind_of_name(path.name)
+    if kind is None or kind != Kind("parquet", "none"):
+        kind = detect(path)
     if kind.format == "parquet":  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}

@@ -167,14 +167,13 @@ def reasons(
             rows = matrix[start:stop][:, at]
             missing = np.isnan(rows[:trains]).all(axis=0)
             outside = np.isinf(rows) | (rows < low if closed else rows <= low)
-            for bad, reason in ((missing, "has no value that trains"), (outside, None)):
-                if bad.any():
-                    column = int(np.nonzero(bad)[-1][0])
-                    value = None if reason else rows[outside][0]
-                    found[entity] = f"column {(each.columns or ())[column]} " + (
-                        reason or f"holds {value!r}, which {each.pipeline[0]['step']} cannot take"
-                    )
-                    break
+            names = each.columns or ()
+            if missing.any():
+                found[entity] = f"column {names[int(np.argmax(missing))]} has no value that trains"
+            elif outside.any():
+                row, column = (int(place[0]) for place in np.nonzero(outside))
+                value = float(rows[row, column])
+                found[entity] = f"column {names[column]} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
     return found
 
 

@@ -10,7 +10,8 @@ from headrace.errors import MissingExtra, SettingsError
 from headrace.recipes.series.pipelines.fitted import Part
 from headrace.recipes.series.pipelines.objects import ObjectScalers
 from headrace.recipes.series.pipelines.step_data import build
-from headrace.series.scalers import FittedStep, Scalers
+from headrace.series.fitted_step import FittedStep
+from headrace.series.scalers import Scalers
 from headrace.series.statistics import F64
 
 
