@@ -12,6 +12,7 @@ import typer
 from headrace.cli import (
     commands,
     convert_command,
+    doctor_command,
     histories_command,
     init_command,
     pack_command,
@@ -44,6 +45,7 @@ app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
 app.command("report")(report_command.report)
+app.command("doctor")(doctor_command.doctor)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(stream_commands.plan)
 app.command("stream")(stream_command.stream)

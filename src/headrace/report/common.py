@@ -74,13 +74,12 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
             lines.append(f"{split}: one shard of {rows[0]:,} {unit}.")
     missing, tone = _missing(facts, shards)
     answer = "\n".join([*lines, *missing])
-    names = shards["source_shard"].to_list()
-    by_source = all(names) and bool(names)
+    by_source = bool((shards["source_shard"] != "").all())
     place = pl.col("source_shard" if by_source else "shard")
-    rank = {split: number for number, split in enumerate(facts.splits)}
-    ordered = shards.sort("source_shard") if by_source else shards.sort(pl.col("split").replace_strict(rank), "shard")
-    distinct = ordered.select(place.unique(maintain_order=True)).to_series()
-    if len(distinct) <= _MOST_SHARDS:
+    if shards.select(place.n_unique()).item() <= _MOST_SHARDS:
+        rank = {split: number for number, split in enumerate(facts.splits)}
+        keys = ["source_shard"] if by_source else [pl.col("split").replace_strict(rank), "shard"]
+        distinct = shards.sort(*keys).select(place.unique(maintain_order=True)).to_series()
         table = {
             (name, split): rows
             for name, split, rows in shards.group_by(place.alias("name"), "split").agg(pl.col("rows").sum()).iter_rows()
@@ -108,32 +107,33 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
     Nothing is said where output shards do not follow source shards.
     """
     known = shards.filter(pl.col("source_shard") != "")
-    if known.is_empty() or known["source_shard"].n_unique() < 2:
+    holds = known.group_by("source_shard").agg(
+        ((pl.col("split") == split) & (pl.col("rows") > 0)).any().alias(f"holds {split}") for split in facts.splits
+    )
+    if len(holds) < 2:
         return [], "plain"
-    said, tone = [], "plain"
+    said: list[str] = []
     empty = facts.manifest.source.get("empty_shards", [])
     if empty:
         verb = "had" if len(empty) > 1 else "has"
         said.append(f"{many(len(empty), 'source shard')} {verb} no rows at all: {listed(sorted(empty))}.")
-        tone = "warning"
     if facts.manifest.recipe == "rewrite":  # a shard belongs to one split there
-        return said, "warning" if empty else "plain"
-    every = known["source_shard"].unique()
-    without: dict[tuple[str, ...], list[str]] = {}
-    for split in facts.splits:
-        holding = known.filter((pl.col("split") == split) & (pl.col("rows") > 0))["source_shard"].unique()
-        lacking = every.filter(~every.is_in(holding.implode())).sort()
-        if len(lacking) and len(holding):
-            without.setdefault(tuple(lacking.to_list()), []).append(split)
-    for names, splits in without.items():
-        few = len(names) <= max(3, len(every) // 20)
-        verb = "has" if len(names) == 1 else "have"
+        return said, "warning" if said else "plain"
+    odd = bool(said)
+    left = [split for split in facts.splits if holds[f"holds {split}"].any() and not holds[f"holds {split}"].all()]
+    while left:
+        mask = holds[f"holds {left[0]}"]
+        alike = [split for split in left if (holds[f"holds {split}"] == mask).all()]
+        left = [split for split in left if split not in alike]
+        lacking = holds.filter(~mask)["source_shard"]
+        few = len(lacking) <= max(3, len(holds) // 20)
+        named = f": {listed(lacking.sort().to_list())}" if few else ""
+        verb = "has" if len(lacking) == 1 else "have"
         said.append(
-            f"{len(names):,} of {many(len(every), 'source shard')} {verb} no {' or '.join(splits)} rows"
-            f"{f': {listed(names)}' if few else ''}."
+            f"{len(lacking):,} of {many(len(holds), 'source shard')} {verb} no {' or '.join(alike)} rows{named}."
         )
-        tone = "warning" if few else tone
-    return said, "warning" if tone == "warning" else "plain"
+        odd = odd or few
+    return said, "warning" if odd else "plain"
 
 
 def blocks_figure(facts: RunFacts) -> Figure:

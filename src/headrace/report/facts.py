@@ -1,10 +1,9 @@
-"""What a finished run has on disk, read once: manifest, configuration, blocks, and receipts where there are few."""
+"""What every finished run has on disk, read once: manifest, configuration, blocks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,17 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 
-MOST_RECEIPTS = 4_000
-
 
 @dataclass(frozen=True)
 class RunFacts:
     """A finished run, read-only.
 
-    config: what was asked. blocks: index.parquet, a row for each block. receipts: results of the tasks of each stage by
-    (stage, number, subject, result), empty where there are more than `MOST_RECEIPTS`.
+    config: what was asked. blocks: index.parquet, a row for each block.
     """
 
     run: FinishedRun
     config: dict[str, Any]
     blocks: pl.DataFrame
-    receipts: Sequence[tuple[str, int, str, dict[str, Any]]] = field(repr=False)
 
     @property
     def manifest(self) -> Manifest:
@@ -51,21 +46,13 @@ class RunFacts:
 
     @cached_property
     def shards(self) -> pl.DataFrame:
-        """A row for each shard: split, shard, source_shard, rows, bytes, blocks; sorted by split and shard."""
-        return (
-            self.blocks.group_by("split", "shard")
-            .agg(
-                pl.col("source_shard").first(),
-                pl.col("rows").sum(),
-                pl.col("length").sum().alias("bytes"),
-                pl.len().alias("blocks"),
-            )
-            .sort("split", "shard")
+        """A row for each shard, in no order: split, shard, source_shard, rows, bytes, blocks."""
+        return self.blocks.group_by("split", "shard").agg(
+            pl.col("source_shard").first(),
+            pl.col("rows").sum(),
+            pl.col("length").sum().alias("bytes"),
+            pl.len().alias("blocks"),
         )
-
-    def results(self, stage: str) -> list[tuple[str, dict[str, Any]]]:
-        """(subject, result) of each task of a stage, in task order."""
-        return [(subject, result) for name, _, subject, result in self.receipts if name == stage]
 
 
 def read_run(path: str | Path, run: str | None = None) -> RunFacts:
@@ -74,7 +61,7 @@ def read_run(path: str | Path, run: str | None = None) -> RunFacts:
     finished = FinishedRun(root, manifest)
     blocks = pl.from_arrow(finished.index.table)
     assert isinstance(blocks, pl.DataFrame)
-    return RunFacts(finished, _config(root), blocks, _receipts(root / "receipts"))
+    return RunFacts(finished, _config(root), blocks)
 
 
 def _config(root: Path) -> dict[str, Any]:
@@ -84,18 +71,3 @@ def _config(root: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
     return record if isinstance(record, dict) else {}
-
-
-def _receipts(directory: Path) -> list[tuple[str, int, str, dict[str, Any]]]:
-    """Receipts illustrate; a damaged one is left out, `headrace verify` is who complains."""
-    paths = sorted(directory.glob("*.json"))
-    if len(paths) > MOST_RECEIPTS:
-        return []
-    found = []
-    for path in paths:
-        try:
-            record = json.loads(path.read_bytes())
-            found.append((record["stage"], record["number"], record["subject"], record["result"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return sorted(found, key=lambda each: each[:2])

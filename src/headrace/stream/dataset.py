@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from headrace.credentials import refuse_credentials
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache
 from headrace.dataset.filtered import FilterReport
+from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.manifest import Manifest
@@ -48,6 +50,12 @@ class Dataset(IndexedDataset):
             return f"Dataset({str(self.root)!r}: {self._source})"
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
         return f"Dataset({str(self.root)!r}: {rows} rows)"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
+        splits = [[name, count] for name, count in self.split_rows.items()]
+        columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
+        return table_html(repr(self), ["split", "rows"], splits) + table_html("columns", ["name", "type", ""], columns)
 
     @property
     def index(self) -> Index:
@@ -266,6 +274,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else Path(cache_dir)
+    refuse_credentials(path)
     if isinstance(path, str | Path):
         root = path_of(path).expanduser()
         empty = not isinstance(root, RemotePath) and _holds_no_data(root)
