@@ -1,11 +1,16 @@
 """Measurements to histories, beside a DuckDB ORDER BY and a Polars sort of the same files where these are installed.
 
     python benchmarks/histories.py [--rows 20000000] [--shards 100] [--entities 20000] [--data DIR] [--workers 2]
+    python benchmarks/histories.py --engines histories --rows 60000000 --beside 20000000:20000
+    python benchmarks/histories.py --engines histories --entities 2000000 --sizes even --beside 20000000:20000
 
-The data is made once: entities of Zipf sizes, 42 % IPv6, 120,000 peers, times over four weeks, 3 % failures, rows in no
-order. Every engine runs in a process of its own. `cpu` is its user and system time, children included, `peak` its
-largest resident memory, imports included; the peers only sort and write one Parquet file, histories also encode, and
-write ArrayRecord shards with digests.
+The data is made once: entities of Zipf sizes (or all alike with --sizes even), 42 % IPv6, 120,000 peers, times over
+four weeks, 3 % failures, rows in no order. --beside ROWS:ENTITIES measures other data (of Zipf sizes) in turn with it,
+--rounds times, and prints how the CPU times compare: how cost grows with rows, and with entities.
+
+Every engine runs in a process of its own. `cpu` is its user and system time, children included, `peak` its largest
+resident memory, imports included; the peers only sort and write one Parquet file, histories also encode, and write
+ArrayRecord shards with digests.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,8 +31,8 @@ import numpy as np
 ENGINES = ("histories", "duckdb", "polars")
 
 
-def make_data(directory: Path, rows: int, shards: int, entities: int) -> None:
-    """Parquet shards; nothing is done if they are there."""
+def make_data(directory: Path, rows: int, shards: int, entities: int, sizes: str = "zipf") -> None:
+    """Parquet shards; nothing is done if they are there. sizes: of entities, "zipf" or "even"."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -42,7 +48,10 @@ def make_data(directory: Path, rows: int, shards: int, entities: int) -> None:
     of_peer = np.cumsum((10.0 + np.arange(60_000)) ** -0.8)
     per_shard = rows // shards
     for shard in range(shards):
-        entity = ranks[np.searchsorted(of_entity, rng.random(per_shard) * of_entity[-1])]
+        if sizes == "even":
+            entity = ranks[rng.integers(0, entities, per_shard)]
+        else:
+            entity = ranks[np.searchsorted(of_entity, rng.random(per_shard) * of_entity[-1])]
         peer = np.searchsorted(of_peer, rng.random(per_shard) * of_peer[-1]) + np.where(six[entity], 60_000, 0)
         table = pa.table(
             {
@@ -115,6 +124,10 @@ def main() -> None:
     parser.add_argument("--entities", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--sizes", choices=["zipf", "even"], default="zipf")
+    parser.add_argument("--beside", metavar="ROWS:ENTITIES")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -125,20 +138,48 @@ def main() -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss / 1024}))
         return
-    name = f"headrace-pings-{options.rows}-{options.shards}-{options.entities}"
-    data = options.data or Path(tempfile.gettempdir()) / name
-    make_data(data, options.rows, options.shards, options.entities)
+    engines = options.engines.split(",")
+    data = options.data or _data(options.rows, options.shards, options.entities, options.sizes)
     print(f"{options.rows:,} measurements of {options.entities:,} entities in {options.shards} shards")
     print(f"{'engine':<12}{'cpu s':>8}{'wall s':>8}{'peak MB':>9}{'cpu ratio':>11}")
+    if options.beside is not None:
+        rows, entities = (int(each) for each in options.beside.split(":"))
+        other = _data(rows, options.shards, entities, "zipf")
+        _compare(f"{rows:,} of {entities:,}", other, data, options)
+        return
     first: float | None = None
-    for engine in ENGINES:
+    for engine in engines:
         found = measure(engine, data, options.workers)
         if found is None:
             print(f"{engine:<12}  not installed")
             continue
         first = first or found["cpu"]
-        ratio = found["cpu"] / first
-        print(f"{engine:<12}{found['cpu']:>8.1f}{found['wall']:>8.1f}{found['peak']:>9,.0f}{ratio:>10.2f}x")
+        _print(engine, found, found["cpu"] / first)
+
+
+def _compare(name: str, other: Path, data: Path, options: argparse.Namespace) -> None:
+    """Both data sets in turn; the ratio of the medians of their CPU times last."""
+    cpu: dict[str, list[float]] = {name: [], "this": []}
+    for _ in range(options.rounds):
+        for which, place in ((name, other), ("this", data)):
+            found = measure("histories", place, options.workers)
+            assert found is not None
+            cpu[which].append(found["cpu"])
+            _print("histories", found, found["cpu"] / cpu[name][-1])
+    ratio = statistics.median(cpu["this"]) / statistics.median(cpu[name])
+    print(f"{ratio:.2f} times the CPU time of {name}, medians of {options.rounds} rounds")
+
+
+def _print(engine: str, found: dict[str, float], ratio: float) -> None:
+    print(f"{engine:<12}{found['cpu']:>8.1f}{found['wall']:>8.1f}{found['peak']:>9,.0f}{ratio:>10.2f}x")
+
+
+def _data(rows: int, shards: int, entities: int, sizes: str) -> Path:
+    """The directory of this data, which is made if it is not there."""
+    tail = "" if sizes == "zipf" else f"-{sizes}"
+    data = Path(tempfile.gettempdir()) / f"headrace-pings-{rows}-{shards}-{entities}{tail}"
+    make_data(data, rows, shards, entities, sizes)
+    return data
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Settings all tests share. Small table writers and readers are in `tables`."""
 
+import os
+
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -9,3 +11,5 @@ settings.register_profile(
     "headrace-no-shrink", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile("headrace")
+
+os.environ.setdefault("HEADRACE_REPORT", "never")  # pages are what tests/report asks for; drawing takes a second a run

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.dataset.verify import Verdict
     from headrace.errors import (
         CorruptShard,
+        EngineError,
         HeadraceError,
         InputError,
         MissingExtra,
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from headrace.recipes.histories.config import Histories
     from headrace.recipes.packed_sequences.config import PackedSequences
     from headrace.recipes.rewrite.config import Rewrite, rewrite
+    from headrace.recipes.series.builder import SeriesBuilder
+    from headrace.recipes.series.config import Series
+    from headrace.recipes.series.pipelines.grouped import GroupedPipeline
+    from headrace.recipes.series.pipelines.save import load_pipelines
+    from headrace.recipes.series.pipelines.unified import UnifiedPipeline
     from headrace.recipes.temporal_split.config import TemporalSplit
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
@@ -58,7 +64,9 @@ _WHERE = {
     "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
     "Dataset": "headrace.stream.dataset",
+    "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
+    "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
     "Histories": "headrace.recipes.histories.config",
     "InputError": "headrace.errors",
@@ -73,6 +81,8 @@ _WHERE = {
     "Processor": "headrace.tabular.processors",
     "Rewrite": "headrace.recipes.rewrite.config",
     "RunBusy": "headrace.errors",
+    "Series": "headrace.recipes.series.config",
+    "SeriesBuilder": "headrace.recipes.series.builder",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
@@ -80,10 +90,12 @@ _WHERE = {
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit",
     "blend": "headrace.stream.blend",
     "collect": "headrace.run.collect",
+    "load_pipelines": "headrace.recipes.series.pipelines.save",
     "open": "headrace.stream.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
@@ -98,7 +110,9 @@ __all__ = [
     "ColumnProcessor",
     "CorruptShard",
     "Dataset",
+    "EngineError",
     "FunctionProcessor",
+    "GroupedPipeline",
     "HeadraceError",
     "Histories",
     "InputError",
@@ -113,6 +127,8 @@ __all__ = [
     "Processor",
     "Rewrite",
     "RunBusy",
+    "Series",
+    "SeriesBuilder",
     "SettingsError",
     "StoreError",
     "StreamError",
@@ -120,10 +136,12 @@ __all__ = [
     "StreamOptions",
     "StreamingDataset",
     "TemporalSplit",
+    "UnifiedPipeline",
     "Verdict",
     "audit",
     "blend",
     "collect",
+    "load_pipelines",
     "open",
     "prepare",
     "rewrite",

@@ -7,6 +7,7 @@
     ├── CorruptShard      bytes on disk are not the bytes that were published                 exit 1
     ├── StoreError        the storage failed: full, read-only, not permitted                  exit 1
     ├── RunBusy           another live process is working on the same run                     exit 1
+    ├── EngineError       the machines that do the work failed: no cluster, workers that die   exit 1
     └── StreamError       a stream cannot go on: topology, state or position do not fit       exit 1
 
 A message has four parts: what is wrong, where (file, row group, line, column), the value, what to do.
@@ -14,11 +15,16 @@ A message has four parts: what is wrong, where (file, row group, line, column), 
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HeadraceError(Exception):
-    """Base of everything headrace raises on purpose."""
+    """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args), self.__dict__
 
 
 class SettingsError(HeadraceError):
@@ -50,5 +56,15 @@ class RunBusy(HeadraceError):
     """Another live process is working on the same run."""
 
 
+class EngineError(HeadraceError):
+    """The machines that do the work failed: no cluster is reached, or workers die again and again."""
+
+
 class StreamError(HeadraceError):
     """A stream cannot go on: topology, state or position do not fit."""
+
+
+def _again(kind: type[HeadraceError], args: tuple[Any, ...]) -> HeadraceError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error

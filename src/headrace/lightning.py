@@ -1,7 +1,8 @@
-"""Lightning's side of a stream: `HeadraceDataModule` and `EpochCallback`. Needs the extra `lightning`."""
+"""Lightning's side: `HeadraceDataModule`, `SeriesDataModule` and `EpochCallback`. Needs the extra `lightning`."""
 
 from __future__ import annotations
 
 from headrace.stream.lightning import EpochCallback, HeadraceDataModule
+from headrace.windows.datamodule import SeriesDataModule
 
-__all__ = ["EpochCallback", "HeadraceDataModule"]
+__all__ = ["EpochCallback", "HeadraceDataModule", "SeriesDataModule"]

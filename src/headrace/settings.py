@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
 
 
@@ -22,16 +22,6 @@ def _as_tuple(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
-def refuse_credentials(value: object) -> None:
-    """Raise `SettingsError` for a place whose text holds a password or a signature, as paths are printed and kept."""
-    for each in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(each, str | Path) and _CREDENTIALS.search(str(each)):
-            raise SettingsError(
-                "a source holds credentials (a user's password, or a signature behind its '?'); give the place alone, "
-                "and the credentials by the environment or the machine's role"
-            )
-
-
 def _as_paths(value: object) -> object:
     found = _as_tuple(value)
     refuse_credentials(found)
@@ -39,10 +29,6 @@ def _as_paths(value: object) -> object:
 
 
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_paths)]
-
-_CREDENTIALS = re.compile(
-    r":/{1,2}[^/@\s]*:[^/@\s]*@|\?.*(sig|signature|token|credential|password|secret|key)=", re.IGNORECASE
-)
 
 
 class Settings(BaseModel):

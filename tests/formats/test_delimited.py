@@ -252,14 +252,6 @@ def test_bytes_after_a_gzip_member_are_an_error(tmp_path: Path) -> None:
         rows(path)
 
 
-@pytest.mark.parametrize(("name", "header"), [("p.csv", b"a;b;c"), ("p.csv", b"a\tb"), ("p.tsv", b"a,b")])
-def test_another_separator_than_the_name_says_is_an_error(tmp_path: Path, name: str, header: bytes) -> None:
-    path = written(tmp_path, header + b"\n1\n", name)
-
-    with pytest.raises(InputError, match="the name says .sv, the header is separated by"):
-        survey(path, path.name)
-
-
 texts = st.none() | st.text(alphabet=st.sampled_from('ab,"\n\r\t é0#'), max_size=6)
 
 

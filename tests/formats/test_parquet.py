@@ -191,7 +191,7 @@ def test_a_name_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "part-0.parquet"
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a.b", "a__DOT__b"]), path)
 
-    with pytest.raises(InputError, match=r"column 'a\.b' stands more than once"):
+    with pytest.raises(InputError, match=r"column name 'a\.b' stands more than once"):
         survey(path, path.name)
 
 
@@ -206,3 +206,22 @@ def test_an_error_while_writing_leaves_no_file_and_no_noise(tmp_path: Path) -> N
     with pytest.raises(HeadraceError, match="stop"):
         write()
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("group", [100, 1000, 300_000])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_coded_columns_hold_the_same_texts(tmp_path: Path, group: int, *, dictionary: bool) -> None:
+    rows = 300_000 if group > 1000 else 2500
+    texts = [None if n % 7 == 0 else f"text {n % 501}" for n in range(rows)]
+    table = pa.table({"n": list(range(rows)), "a.b": texts, "c": texts[::-1]})
+    path = tmp_path / "part-0.parquet"
+    pq.write_table(table, path, row_group_size=group, use_dictionary=dictionary)
+    shard = survey(path, path.name)
+    chunks = [chunk.table(["a.b", "n", "c"]) for chunk in read_chunks(shard, ["a.b", "n", "c"], coded=["a.b", "n"])]
+
+    assert all(pa.types.is_dictionary(chunk.schema.field("a.b").type) for chunk in chunks)
+    assert max(chunk.num_rows for chunk in chunks) <= 4 * parquet.CHUNK_ROWS
+    whole = pa.concat_tables(
+        [chunk.cast(pa.schema([shard.schema.field(name) for name in chunk.column_names])) for chunk in chunks]
+    )
+    assert table.select(["a.b", "n", "c"]).equals(whole)

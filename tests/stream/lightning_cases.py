@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from packing_stream_cases import sequences_of
 from torch.utils.data import DataLoader
 
 import headrace
@@ -48,10 +49,18 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def fit(path, *, epochs, folder=None, every=None, ckpt_path=None, max_steps=-1, trainer=None, **settings):
+class PackedRecorder(Recorder):
+    """Notes the real sequences of every training batch of packed bins, as lists of tokens."""
+
+    def _loss(self, batch):
+        found = sequences_of(batch)
+        return found, self.layer(batch["loss_mask"].float().sum()[None]).mean() / 1000
+
+
+def fit(path, *, epochs, folder=None, every=None, ckpt_path=None, max_steps=-1, trainer=None, model=None, **settings):
     """A fitted Recorder; checkpoints every so many steps go to a folder."""
     saver = [ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")] if every else []
-    model = Recorder()
+    model = model or Recorder()
     module = HeadraceDataModule(path, **{"batch_size": 16, "columns": ["row", "x", "y"], **settings})
     options = {"devices": 1, **QUIET, "enable_checkpointing": bool(every), **(trainer or {})}
     engine = Trainer(max_epochs=epochs, max_steps=max_steps, callbacks=saver, num_sanity_val_steps=0, **options)

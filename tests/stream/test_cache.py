@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
+from headrace.storage.cache_room import Room
 from headrace.stream.cache import CacheCounts, CachedBlocks
-from headrace.stream.cache_room import Room
 from headrace.stream.decoded_file import TornFile, encode, map_file
 from headrace.stream.topology import Topology
 from tables import small_source, split

@@ -7,14 +7,17 @@ import subprocess
 import sys
 from itertools import chain
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from packing_stream_cases import some_lengths
 from prepared import prepare_dataset, rows_of
 from rank_processes import run_ranks
 
 pytest.importorskip("lightning", reason="needs lightning")
 
 from lightning.pytorch import Trainer
-from lightning_cases import QUIET, Recorder, fit, on_rank
+from lightning_cases import QUIET, PackedRecorder, Recorder, fit, on_rank
 from torch.utils.data import DataLoader
 
 import headrace
@@ -57,9 +60,68 @@ def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
     assert sorted(token for row in rows for token in row["input_ids"][4:]) == sorted(tokens)
 
 
-def test_the_data_module_does_not_pack(path):
-    with pytest.raises(headrace.SettingsError, match="streams prepared bins"):
-        HeadraceDataModule(path, batch_size=2, options={"pack": 100})
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """Rows of tokens in splits; every row is an entity of its own."""
+    root = tmp_path_factory.mktemp("tokens")
+    lengths = some_lengths(400, most=40)
+    table = pa.table(
+        {
+            "input_ids": pa.array([list(range(100 * row, 100 * row + n)) for row, n in enumerate(lengths)]),
+            "entity": [f"e{row}" for row in range(400)],
+            "time": ["2020-01-01"] * 400,
+        }
+    )
+    (root / "raw").mkdir()
+    for shard in range(4):
+        pq.write_table(table.slice(100 * shard, 100), root / "raw" / f"part-{shard}.parquet", row_group_size=30)
+    headrace.prepare(
+        headrace.TemporalSplit(
+            source=str(root / "raw"), date_column="time", group_column="entity", split_date="2025-01-01"
+        ),
+        root / "out",
+    )
+    return root / "out"
+
+
+PACKED = {
+    "batch_size": 2,
+    "columns": None,
+    "options": {"pack": headrace.PackRows(capacity=100, buffer_rows=64), "packed": headrace.PackedBatches(pad_id=-1)},
+}
+
+
+def rows_of_tokens(path, split):
+    return sorted(
+        ids
+        for batch in headrace.open(path).stream(split, batch_size=64, batch_format="rows")
+        for ids in [row["input_ids"] for row in batch]
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_other_bins(tokens, num_workers):
+    model = fit(tokens, epochs=4, model=PackedRecorder(), num_workers=num_workers, **PACKED)
+    train, val = rows_of_tokens(tokens, "train"), rows_of_tokens(tokens, "val")
+
+    assert [0, 1, 2, 3] == sorted(model.seen)
+    assert all(train == sorted(flat(batches)) for batches in model.seen.values())
+    assert flat(model.seen[0]) != flat(model.seen[1])
+    assert [val] * 4 == [sorted(rows) for rows in model.validated]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_checkpoint_of_packing_resumes_exactly(tokens, tmp_path, num_workers):
+    settings = {"epochs": 3, "num_workers": num_workers, **PACKED}
+    whole = fit(tokens, model=PackedRecorder(), folder=tmp_path, every=1, **settings)
+    first = len(whole.seen[0])
+    for step in (3, first - 1, first, first + 5):
+        resumed = fit(tokens, model=PackedRecorder(), ckpt_path=tmp_path / f"step={step}.ckpt", **settings)
+        epoch, done = (0, step) if step < first else (1, step - first)
+        expected = {number: batches for number, batches in whole.seen.items() if number >= epoch}
+        expected[epoch] = expected[epoch][done:]
+
+        assert expected == resumed.seen, step
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

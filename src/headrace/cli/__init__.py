@@ -12,9 +12,13 @@ import typer
 from headrace.cli import (
     commands,
     convert_command,
+    doctor_command,
     histories_command,
+    init_command,
     pack_command,
+    report_command,
     rewrite_command,
+    series_command,
     split_command,
     stream_command,
     stream_commands,
@@ -33,11 +37,15 @@ app.command("split", help=split_command.HELP)(split_command.split)
 app.command("pack", help=pack_command.HELP)(pack_command.pack)
 app.command("rewrite")(rewrite_command.rewrite)
 app.add_typer(histories_command.app, name="histories")
+app.command("series")(series_command.series)
 app.command("convert")(convert_command.convert)
+app.add_typer(init_command.app, name="init")
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
 app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
+app.command("report")(report_command.report)
+app.command("doctor")(doctor_command.doctor)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(stream_commands.plan)
 app.command("stream")(stream_command.stream)

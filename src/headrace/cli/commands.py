@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from headrace.cli.asked import check_names, nearest, with_settings
+from headrace.cli.report_command import Report, check_when, report_of
+from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 from headrace.settings import shown
 
@@ -16,71 +19,127 @@ _RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
+    "series": "Series",
     "temporal_split": "TemporalSplit",
 }
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting instead of the file's; may be repeated.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Run a recipe from a configuration file.
 
     Example:  headrace run config.yaml
+
+    Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    record = _read_config(config)
-    name = record.pop("recipe", None)
+    import headrace
+
+    record = with_settings(read_config(config), settings or ())
+    name = record.get("recipe")
     if not isinstance(name, str) or name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {shown(name)}; known: {', '.join(_RECIPES)}")
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(_RECIPES))}")
+    made_by = getattr(headrace, _RECIPES[name])
+    check_names(config, record, list(made_by.model_fields))
+    record.pop("recipe")
     target = out or record.pop("out", None)
     record.pop("out", None)
     count = workers if workers is not None else record.pop("workers", None)
     record.pop("workers", None)
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
+    record.pop("engine", None)
+    record.pop("address", None)
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-
-    import headrace
 
     if not isinstance(target, str | Path):
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    execute(getattr(headrace, _RECIPES[name])(**record), Path(target), count, "json" if as_json else "text")
+    recipe = made_by(**record)
+    if dry_run:
+        from headrace.cli.dry_run import show_dry_run
+
+        show_dry_run(recipe, Path(target), "json" if as_json else "text")
+        return
+    execute(recipe, Path(target), count, "json" if as_json else "text", spread, report)
 
 
-def execute(recipe: Any, out: Path, workers: int | None, style: Literal["json", "text"]) -> Path:
-    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory."""
+def execute(
+    recipe: Any,
+    out: Path,
+    workers: int | None,
+    style: Literal["json", "text"],
+    spread: Spread = HERE,
+    report: str = "auto",
+) -> Path:
+    """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
+
+    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    """
     from rich.console import Console
 
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.run.prepare import prepare
+    from headrace.storage.remote_path import is_remote, path_of
 
+    check_when(report)
+    if workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
+    out = path_of(out)
     with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
-        prepared = prepare(recipe, out, workers=workers, on_event=hear)
+        prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
     if style == "json":
         typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
+    if prepared.manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, prepared.manifest, prepared.run)
     if prepared.how == "reused":
         console.print(
             "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
         )
     console.print(
-        f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        f"splits  {out / 'splits.json'} names them"
+        if is_remote(out)
+        else f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
         highlight=False,
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    page = None if is_remote(out) else report_of(prepared, report, console)  # a page is looked at where it lies
+    if page is not None:
+        console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
     try:
@@ -117,7 +176,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
         return
-    print_manifest(Console(soft_wrap=not os.isatty(1)), manifest, "long")
+    console = Console(soft_wrap=not os.isatty(1))
+    print_manifest(console, manifest, "long")
+    if manifest.recipe == "series":
+        from headrace.cli.series_tables import print_series
+
+        print_series(console, manifest, root)
 
 
 def verify(
@@ -157,6 +221,7 @@ def gc(
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,
+    work_dir: WorkDir = None,
     as_json: Json = False,
 ) -> None:
     """Remove what killed runs left behind: temporary files and intermediate stages. Finished shards are never touched.
@@ -165,7 +230,7 @@ def gc(
     """
     from headrace.run.collect import collect
 
-    swept = collect(out, incomplete="remove" if incomplete else "keep")
+    swept = collect(out, incomplete="remove" if incomplete else "keep", work_dir=work_dir)
     if as_json:
         record = {
             "removed": [str(path) for path in swept.removed],

@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 
 from headrace.cli import contexts_command
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -71,6 +73,11 @@ def prepare(
     workers: Annotated[
         int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
@@ -104,7 +111,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text")
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
 
 
 @app.command("decode")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
 
 HELP = """Render, tokenise and pack chats into bins that trainers read as they are.
@@ -224,6 +226,11 @@ def pack(
     workers: Annotated[
         int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""
@@ -261,14 +268,15 @@ def pack(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     recipe = PackedSequences(blend=_blend(blend, layout, mapping, filters), **settings)
-    execute(recipe, out, workers, "json" if as_json else "text")
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
 
 
 def _blend(paths: list[str], layout: str | None, mapping: str | None, filters: list[str] | None) -> Any:
     """What was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
     from headrace.recipes.packed_sequences.blend import blend_of, is_blend_file
+    from headrace.storage.remote_path import path_of
 
-    if len(paths) == 1 and is_blend_file(Path(paths[0])):
+    if len(paths) == 1 and is_blend_file(path_of(paths[0])):
         if layout is not None or mapping is not None or filters:
             raise SettingsError(f"{paths[0]}: is a blend file; write layout, mapping and filters into its datasets")
         return paths[0]

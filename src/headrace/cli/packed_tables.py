@@ -8,17 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.dataset.manifest import Manifest
-
-_REASONS = {
-    "no_split_key": "the conversation key is missing or empty",
-    "too_short": "one token has nothing to predict",
-    "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
-    "sampled_out": "not in the sample",
-    "key_in_test": "its conversation key is in test",
-    "key_in_valid": "its conversation key is in valid",
-    "weight": "left out so that token shares are as the weights",
-    "bin_without_label": "its bin has no label to train on",
-}
+from headrace.report.reasons import in_words
 
 
 def print_packed(console: Console, manifest: Manifest, detail: str = "short") -> None:
@@ -73,7 +63,7 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
             continue
         numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
         table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
-        explained.append(f"[dim]{reason}: {_what(reason)}[/dim]")
+        explained.append(f"[dim]{reason}: {in_words(reason)}[/dim]")
     if explained:
         console.print(table)
         console.print("\n".join(explained), highlight=False)
@@ -87,12 +77,6 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
         f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",
         highlight=False,
     )
-
-
-def _what(reason: str) -> str:
-    from headrace.recipes.packed_sequences.chats.rejects import REASONS
-
-    return _REASONS.get(reason) or REASONS.get(reason, "")
 
 
 def _print_facts(console: Console, manifest: Manifest) -> None:

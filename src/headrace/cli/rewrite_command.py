@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from headrace.cli.commands import Json, execute
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
 
 
@@ -38,6 +40,11 @@ def rewrite(
     workers: Annotated[
         int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
@@ -58,4 +65,4 @@ def rewrite(
         null_values=null_values_of(null_values),
         cache_dir=cache_dir,
     )
-    execute(recipe, out, workers, "json" if as_json else "text")
+    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)

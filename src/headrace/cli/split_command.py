@@ -11,7 +11,10 @@ import typer
 
 from headrace.cli.commands import Json, execute
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
+from headrace.storage.remote_path import is_remote
 
 HELP = """Split shards by time without leaking an entity.
 
@@ -164,10 +167,15 @@ def split(
     workers: Annotated[
         int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
     from_env: Annotated[
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
     ] = False,
+    report: Report = "auto",
     as_json: Json = False,
 ) -> None:
     """See HELP; the docstring of a command is its long help."""
@@ -209,10 +217,19 @@ def split(
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
     _require(given, from_env)
+    if from_env and is_remote(out):
+        raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
 
     from headrace.recipes.temporal_split.config import TemporalSplit
 
-    run = execute(TemporalSplit(source=source, **given), out, workers, "json" if as_json else "text")
+    run = execute(
+        TemporalSplit(source=source, **given),
+        out,
+        workers,
+        "json" if as_json else "text",
+        Spread(engine, address, shard_of, work_dir),
+        report,
+    )
     if from_env:
         from headrace.run.export import export_tree
 

@@ -52,12 +52,17 @@ def plan(
     cache_dir: CacheDir = None,
     samples_per_epoch: Samples = None,
     distribution: Distribution = "balanced",
+    html: Annotated[
+        Path | None, typer.Option(help="Draw the plan as a page, into this file.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
     Reads nothing beyond the index. Bytes are estimates from it. Shuffle quality is the mean distance in the natural
     order between neighbours of the global order, relative to that of a full shuffle (1.0), on a sample.
+
+    With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
 
     Example:  headrace plan out --split train --ranks 8 --workers 4 --batch-size 1024
     """
@@ -113,10 +118,17 @@ def plan(
         "shuffle_quality": round(shuffle_quality(index, found.order), 3),
         "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
     }
+    if html is not None:
+        from headrace.report.lanes import plan_page
+        from headrace.report.write import publish
+
+        publish(plan_page(found, index, record), html)
     if as_json:
-        typer.echo(json.dumps(record))
+        typer.echo(json.dumps({**record, "html": str(html)} if html is not None else record))
     else:
         _print_record(f"plan of {index.split}", record)
+        if html is not None:
+            typer.echo(f"page  {html}")
     if not record["ok"]:
         raise HeadraceError(
             f"{path}: split {index.split}: {coverage.overlap_rows} rows would come twice and {coverage.missing_rows} be"

@@ -10,28 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.dataset.manifest import Manifest
+from headrace.report.reasons import REASONS
 
 _SPLITS = ("train", "val", "test")
-_REASONS = {
-    "null_date": "has no date",
-    "unreadable_date": "date cannot be read",
-    "null_group": "has no entity",
-    "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
-    "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
-    "missing_label": "has no label",
-    "not_sampled": "not in the sample",
-    "null_time": "has no time",
-    "unreadable_time": "time cannot be read",
-    "time_before_1970": "time is before 1970",
-    "null_entity": "has no entity",
-    "unreadable_entity": "entity is no address or number",
-    "null_peer": "has no peer",
-    "unreadable_peer": "peer is no address or number",
-    "unreadable_value": "value is no finite number",
-    "missing_value": "has no value",
-    "negative_value": "value is below 0",
-    "zero_value": "value is 0",
-}
 
 
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
@@ -83,8 +64,8 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     )
     console.print(table)
     for reason, rows in manifest.dropped.items():
-        if rows and reason in _REASONS:
-            console.print(f"[dim]{reason}: {_REASONS[reason]}[/dim]", highlight=False)
+        if rows and reason in REASONS:
+            console.print(f"[dim]{reason}: {REASONS[reason]}[/dim]", highlight=False)
     if detail == "long":
         _print_details(console, manifest)
 

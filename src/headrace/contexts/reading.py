@@ -26,7 +26,8 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.histories.rows import RowColumns, decode_row
+from headrace.histories.many import decode_rows
+from headrace.histories.rows import RowColumns
 
 ROWS = "rows.parquet"
 Format = Literal["array_record", "arrow"]
@@ -85,8 +86,8 @@ class HistoryRows:
                     self._open.move_to_end(number)
                     found[number] = kept[0]
         for file, wanted, blobs in self._read(missing):
-            for number, blob in zip(wanted, blobs, strict=True):
-                row = decode_row(blob, self._name(number))
+            rows = decode_rows(blobs, [self._name(number) for number in wanted])
+            for number, blob, row in zip(wanted, blobs, rows, strict=True):
                 self._check(number, row.n)
                 found[number] = row
                 self._keep(number, row, _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob)))

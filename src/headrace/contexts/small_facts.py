@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.contexts.draws import I64
-from headrace.histories.rows import HEADER, HEADER_BYTES, MAGIC, VERSION, blob_bytes, decode_row, peer_width
+from headrace.errors import CorruptShard
+from headrace.histories.many import joined
+from headrace.histories.rows import HEADER_BYTES, decode_row
 
 
 def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
@@ -17,24 +19,19 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
     """
     if not blobs:
         return np.zeros((0, 5), np.int64)
-    sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
-    if (sizes < HEADER_BYTES).any() or (sizes % 8).any():
-        _refuse(blobs, names)
-    data = np.frombuffer(b"".join(blobs), np.uint8)
-    begin = np.cumsum(sizes) - sizes
-    head = data[begin[:, None] + np.arange(HEADER_BYTES)].view(HEADER).ravel()
-    n, peers4, peers6, width = (head[name].astype(np.int64) for name in ("n", "peers4", "peers6", "peer_width"))
-    sound = (head["magic"] == MAGIC) & (head["version"] == VERSION) & (n > 0) & (width == peer_width(peers4 + peers6))
-    sound &= np.isin(head["entity_family"], (4, 6))
-    sound &= (blob_bytes(n, peers4, peers6) == sizes) & (head["length"] == sizes.astype(np.uint64))
-    if not sound.all():
-        _refuse(blobs, names)
+    found = joined(blobs)
+    if found is None:
+        for blob, name in zip(blobs, names, strict=True):
+            decode_row(blob, name)  # says which of them is none, and why
+        raise CorruptShard(f"{names[0]}: or a row read with it is damaged; restore the file or prepare the run again")
+    data, begin, head = found.data, found.begin, found.head
+    n, peers4, width = found.n, found.peers4, found.width
 
     starts = np.cumsum(n) - n
     row = np.repeat(np.arange(len(n)), n)
     place = np.arange(int(n.sum())) - starts[row]
     at_codes = begin + HEADER_BYTES + 4 * n
-    at_peers = at_codes + -(-2 * n // 4) * 4
+    at_peers = begin + found.at_index
     seconds = data.view("<u4")[((begin + HEADER_BYTES) >> 2)[row] + place].astype(np.int64)
     failed = data.view("<u2")[(at_codes >> 1)[row] + place] == 0
     lengths = np.where(failed, 3, 5) + np.where(head["entity_family"] == 6, 16, 4)[row]
@@ -52,9 +49,3 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
             seconds[starts + n - 1],
         ]
     )
-
-
-def _refuse(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> None:
-    """Let the decoder say which of the blobs is none, and why."""
-    for blob, name in zip(blobs, names, strict=True):
-        decode_row(blob, name)

@@ -32,7 +32,7 @@ class SplitIndex:
     """The blocks of one split. Arrays are indexed by block: [B].
 
     shards: paths relative to the dataset root, with forward slashes.
-    formats: the format of each shard, parallel to `shards`: "parquet", "csv", "tsv" or "jsonl".
+    formats: the format of each shard, parallel to `shards`: "parquet", "csv.gz", "csv-semicolon" …
     shard_of_block: place in `shards`; block: ordinal of the block inside its shard.
     rows: rows in the block; offset, length: its byte range in the file (text; for Parquet informational).
     schema: the logical columns a reader delivers, the same for all shards.

@@ -12,11 +12,13 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
-from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import checksum
 
 Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -88,14 +90,20 @@ class IndexedDataset(ABC):
             self._split_indexes[name] = self.index.split(name)
         return self._split_indexes[name]
 
-    def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
+    def block_reader(
+        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+    ) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block.
 
         verify: "first_touch", each shard is checked against its checksum when this process first reads it; or "never".
+        Of Parquet in an object store the pages are checked instead, in either case: see the guide to object stores.
+        files: keeps local copies of whole shards of an object store, which are checked against their checksum.
         """
         index = self.split_index(split)
+        checked = index if verify == "first_touch" else replace(index, checksums=())
+        if files is not None:
+            return _BlockReader(self.root, index, tuple(self.index.null_values), files)
         if (index.split, verify) not in self._readers:
-            checked = index if verify == "first_touch" else replace(index, checksums=())
             self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
         return self._readers[index.split, verify]
 
@@ -110,8 +118,10 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
 
 
 class _BlockReader:
-    def __init__(self, root: Path, index: SplitIndex, null_values: tuple[str, ...]) -> None:
-        self._root, self._index, self._null_values = root, index, null_values
+    def __init__(
+        self, root: Path, index: SplitIndex, null_values: tuple[str, ...], files: FileCache | None = None
+    ) -> None:
+        self._root, self._index, self._null_values, self._files = root, index, null_values, files
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -119,29 +129,51 @@ class _BlockReader:
         shard = int(index.shard_of_block[number])
         path = self._root / index.shards[shard]
         known = bool(index.checksums) and bool(index.checksums[shard])
-        if known:
+        copy = self._copy(path, index.checksums[shard] if known else "")
+        if copy is not None:
+            path = copy
+        elif known and isinstance(path, RemotePath) and index.formats[shard] == "parquet":
+            known = False  # its pages have checksums of their own, and the rest of the object is not fetched
+        if known and copy is None:
             self._check(shard, path)
-        return read_block(
-            path,
-            index.formats[shard],
-            block=int(index.block[number]),
-            offset=int(index.offset[number]),
-            length=int(index.length[number]),
-            columns=columns,
-            schema=index.schema,
-            null_values=self._null_values,
-            pages="trust" if known else "check",
-        )
+        try:
+            return read_block(
+                path,
+                index.formats[shard],
+                block=int(index.block[number]),
+                offset=int(index.offset[number]),
+                length=int(index.length[number]),
+                columns=columns,
+                schema=index.schema,
+                null_values=self._null_values,
+                pages="trust" if known else "check",
+            )
+        except CorruptShard:
+            if copy is None or copy.exists():
+                raise
+            # Another process made room in this moment.
+            return _BlockReader(self._root, index, self._null_values)(number, columns)
+
+    def _copy(self, path: Path, checksum: str) -> Path | None:
+        """A local copy of the shard, whose bytes have been checked, where copies are kept."""
+        if self._files is None or not isinstance(path, RemotePath):
+            return None
+        try:
+            return self._files.place(path, checksum)
+        except FileNotFoundError as error:
+            raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
 
     def _check(self, shard: int, path: Path) -> None:
         try:
+            if isinstance(path, RemotePath) and shard in self._whole:
+                return  # not a request for every block
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
                 return
             with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
                 if self._whole.get(shard) == stamp:
                     return
-                if checksum_file(path) != self._index.checksums[shard]:
+                if checksum(path) != self._index.checksums[shard]:
                     raise CorruptShard(
                         f"{path}: its bytes are not those that were published; restore it or prepare the run again"
                     )

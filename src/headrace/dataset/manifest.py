@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.dataset.html import table_html
 from headrace.dataset.sound import manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
@@ -52,6 +53,13 @@ class Manifest:
         record = asdict(self)
         record[DIGEST] = _digest_of(record)
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: rows of each split and of each reason to drop some."""
+        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in self.splits.items()]
+        dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
+        title = f"{self.recipe} {self.run_id}, {self.created_at}"
+        return table_html(title, ["split", "rows", "shards", "MB"], [*splits, *dropped])
 
 
 def read_manifest(run: Path) -> Manifest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,7 +13,9 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
 from headrace.dataset.sound import index_problem
 from headrace.errors import CorruptShard, InputError
+from headrace.storage.remote_path import RemotePath, path_of
 
+POINTER = "splits.json"
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -46,16 +49,20 @@ class FinishedRun(IndexedDataset):
 
 def is_prepared(path: Path) -> bool:
     """Whether a directory was made by `prepare`, finished or not."""
+    if isinstance(path, RemotePath):
+        prefixes, facts = path.store.children(path.key)
+        return bool({MANIFEST, "runs", "receipts"} & {*prefixes, *(fact.name for fact in facts)})
     return any((path / name).exists() for name in (MANIFEST, "runs", "receipts"))
 
 
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     """The run directory and manifest behind a path: a dataset directory, or a run directory itself.
 
-    Of a dataset directory the run that `splits/` points at, else the newest. run: a run_id, to choose another.
+    Of a dataset directory the run that `splits/` points at (in an object store `splits.json`), else the newest.
+    run: a run_id, to choose another.
     Raises `InputError` if there is no finished run.
     """
-    root = Path(path)
+    root = path_of(path)
     if not root.is_dir():
         raise InputError(f"{root}: no such directory; give the --out directory of a prepared dataset")
     manifest = read_manifest(root) if (root / MANIFEST).exists() else None
@@ -91,7 +98,21 @@ def _finished(root: Path) -> list[str]:
     return sorted(each.name for each in runs.iterdir() if _RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists())
 
 
+def newest_named(root: Path) -> str | None:
+    """The run that `splits.json` of a dataset in an object store names; stores have no links."""
+    try:
+        record = json.loads((root / POINTER).read_bytes())
+        name = record["run"]
+        return name if _RUN_ID.fullmatch(name) else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptShard(f"{root / POINTER}: names no run ({error}); delete it and prepare again") from error
+
+
 def _linked_run(root: Path) -> str | None:
+    if isinstance(root, RemotePath):
+        return newest_named(root)
     for link in sorted((root / "splits").glob("*")):
         match = _RUN_ID.search(str(link.readlink())) if link.is_symlink() else None
         if match:

@@ -23,7 +23,7 @@ from headrace.formats.listing import list_files
 from headrace.formats.schema import type_named
 from headrace.storage.local import make_directory, write_new
 
-_INDEX_VERSION = 3
+_INDEX_VERSION = 4
 
 
 class PlainDataset(IndexedDataset):

@@ -89,7 +89,7 @@ def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataTy
     for place in places:
         shard, blocks = look(listing.path(place), listing.names[place], shards[-1] if shards else None)
         shard = _declared(replace(shard, size=int(listing.sizes[place]), mtime_ns=int(listing.mtimes_ns[place])), kinds)
-        formats.append(shard.kind.extension.removeprefix("."))
+        formats.append(shard.word)
         counts.append(len(blocks))
         spans += [(span.block, span.rows, span.offset, span.length) for span in blocks]
         shards = _distinct([*shards, shard])

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from headrace.engine.engine import Tell
+
 Result = TypeVar("Result")
 
 
@@ -37,3 +39,35 @@ def run_tasks(tasks: Sequence[Callable[[], Result]], workers: int) -> list[Resul
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+class LocalEngine:
+    """Threads of this process. What tasks say is heard in their threads."""
+
+    def default_workers(self) -> int:
+        """One task per core."""
+        return default_workers()
+
+    def machines(self) -> int:
+        """This one."""
+        return 1
+
+    def run(
+        self,
+        tasks: Sequence[Callable[[Tell], Result]],
+        workers: int,
+        *,
+        hear: Tell,
+        done: Callable[[int, Result], None],
+    ) -> list[Result]:
+        """See `Engine`; `done` is called in the threads, in any order."""
+
+        def bound(place: int) -> Callable[[], Result]:
+            def work() -> Result:
+                result = tasks[place](hear)
+                done(place, result)
+                return result
+
+            return work
+
+        return run_tasks([bound(place) for place in range(len(tasks))], workers)

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind, first_repeated, open_bytes
+from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
-from headrace.formats.shard import Shard
+from headrace.formats.shard import Shard, each_once
+from headrace.storage.remote_path import RemotePath
 
 _FILE_MAGIC = b"ARROW1"
 _MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3  # places of fields in Arrow's flatbuffer tables Message and RecordBatch
@@ -33,9 +34,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
-    repeated = first_repeated(names)
-    if repeated is not None:
-        raise InputError(f"{path}: column {repeated!r} stands more than once; rename one of them")
+    each_once(path, names)
     return Shard(
         path=path,
         name=name,
@@ -140,7 +139,7 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, columns:
 
 def _source(path: Path, kind: Kind) -> pa.NativeFile:
     if kind.compression == "none":
-        return pa.memory_map(str(path))
+        return pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.memory_map(str(path))
     with open_bytes(path, kind.compression) as stream:
         return pa.BufferReader(stream.read())
 

@@ -16,18 +16,21 @@ from headrace.formats.detect import Kind, kind_of_name
 from headrace.formats.forked import require_polars
 from headrace.formats.opened import Pages
 from headrace.formats.schema import is_text
+from headrace.formats.separator import separator_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from headrace.storage.remote_path import RemotePath
+from headrace.storage.verbs import read_ranges
 
 
 def kind_of_word(word: str) -> Kind:
-    """The kind behind a word of the index, such as "csv.gz" or "parquet"."""
+    """The kind behind a word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
     if word == "array_record":
         raise InputError(
             "histories in ArrayRecord shards are no table to stream; read them as contexts, or prepare them with "
             "format='arrow'"
         )
-    kind = kind_of_name(f"shard.{word}")
+    kind = _kind_and_separator(word)[0]
     if kind is None and word in ("npy", "bin"):
         raise InputError(f"shards of .{word} are for other readers; prepare with packed_storage='parquet' to stream")
     if kind is None:
@@ -66,17 +69,12 @@ def read_block(
     if kind.format in ("jsonl", "json"):
         require_polars(path)
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < offset + length:
-                raise CorruptShard("the file ends before")
-            file.seek(offset)
-            raw = file.read(length)
-        data = decompress_block(raw, kind.compression)
+        data = decompress_block(_bytes_of(path, offset, length), kind.compression)
         if kind.format in ("jsonl", "json"):
             return jsonl.parse_block(jsonl.clean_block(data, path, kind), path, wanted)
         if offset == 0:
             data = delimited.without_header(data)
-        shard = _text_shard(path, kind, schema)
+        shard = _text_shard(path, word, schema)
         table = delimited.parse_block(data, shard, wanted.names)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
@@ -91,9 +89,30 @@ def read_block(
     )
 
 
-def _text_shard(path: Path, kind: Kind, schema: pa.Schema) -> Shard:
+def _kind_and_separator(word: str) -> tuple[Kind | None, str | None]:
+    try:
+        plain, separator = separator_of(word)
+    except KeyError:
+        return None, None
+    return kind_of_name(f"shard.{plain}"), separator
+
+
+def _bytes_of(path: Path, offset: int, length: int) -> bytes:
+    if isinstance(path, RemotePath):  # one request
+        return read_ranges(path, [(offset, offset + length)])[0]
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < offset + length:
+            raise CorruptShard("the file ends before")
+        file.seek(offset)
+        return file.read(length)
+
+
+def _text_shard(path: Path, word: str, schema: pa.Schema) -> Shard:
     text = pa.schema([(name, pa.string()) for name in schema.names])
-    dialect = Dialect(delimited.SEPARATOR[kind.format], "\n", False, 0)
+    kind, separator = _kind_and_separator(word)
+    assert kind is not None
+    assert separator is not None
+    dialect = Dialect(separator, "\n", False, 0)
     return Shard(
         path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, null_columns=frozenset(), dialect=dialect
     )

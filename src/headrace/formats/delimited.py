@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -22,15 +23,15 @@ import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats import records
-from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, first_repeated, open_bytes, too_long
+from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, too_long
 from headrace.formats.forked import parse_delimited, polars_is_lost
-from headrace.formats.shard import Dialect, Shard
+from headrace.formats.separator import find_separator
+from headrace.formats.shard import Dialect, Shard, each_once
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
 _FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _BOM = b"\xef\xbb\xbf"
-SEPARATOR = {"csv": ",", "tsv": "\t"}
 
 
 def column_name(raw: str) -> str:
@@ -39,17 +40,19 @@ def column_name(raw: str) -> str:
 
 
 def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -> Shard:
-    """Columns and dialect of a CSV or TSV file from its first record.
+    """Columns and dialect of a CSV or TSV file from its first record; its separator need not be the name's.
 
     signature: names for files without a header; a first record equal to it is a header all the same.
-    Raises `InputError` on an empty file without signature, repeated names, bytes that are not UTF-8.
+    Raises `InputError` on an empty file without signature, repeated names, bytes that are not UTF-8, and where two
+    separators would do.
     """
     stat = path.stat()
-    head = _head(path, kind.compression)
+    head, reads = _head(path, kind.compression)
     bom = head.startswith(_BOM)
     text_start = len(_BOM) if bom else 0
     ends = records.record_ends(records.as_bytes(head), records.quote_positions(records.as_bytes(head)))
-    separator = SEPARATOR[kind.format]
+    width = None if signature is None else len(signature)
+    separator = find_separator(path, head[text_start:], format_=kind.format, width=width, reads=reads)
     if not len(ends) or text_start == len(head):
         if signature is None:
             raise InputError(
@@ -68,12 +71,8 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
                     f"correct the signature file"
                 )
             names, header_bytes = list(signature), text_start
-        elif signature is None:
-            _refuse_other_separator(path, first, kind.format, separator)
     columns = [column_name(raw) for raw in names]
-    repeated = first_repeated(columns)
-    if repeated is not None:
-        raise InputError(f"{path}: column name {repeated!r} stands more than once in the header; rename one of them")
+    each_once(path, columns, " in the header")
     return Shard(
         path=path,
         name=name,
@@ -302,8 +301,8 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
         yield rest, quotes
 
 
-def _head(path: Path, compression: Compression) -> bytes:
-    """Enough bytes to hold the first record."""
+def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "part"]]:
+    """Enough bytes to hold the first record, and whether they are all of the file."""
     size = 1 << 16
     while True:
         with open_bytes(path, compression) as stream:
@@ -313,7 +312,7 @@ def _head(path: Path, compression: Compression) -> bytes:
                 raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
         quotes = records.quote_positions(records.as_bytes(head))
         if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
-            return head
+            return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
             raise InputError(
                 f"{path}: the first line is longer than {_HEAD_BYTES} bytes; this is no table with a header"
@@ -330,12 +329,3 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
         ) from error
     text = text.removesuffix("\n").removesuffix("\r")
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [""])
-
-
-def _refuse_other_separator(path: Path, first: bytes, format_: str, separator: str) -> None:
-    for other, format_name in ((b"\t", "tab"), (b",", "comma"), (b";", "semicolon")):
-        if separator.encode() not in first and other in first:
-            raise InputError(
-                f"{path}: the name says {format_}, the header is separated by {format_name}s: "
-                f"{first[:80].decode('utf-8', 'replace').strip()!r}; rename or convert the file"
-            )

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
+from headrace.storage.object_store import Fact
+from headrace.storage.remote_path import RemotePath, as_stat, is_remote, matches, path_of
 
 I64 = npt.NDArray[np.int64]
 _Stat = tuple[int, int]  # size, modification time
@@ -51,6 +53,11 @@ def list_files(source: Sequence[str | Path]) -> Listing:
     begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
     """
     found: dict[str, _Found] = {}
+    remote = [path_of(entry) for entry in source if is_remote(entry)]
+    if remote:
+        if len(remote) < len(source):
+            raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
+        return _remote_listing(remote)
     for entry in source:
         path = os.path.expanduser(entry)
         if os.path.isdir(path):
@@ -80,10 +87,52 @@ def list_files(source: Sequence[str | Path]) -> Listing:
     return _listing(root, [name for name, _ in once.values()], [stat for _, stat in once.values()])
 
 
-def _listing(root: str, names: list[str], stats: list[_Stat]) -> Listing:
+def _remote_listing(entries: Sequence[Path]) -> Listing:
+    """The same of objects: each entry is one, a prefix, or a pattern after the bucket's name."""
+    found: dict[RemotePath, _Stat] = {}
+    for entry in entries:
+        assert isinstance(entry, RemotePath)
+        files = _objects(entry)
+        if not files:
+            raise InputError(
+                f"{entry}: no object of that name, or none with data below it; check the address and the bucket"
+            )
+        found |= files
+    parts = [path.parent.parts for path in found]
+    depth = next((at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), min(map(len, parts)))
+    if depth < 2:
+        raise InputError(f"{entries[0]}: the files lie in several buckets; give those of one")
+    root = RemotePath(*parts[0][:depth])
+    return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()))
+
+
+def _objects(entry: RemotePath) -> dict[RemotePath, _Stat]:
+    if any(sign in entry.key for sign in "*?["):
+        parts = entry.parts
+        fixed = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
+        prefix, pattern = RemotePath(*parts[:fixed]), parts[fixed:]
+        below = [each for each in prefix.below() if matches(each[1].name.split("/"), pattern)]
+        return {path: _object_stat(fact) for path, fact in below if is_data_name(path.name)}
+    if entry.is_file():
+        return {entry: _object_stat(entry.fact())}
+    _, facts = entry.store.children(entry.key)
+    return {entry / fact.name: _object_stat(fact) for fact in facts if is_data_name(fact.name)}
+
+
+def is_data_name(name: str) -> bool:
+    """Whether a file of that name is data, as a directory's files are."""
+    return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
+
+
+def _object_stat(fact: Fact) -> _Stat:
+    stat = as_stat(fact)
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _listing(root: str | Path, names: list[str], stats: list[_Stat]) -> Listing:
     order = sorted(range(len(names)), key=names.__getitem__)
     facts = np.array(stats, np.int64).reshape(-1, 2)[order]
-    return Listing(Path(root), [names[place] for place in order], facts[:, 0].copy(), facts[:, 1].copy())
+    return Listing(path_of(root), [names[place] for place in order], facts[:, 0].copy(), facts[:, 1].copy())
 
 
 def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
@@ -94,7 +143,7 @@ def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
     with os.scandir(directory) as entries:
         for entry in entries:
             name = entry.name
-            if name[0] in "._" or not name.lower().endswith(DATA_NAMES):
+            if not is_data_name(name):
                 continue
             try:
                 if not entry.is_file():

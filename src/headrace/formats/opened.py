@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
+from headrace.formats.remote_parquet import open_remote
+from headrace.storage.remote_path import RemotePath
 
 Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
@@ -116,9 +118,10 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     """A reader of the file for this thread alone, kept for the next block if nothing is raised.
 
     pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
-    A file compressed as a whole is decompressed into memory and not kept. Raises `InputError` if it is no Parquet file.
+    A file compressed as a whole is decompressed into memory and not kept, nor is an object of a store.
+    Raises `InputError` if it is no Parquet file.
     """
-    if kind.compression != "none":
+    if kind.compression != "none" or isinstance(path, RemotePath):
         with open_file(path, kind) as file:
             yield OpenParquet(file, _names(file), (0, 0, 0, 0))
         return
@@ -137,17 +140,30 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     idle.give(name, pages, reader)
 
 
-def open_file(path: Path, kind: Kind, pages: Pages = "check", footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def open_file(
+    path: Path,
+    kind: Kind,
+    pages: Pages = "check",
+    footer: pq.FileMetaData | None = None,
+    coded: Sequence[str] = (),
+) -> pq.ParquetFile:
     """A Parquet file that may be compressed as a whole. Raises `InputError` if it is none.
 
-    Nothing is buffered ahead: a reader would keep the bytes of its last row group for as long as it is kept.
+    coded: columns of text to be read as dictionaries, by the file's names. Nothing is buffered ahead: a reader would
+    keep the bytes of its last row group for as long as it is kept.
     """
-    verify = pages == "check"
+    options: dict[str, Any] = {
+        "page_checksum_verification": pages == "check",
+        "pre_buffer": False,
+        "read_dictionary": list(coded),
+    }
+    if kind.compression == "none" and isinstance(path, RemotePath):
+        return open_remote(path, check_pages=pages == "check", coded=coded)
     try:
         if kind.compression == "none":
-            return pq.ParquetFile(str(path), metadata=footer, page_checksum_verification=verify, pre_buffer=False)
+            return pq.ParquetFile(str(path), metadata=footer, **options)
         with open_bytes(path, kind.compression) as stream:
-            return pq.ParquetFile(pa.BufferReader(stream.read()), page_checksum_verification=verify, pre_buffer=False)
+            return pq.ParquetFile(pa.BufferReader(stream.read()), **options)
     except (OSError, pa.ArrowInvalid) as error:
         if isinstance(error, FileNotFoundError):
             raise

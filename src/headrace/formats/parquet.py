@@ -18,15 +18,20 @@ import pyarrow.parquet as pq
 
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind, first_repeated
+from headrace.formats.detect import Kind
 from headrace.formats.opened import Pages, open_file, opened
+from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
-from headrace.formats.shard import Shard
+from headrace.formats.shard import Shard, each_once
+from headrace.storage.remote_path import RemotePath
 
 Encoding = Literal["compact", "fast"]
 
 CHUNK_ROWS = 65_536
 _SAMPLE_ROWS = 4096
+
+# Earlier versions write missing lists of a fixed size to Parquet, or not even that, and cannot read them.
+READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -40,9 +45,7 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
-    repeated = first_repeated(names)
-    if repeated is not None:
-        raise InputError(f"{path}: column {repeated!r} stands more than once; rename one of them")
+    each_once(path, names)
     nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
     return Shard(
@@ -76,31 +79,62 @@ class ParquetChunk:
         return self.data if columns is None else self.data.select(list(columns))
 
 
-def chunks(shard: Shard, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS) -> Iterator[ParquetChunk]:
-    """The rows of a shard in file order, at most `chunk_rows` at a time."""
+def chunks(
+    shard: Shard,
+    columns: Sequence[str] | None = None,
+    chunk_rows: int = CHUNK_ROWS,
+    coded: Sequence[str] = (),
+) -> Iterator[ParquetChunk]:
+    """The rows of a shard in file order, at most `chunk_rows` at a time.
+
+    coded: text columns to be delivered as dictionaries, whose texts are then not decoded for every row. A chunk
+    is then a row group, or has 4 × chunk_rows where they are larger, so that each dictionary is made once.
+    """
     first_row = 0
-    with open_file(shard.path, shard.kind) as file:
+    with open_file(
+        shard.path, shard.kind, coded=[each for each in coded if is_text(shard.schema.field(each).type)]
+    ) as file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
         wanted = shard.schema.names if columns is None else list(columns)
-        schema = pa.schema([shard.schema.field(each) for each in wanted])
-        batches = file.iter_batches(chunk_rows, columns=[raw[each] for each in wanted], use_threads=False)
+        own = [raw[each] for each in wanted]
+        batches = _batches(file, own, 4 * chunk_rows if coded else chunk_rows, groups="whole" if coded else "cut")
         while True:
             try:
-                batch = next(batches, None)
+                table = next(batches, None)
             except (OSError, pa.ArrowInvalid) as error:
                 raise InputError(
                     f"{shard.path}: row {first_row + 1} and on: {error}; the file is damaged, fetch it again"
                 ) from error
-            if batch is None:
+            if table is None:
                 if wanted and first_row != file.metadata.num_rows:
                     raise InputError(
                         f"{shard.path}: has {first_row} rows, its footer says {file.metadata.num_rows}; the file is "
                         f"damaged, fetch it again"
                     )
                 return
-            table = pa.Table.from_batches([batch]).rename_columns(wanted).cast(schema)
-            yield ParquetChunk(table, first_row)
+            table = table.rename_columns(wanted)
+            fields = [
+                table.schema.field(each)
+                if each in coded and pa.types.is_dictionary(table.schema.field(each).type)
+                else shard.schema.field(each)
+                for each in wanted
+            ]
+            yield ParquetChunk(table.cast(pa.schema(fields)), first_row)
             first_row += table.num_rows
+
+
+def _batches(
+    file: pq.ParquetFile, columns: list[str], rows: int, groups: Literal["whole", "cut"]
+) -> Iterator[pa.Table]:
+    """Tables of at most `rows` rows with the columns in this order. groups: whether those below stay whole."""
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if groups == "cut" or max(sizes, default=0) > rows:
+        for batch in file.iter_batches(rows, columns=columns, use_threads=False):
+            yield pa.Table.from_batches([batch])
+        return
+    for group, size in enumerate(sizes):
+        if size:
+            yield file.read_row_group(group, columns=columns, use_threads=False).select(columns)
 
 
 def read_block(
@@ -112,8 +146,11 @@ def read_block(
     """
     wanted = schema.names if columns is None else list(columns)
     try:
-        with opened(path, kind, pages) as file:
-            table = file.read(block, wanted)
+        if isinstance(path, RemotePath) and kind.compression == "none":
+            table = read_group(path, block, wanted, check_pages=pages == "check")
+        else:
+            with opened(path, kind, pages) as file:
+                table = file.read(block, wanted)
     except (OSError, pa.ArrowInvalid, KeyError, InputError) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -138,6 +175,8 @@ class ParquetSink:
     def write(self, table: pa.Table) -> None:
         """One row group."""
         table = table.cast(self._schema)
+        if not READS_MISSING_VECTORS:
+            _refuse_missing_vectors(table)
         if self._writer is None:
             self._writer = self._open(table)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -156,6 +195,16 @@ class ParquetSink:
             use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS), self._encoding),
             write_page_checksum=True,
         )
+
+
+def _refuse_missing_vectors(table: pa.Table) -> None:
+    """Raise `InputError` for lists of a fixed size that are missing: Arrow would write what it cannot read."""
+    for name in table.column_names:
+        if pa.types.is_fixed_size_list(table.schema.field(name).type) and table[name].null_count:
+            raise InputError(
+                f"column {name}: {table[name].null_count} lists of a fixed size are missing, which pyarrow"
+                f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
+            )
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.formats.detect import Kind
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, first_repeated
+from headrace.formats.separator import word_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class Dialect:
     newline: str
     bom: bool
     header_bytes: int
+
+
+def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
+    """Raise `InputError` if a column name stands more than once."""
+    repeated = first_repeated(names)
+    if repeated is not None:
+        raise InputError(f"{path}: column name {repeated!r} stands more than once{where}; rename one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,11 @@ class Shard:
     schema: pa.Schema
     null_columns: frozenset[str]
     dialect: Dialect | None = None
+
+    @property
+    def word(self) -> str:
+        """The word of its format in an index."""
+        return word_of(self.kind, None if self.dialect is None else self.dialect.separator)
 
 
 class Chunk(Protocol):

@@ -62,12 +62,15 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
         raise InputError(f"{path}: permission denied; make the file readable") from error
 
 
-def read_chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
-    """The rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode."""
+def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
+    """The rows of a shard in file order, O(chunk) of memory. columns: what Parquet chunks should decode.
+
+    coded: text columns that may come as dictionaries instead, where that is cheaper.
+    """
     if shard.kind.format in ("csv", "tsv"):
         yield from delimited.chunks(shard)
     elif shard.kind.format == "parquet":
-        yield from parquet.chunks(shard, columns)
+        yield from parquet.chunks(shard, columns, coded=coded)
     elif shard.kind.format == "arrow":
         yield from arrow.chunks(shard, columns)
     else:

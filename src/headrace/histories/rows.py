@@ -198,10 +198,16 @@ def encode_rows(rows: Measurements) -> Encoded:
 def _peers_of_rows(row_of: I64, peer: I64, starts: I64, peers: int) -> tuple[I64, I64, I64]:
     """index [N]: of each measurement among its row's peers; the peers [M] that rows hold, ascending in each row, and
     of which row each is [M]."""
-    keys, inverse = np.unique(row_of * peers + peer, return_inverse=True)
-    held_row, held = np.divmod(keys, max(peers, 1))
+    keys = row_of * peers + peer
+    order = np.argsort(keys)
+    keys = keys[order]
+    new = np.ones(len(keys), np.bool_)
+    new[1:] = keys[1:] != keys[:-1]
+    place = np.empty(len(keys), np.int64)
+    place[order] = np.cumsum(new) - 1
+    held_row, held = np.divmod(keys[new], max(peers, 1))
     before = np.searchsorted(held_row, np.arange(len(starts)))
-    return inverse.ravel() - before[row_of], held, held_row
+    return place - before[row_of], held, held_row
 
 
 def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.dataset.manifest import read_manifest
+from headrace.dataset.plain import default_cache
 from headrace.errors import InputError, RunBusy
-from headrace.run.prepare import STAGE_DIRECTORY, only_writer
+from headrace.run.context import STAGE_DIRECTORY
+from headrace.run.in_store import work_directories
+from headrace.run.prepare import only_writer
 from headrace.storage import local
+from headrace.storage.remote_path import RemotePath, path_of
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,19 @@ class Swept:
     busy: tuple[Path, ...]
 
 
-def collect(out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep") -> Swept:
+def collect(
+    out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep", work_dir: str | Path | None = None
+) -> Swept:
     """Remove temporary files and finished runs' stages below a dataset directory.
 
     Nothing that a manifest or a receipt names is touched. incomplete="remove" also deletes runs without manifest,
-    which gives up the work they could resume. Raises `InputError` if `out` is no dataset directory.
+    which gives up the work they could resume. In an object store there are no temporary files; what killed runs left
+    is in `work_dir`, where they were made (see `prepare`): finished runs' are removed, unfinished ones' with the run.
+    Raises `InputError` if `out` is no dataset directory.
     """
-    out = Path(out)
+    out = path_of(out)
+    if isinstance(out, RemotePath):
+        return _collect_in_store(out, incomplete, default_cache() if work_dir is None else Path(work_dir))
     if not (out / "runs").is_dir():
         raise InputError(
             f"{out}: is no dataset directory (no runs/ in it); give the --out directory of a prepared dataset"
@@ -54,6 +64,32 @@ def collect(out: str | Path, *, incomplete: Literal["keep", "remove"] = "keep") 
     for path in [*links, *sorted(each for each in out.glob(f"{local.TEMP_PREFIX}*") if each.is_symlink())]:
         size += _remove(path)
         removed.append(path)
+    return Swept(tuple(removed), size, tuple(busy))
+
+
+def _collect_in_store(out: RemotePath, incomplete: Literal["keep", "remove"], base: Path) -> Swept:
+    runs = {path.name for path in (out / "runs").iterdir()}
+    if not runs and not work_directories(base, out):
+        raise InputError(f"{out}: is no dataset (no runs/ in it); give the --out place of a prepared dataset")
+    finished = {name for name in runs if read_manifest(out / "runs" / name) is not None}
+    removed: list[Path] = []
+    busy: list[Path] = []
+    size = 0
+    for work in work_directories(base, out):
+        if incomplete == "keep" and not any(work.name.startswith(name) for name in finished):
+            continue
+        try:
+            with only_writer(work):
+                size += _remove(work)
+            removed.append(work)
+        except RunBusy:
+            busy.append(work)
+    if incomplete == "remove":
+        for name in sorted(runs - finished):
+            below = (out / "runs" / name).below()
+            out.store.delete([path.key for path, _ in below])
+            size += sum(fact.size for _, fact in below)
+            removed.append(out / "runs" / name)
     return Swept(tuple(removed), size, tuple(busy))
 
 

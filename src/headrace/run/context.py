@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from headrace.engine.local import run_tasks
+from headrace.engine.engine import Engine
+from headrace.engine.local import LocalEngine
+from headrace.errors import StoreError
 from headrace.formats.write import Written
-from headrace.run.events import OnEvent, StageBegan, Step, TaskDone
+from headrace.run import attempts
+from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
+from headrace.run.in_store import publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
+from headrace.run.sharing import Shared
 from headrace.storage import local
+from headrace.storage.remote_path import RemotePath
+
+Result = TypeVar("Result")
+
+STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
+ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
 
 
 @dataclass
@@ -20,15 +34,19 @@ class TaskFiles:
 
     run: Path
     durable: bool
+    existing: local.Existing | None = None
     _made: list[tuple[Path, Path, Written]] = field(default_factory=list)
-    _begun: list[Path] = field(default_factory=list)
+    _begun: set[Path] = field(default_factory=set)
+    _directories: set[Path] = field(default_factory=set)
 
     def temporary(self, target: str) -> Path:
         """A temporary path for the file that will be `target`, relative to the run directory."""
         path = self.run / target
-        local.make_directory(path.parent)
+        if path.parent not in self._directories:
+            local.make_directory(path.parent)
+            self._directories.add(path.parent)
         temporary = local.temporary_for(path)
-        self._begun.append(temporary)
+        self._begun.add(temporary)
         return temporary
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
@@ -45,8 +63,10 @@ class TaskFiles:
             def announce(step: str, name: str = name) -> None:
                 on_event(Step("shard.synced" if step == "synced" else "shard.linked", name))
 
-            local.publish(temporary, target, sync="file" if self.durable else "none", announce=announce)
+            sync: local.Sync = "file" if self.durable else "none"
+            local.publish(temporary, target, sync=sync, existing=self.existing, announce=announce)
             published.append(FileRecord(name, written.bytes, written.digest, written.checksum))
+            self._begun.remove(temporary)
         return tuple(published)
 
     def discard(self) -> None:
@@ -70,46 +90,120 @@ class Task:
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run being executed."""
+    """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any.
+
+    store: where the run is in an object store, if it is; `run` is then its work directory.
+    """
 
     run: Path
     workers: int
     on_event: OnEvent
+    engine: Engine = field(default_factory=LocalEngine)
+    shared: Shared | None = None
+    store: RemotePath | None = None
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
 
         durable=False is for intermediate files: they are believed only if their digest matches, so they need no sync.
+        A note tells of tasks that an earlier attempt at the run began and did not finish, with their errors.
         """
         local.make_directory(self.run / "receipts")
-        known = [read_receipt(self.run, name, number) for number in range(len(tasks))]
-        self.on_event(StageBegan(name, len(tasks), sum(receipt is not None for receipt in known)))
-
-        def do(number: int) -> Receipt:
-            receipt = known[number]
-            if receipt is None:
-                receipt = self._do(name, number, tasks[number], durable)
-            rows = int(receipt.result.get("rows_read", 0))
-            self.on_event(TaskDone(name, tasks[number].subject, rows, tasks[number].input_bytes))
-            return receipt
-
-        def bound(number: int) -> Callable[[], Receipt]:
-            return lambda: do(number)
-
-        receipts = run_tasks([bound(number) for number in range(len(tasks))], self.workers)
+        if self.shared is None:
+            receipts = self._alone(name, tasks, durable)
+        else:
+            receipts = self._together(self.shared, name, tasks, durable)
         if durable:
             for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
                 local.sync_directory(directory)
         return receipts
 
-    def _do(self, stage: str, number: int, task: Task, durable: bool) -> Receipt:
-        files = TaskFiles(self.run, durable)
-        try:
-            result = task.work(files)
-            published = files.publish(self.on_event)
-        finally:
-            files.discard()
-        receipt = Receipt(stage, number, task.subject, published, result)
-        write_receipt(self.run, receipt)
-        self.on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
-        return receipt
+    def map(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Results of tasks that only read, in task order. They leave no receipts."""
+        work = [partial(_silently, task) for task in tasks]
+        return self.engine.run(work, self.workers, hear=self.on_event, done=lambda place, result: None)
+
+    def done(self, stage: str, task: Task, receipt: Receipt) -> None:
+        """Tell of a finished task."""
+        rows = int(receipt.result.get("rows_read", 0))
+        self.on_event(TaskDone(stage, task.subject, rows, task.input_bytes))
+
+    def _alone(self, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
+        found = {number: read_receipt(self.run, name, number) for number in range(len(tasks))}
+        receipts = {number: receipt for number, receipt in found.items() if receipt is not None}
+        self.on_event(StageBegan(name, len(tasks), len(receipts)))
+        for number, receipt in receipts.items():
+            self.done(name, tasks[number], receipt)
+        left = [number for number in range(len(tasks)) if number not in receipts]
+        begun = attempts.left(self.run / ATTEMPTS, name, left)
+        if (sentence := attempts.told(name, begun)) is not None:
+            self.on_event(Note("warning", sentence))
+        made = self.engine.run(
+            [
+                partial(do_task, self.run, name, number, tasks[number], durable, store=self.store if durable else None)
+                for number in left
+            ],
+            self.workers,
+            hear=self.on_event,
+            done=lambda place, receipt: self.done(name, tasks[left[place]], receipt),
+        )
+        receipts |= dict(zip(left, made, strict=True))
+        if durable and self.store is not None:  # those that were found done may have been killed on their way there
+            publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
+        return [receipts[number] for number in range(len(tasks))]
+
+    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
+        """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
+        existing: local.Existing = "compare" if durable else "replace"
+        return shared.stage(
+            name,
+            [task.subject for task in tasks],
+            lambda number: do_task(self.run, name, number, tasks[number], True, self.on_event, existing=existing),
+            self.workers,
+            begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
+            accept=lambda receipt: self.done(name, tasks[receipt.number], receipt),
+        )
+
+
+def do_task(
+    run: Path,
+    stage: str,
+    number: int,
+    task: Task,
+    durable: bool,
+    on_event: OnEvent,
+    *,
+    existing: local.Existing | None = None,
+    store: RemotePath | None = None,
+) -> Receipt:
+    """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
+
+    store: the run in an object store, where both are put as well.
+
+    Raises `StoreError` where the run directory is not seen: on a machine that does not share the storage.
+    """
+    if not run.is_dir():
+        raise StoreError(
+            f"{run}: is not seen from {platform.node()}; all machines must share the storage of the output directory"
+        )
+    files = TaskFiles(run, durable, existing)
+    began, attempt = time.monotonic(), attempts.begin(run / ATTEMPTS, stage, number, task.subject, task.input_bytes)
+    try:
+        result = task.work(files)
+        published = files.publish(on_event)
+    except BaseException as error:
+        attempts.fail(run / ATTEMPTS, attempt, error, time.monotonic() - began)
+        raise
+    finally:
+        files.discard()
+    receipt = Receipt(stage, number, task.subject, published, result)
+    write_receipt(run, receipt)
+    attempts.end(run / ATTEMPTS, attempt)
+    if store is not None:
+        publish_task(run, store, receipt)
+    on_event(Step("receipt.linked", f"{stage}-{number:05d}"))
+    return receipt
+
+
+def _silently(task: Callable[[], Result], _: OnEvent) -> Result:
+    return task()

@@ -12,7 +12,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,16 +22,23 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow, index_bytes
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
+from headrace.dataset.plain import default_cache
 from headrace.digest import canonical_json, sha256_hex
-from headrace.engine.local import default_workers
-from headrace.errors import RunBusy, SettingsError
+from headrace.engine.choose import engine_named
+from headrace.engine.engine import Engine, EngineName, check_engine
+from headrace.engine.local import LocalEngine
+from headrace.errors import CorruptShard, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
-from headrace.run.context import RunContext
+from headrace.run import in_store
+from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
-from headrace.storage import local
+from headrace.run.members import Patience, Share
+from headrace.run.sharing import Shared, shared_run
+from headrace.storage import local, verbs
+from headrace.storage.remote_path import RemotePath, path_of
 
-STAGE_DIRECTORY = "stage"
+PATIENCE = Patience()
 LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
 
 
@@ -86,22 +93,54 @@ def prepare(
     out: str | Path,
     *,
     workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
+    shard_of: tuple[int, int] | None = None,
+    patience: Patience = PATIENCE,
+    work_dir: str | Path | None = None,
     fingerprint_by: Fingerprint = "stat",
     on_event: OnEvent = silent,
 ) -> Prepared:
     """Make the run of this recipe over its source, or find it made; `out` then has its files and its links.
 
     workers: tasks at a time, default one per core. fingerprint_by="content" tells sources apart by their bytes
-    instead of by size and modification time. Raises `SettingsError`, `InputError`, `StoreError`, `RunBusy`.
+    instead of by size and modification time. engine="ray" does the tasks on a Ray cluster whose nodes share the
+    storage of source and `out`; address: of the cluster, "auto" for the one this machine belongs to, None for the one
+    this process is connected to, else a Ray on this machine alone. shard_of=(i, n): this is process i of n, 0 to n - 1,
+    that make the run together over storage they share; each returns when the run is finished, whoever did the rest,
+    and `patience` says how long they wait for each other. Neither changes a byte of the output.
+    out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
+    for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end.
+    Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
+    check_engine(engine, address)
+    share = None if shard_of is None else Share(*shard_of)
+    if share is not None and engine != "local":
+        raise SettingsError(
+            f"shard_of is {share} and engine is {engine!r}; give one of them: Ray shares a run out itself"
+        )
     if workers is not None and workers < 1:
         raise SettingsError(f"workers is {workers}; give 1 or more")
-    out = Path(out)
+    place = path_of(out)
     files = recipe.source_files()
     source_fingerprint = fingerprint(files, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    run = out / "runs" / identity
+    asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, on_event)
+    if isinstance(place, RemotePath):
+        if share is not None:
+            raise SettingsError(
+                f"shard_of is {share} and out is {place}; processes that share a run out need an output directory on"
+                " a file system they share: prepare there, then copy, or leave shard_of out"
+            )
+        base = default_cache() if work_dir is None else Path(work_dir)
+        return _prepare_in_store(asked, place, base, engine, address)
+    return _prepare_here(asked, place, engine, address, share, patience)
 
+
+def _prepare_here(
+    asked: _Asked, out: Path, engine: EngineName, address: str | None, share: Share | None, patience: Patience
+) -> Prepared:
+    recipe, run, on_event = asked.recipe, asked.run, asked.on_event
     with local.storing(run):
         manifest = read_manifest(run)
     if manifest is not None:
@@ -112,31 +151,113 @@ def prepare(
         return Prepared(out, run, manifest, "reused")
 
     local.make_directory(run)
-    with only_writer(run):
-        manifest = read_manifest(run)
-        if manifest is None:
-            config = canonical_json(recipe.config())
-            if not (run / "config.json").exists():
-                local.write_new(run / "config.json", config)
-            outcome = recipe.execute(RunContext(run, workers or default_workers(), on_event), files)
-            manifest = _publish(recipe, run, identity, source_fingerprint, outcome, on_event)
-        _link_splits(out, run, manifest, on_event)
-        _remove_stage(run, on_event)
+    with only_writer(run, "alone" if share is None else "shared"):
+        _keep_config(recipe, run)
+        if share is None:
+            manifest = read_manifest(run)
+            if manifest is None:
+                with engine_named(engine, address, asked.workers) as at_work:
+                    manifest = _compute(asked, at_work)
+            _link_splits(out, run, manifest, on_event)
+            _remove_stage(run, on_event)
+        else:
+            manifest = _compute_together(asked, out, share, patience)
     return Prepared(out, run, manifest, "computed")
 
 
-def _publish(
-    recipe: Recipe, run: Path, identity: str, source_fingerprint: str, outcome: Outcome, on_event: OnEvent
-) -> Manifest:
+def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: EngineName, address: str | None) -> Prepared:
+    """Make the run in a work directory, and let the store have it piece by piece; see `in_store`."""
+    target = out / "runs" / asked.identity
+    work = in_store.work_directory(base, out, asked.identity)
+    manifest = read_manifest(target)
+    how: Literal["computed", "reused"] = "reused"
+    if manifest is None:
+        run = local.make_directory(work / "runs" / asked.identity)
+        with only_writer(work):
+            if read_manifest(run) is None:
+                in_store.adopt(target, run)
+            here = replace(asked, run=run, store=target)
+            made = _prepare_here(here, work, engine, address, None, PATIENCE).manifest
+            in_store.publish_rest(run, target, lambda name: asked.on_event(Step("shard.linked", name)))
+            manifest, how = _publish_manifest(target, made), "computed"
+            asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
+    in_store.finish(target)
+    in_store.point(out, asked.identity, manifest)
+    asked.on_event(Step("splits.linked", str(out)))
+    if work.is_dir():
+        with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
+            shutil.rmtree(work, ignore_errors=True)
+    return Prepared(out, target, manifest, how)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A run to be made. store: where it is in an object store, if `run` is its work directory."""
+
+    recipe: Recipe
+    run: Path
+    identity: str
+    files: Sequence[tuple[Path, str]]
+    fingerprint: str
+    workers: int | None
+    on_event: OnEvent
+    store: RemotePath | None = None
+
+
+def _keep_config(recipe: Recipe, run: Path) -> None:
+    config = canonical_json(recipe.config())
+    if not (run / "config.json").exists():
+        local.write_new(run / "config.json", config)
+
+
+def _compute(asked: _Asked, engine: Engine) -> Manifest:
+    context = RunContext(
+        asked.run, asked.workers or engine.default_workers(), asked.on_event, engine, None, asked.store
+    )
+    return _publish(asked, asked.recipe.execute(context, asked.files))
+
+
+def _compute_together(asked: _Asked, out: Path, share: Share, patience: Patience) -> Manifest:
+    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
+    run, on_event = asked.run, asked.on_event
+    try:
+        with shared_run(run, share, patience, on_event) as shared:
+            # Once this process takes part nobody removes the stage: what is unfinished now can be gone on with.
+            if read_manifest(run) is None:
+                _execute_together(asked, shared)
+            shared.members.leave()
+            if shared.members.is_last():
+                with suppress(StoreError):  # another one is just removing it
+                    _remove_stage(run, on_event)
+    except Exception:
+        # Who lags behind may miss what the others, having finished, have removed.
+        if read_manifest(run) is None:
+            raise
+    manifest = read_manifest(run)
+    assert manifest is not None
+    _link_splits(out, run, manifest, on_event)
+    return manifest
+
+
+def _execute_together(asked: _Asked, shared: Shared) -> None:
+    engine = LocalEngine()
+    workers = asked.workers or engine.default_workers()
+    outcome = asked.recipe.execute(RunContext(asked.run, workers, asked.on_event, engine, shared), asked.files)
+    if shared.alone("publish", lambda: read_manifest(asked.run) is not None):
+        _publish(asked, outcome)
+
+
+def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
+    recipe, run, on_event = asked.recipe, asked.run, asked.on_event
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(
-        run_id=identity,
+        run_id=asked.identity,
         recipe=recipe.recipe_name,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         libraries={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
-        source={"fingerprint": source_fingerprint, **outcome.source},
+        source={"fingerprint": asked.fingerprint, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
         dropped=dict(outcome.dropped),
@@ -145,11 +266,26 @@ def _publish(
         facts={**outcome.facts, "directories": dict(outcome.directories)},
     )
     local.sync_directory(run)
-    local.write_new(run / MANIFEST, manifest.to_json())
+    manifest = _publish_manifest(run, manifest)
     on_event(Step("manifest.linked", MANIFEST))
     local.sync_directory(run)
     local.write_new(run / "_SUCCESS", b"")
     on_event(Step("success.linked", "_SUCCESS"))
+    return manifest
+
+
+def _publish_manifest(run: Path, manifest: Manifest) -> Manifest:
+    """Publish the manifest, or find that another process has published the same but for the time."""
+    try:
+        if isinstance(run, RemotePath):
+            verbs.put_new(run / MANIFEST, manifest.to_json())
+        else:
+            local.write_new(run / MANIFEST, manifest.to_json())
+    except CorruptShard:
+        present = read_manifest(run)
+        if present is None or replace(present, created_at=manifest.created_at).to_json() != manifest.to_json():
+            raise
+        return present
     return manifest
 
 
@@ -193,14 +329,17 @@ def _remove_stage(run: Path, on_event: OnEvent) -> None:
 
 
 @contextmanager
-def only_writer(run: Path) -> Iterator[None]:
-    """Hold the run's lock. It is politeness: losing it costs double work, never a wrong result."""
+def only_writer(run: Path, how: Literal["alone", "shared"] = "alone") -> Iterator[None]:
+    """Hold the run's lock: alone, or with others that share the run out. It is politeness: losing it costs double work.
+
+    Raises `RunBusy` if another process holds it otherwise.
+    """
     lock = run / ".lock"
     with local.storing(lock):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if how == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunBusy(
                 f"{run}: another process is working on this run; wait for it and run again to reuse its result"

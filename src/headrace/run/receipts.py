@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def receipt_path(run: Path, stage: str, number: int) -> Path:
 
 def write_receipt(run: Path, receipt: Receipt) -> None:
     """Publish a receipt; one that is there already is kept."""
-    record = asdict(receipt)
+    record = {**vars(receipt), "files": [vars(each) for each in receipt.files]}  # asdict would copy a large result
     data = canonical_json({**record, "digest": sha256_hex(canonical_json(record))})
     local.write_new(receipt_path(run, receipt.stage, receipt.number), data, sync="none")
 
@@ -51,23 +52,49 @@ def read_receipt(run: Path, stage: str, number: int) -> Receipt | None:
     """
     path = receipt_path(run, stage, number)
     try:
-        record = json.loads(path.read_bytes())
-        if record.pop("digest") != sha256_hex(canonical_json(record)):
-            raise ValueError("the receipt is damaged")
-        files = tuple(FileRecord(**each) for each in record["files"])
-        receipt = Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
+        receipt = _parsed(path)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
         path.unlink(missing_ok=True)
         return None
-    if all(_holds(run, each) for each in files):
+    if all(_holds(run, each) for each in receipt.files):
         return receipt
     path.unlink(missing_ok=True)
-    for each in files:
+    for each in receipt.files:
         if not _holds(run, each):
             (run / each.path).unlink(missing_ok=True)
     return None
+
+
+def peek_receipt(run: Path, stage: str, number: int) -> Receipt | None:
+    """The receipt of a task if it is undamaged and its files have their sizes. Reads no file and removes nothing."""
+    try:
+        receipt = _parsed(receipt_path(run, stage, number))
+        if all((run / each.path).stat().st_size == each.bytes for each in receipt.files):
+            return receipt
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return None
+
+
+def receipts_of(run: Path, stage: str) -> set[int]:
+    """The numbers of the tasks of a stage that have a receipt, whole or not."""
+    names = (name.removesuffix(".json").rpartition("-") for name in os.listdir(run / "receipts"))
+    return {int(number) for own, _, number in names if own == stage}
+
+
+def _parsed(path: Path) -> Receipt:
+    return parse_receipt(path.read_bytes())
+
+
+def parse_receipt(data: bytes) -> Receipt:
+    """The receipt in a file's bytes. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if it is none."""
+    record = json.loads(data)
+    if record.pop("digest") != sha256_hex(canonical_json(record)):
+        raise ValueError("the receipt is damaged")
+    files = tuple(FileRecord(**each) for each in record["files"])
+    return Receipt(record["stage"], record["number"], record["subject"], files, record["result"])
 
 
 def _holds(run: Path, record: FileRecord) -> bool:

@@ -22,6 +22,7 @@ from headrace.errors import CorruptShard, StoreError
 TEMP_PREFIX = ".tmp-"
 
 Sync = Literal["file", "none"]
+Existing = Literal["compare", "replace"]
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
@@ -70,13 +71,19 @@ def temporary_for(target: Path) -> Path:
 
 
 def publish(
-    temporary: Path, target: Path, *, sync: Sync = "file", announce: Callable[[str], None] | None = None
+    temporary: Path,
+    target: Path,
+    *,
+    sync: Sync = "file",
+    existing: Existing | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> None:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
     sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
-    a power failure left of them is replaced. `announce` hears "synced" and "linked". If `target` exists with the
-    same bytes this is success (another attempt finished first). Raises `CorruptShard` if it exists with other bytes.
+    a power failure left of them is replaced; existing="replace" does that for synced files. `announce` hears "synced"
+    and "linked". If `target` exists with the same bytes this is success (another attempt finished first). Raises
+    `CorruptShard` if it exists with other bytes.
     """
     announce = announce or (lambda step: None)
     with storing(target):
@@ -86,7 +93,7 @@ def publish(
         try:
             _link_new(temporary, target)
         except FileExistsError:
-            if sync == "none":
+            if (existing or ("replace" if sync == "none" else "compare")) == "replace":
                 os.replace(temporary, target)
             elif sha256_file(temporary) != sha256_file(target):
                 raise CorruptShard(

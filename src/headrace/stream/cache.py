@@ -25,8 +25,8 @@ import pyarrow as pa
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StoreError
+from headrace.storage.cache_room import Room, use
 from headrace.storage.local import make_directory, storing, temporary_for
-from headrace.stream.cache_room import Room, use
 from headrace.stream.decoded_file import TornFile, encode, map_file
 
 _VERSION = 1

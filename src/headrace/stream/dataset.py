@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from headrace.credentials import refuse_credentials
 from headrace.dataset.condition import Filter
+from headrace.dataset.file_cache import FileCache
 from headrace.dataset.filtered import FilterReport
+from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.manifest import Manifest
@@ -16,7 +20,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.detect import kind_of_name
-from headrace.settings import refuse_credentials
+from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
@@ -47,6 +51,12 @@ class Dataset(IndexedDataset):
         rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
         return f"Dataset({str(self.root)!r}: {rows} rows)"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
+        splits = [[name, count] for name, count in self.split_rows.items()]
+        columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
+        return table_html(repr(self), ["split", "rows"], splits) + table_html("columns", ["name", "type", ""], columns)
+
     @property
     def index(self) -> Index:
         """All blocks."""
@@ -71,9 +81,11 @@ class Dataset(IndexedDataset):
         """The blocks of a split; see `IndexedDataset.split_index`."""
         return self._source.split_index(split)
 
-    def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
+    def block_reader(
+        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+    ) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block."""
-        return self._source.block_reader(split, verify=verify)
+        return self._source.block_reader(split, verify=verify, files=files)
 
     def filter(self, condition: Filter | None) -> Dataset:
         """The same splits with the rows that match only; None: all.
@@ -180,20 +192,45 @@ class Dataset(IndexedDataset):
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
-        read = self.block_reader(split, verify=options.verify)
+        base = default_cache() if options.cache_dir is None else Path(options.cache_dir)
+        files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
+        read = self.block_reader(split, verify=options.verify, files=files)
         contents = ""
         if options.packed_batches is not None:
             alignment = options.packed_batches.loss_mask_alignment
             read = PackedBlocks(read, root=self.root, index=self.split_index(split), alignment=alignment)
             contents = f" packed {alignment}"
-        if options.cache == "none":
+        if options.cache != "decoded":
             return read
         return CachedBlocks(
             read,
             contents=f"{self.contents} {self.split_index(split).split}{contents}",
-            directory=(default_cache() if options.cache_dir is None else Path(options.cache_dir)) / "decoded",
+            directory=base / "decoded",
             limit_bytes=options.cache_bytes,
         )
+
+    def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
+        """Where whole shards are kept; a limit that they do not fit in is told now, not by a slow epoch."""
+        if not isinstance(self.root, RemotePath):
+            raise SettingsError(
+                f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
+                ' out, or keep decoded blocks with cache="decoded"'
+            )
+        shards = {self.root / name for name in self.split_index(split).shards}
+        listed = {
+            parent / fact.name: fact.size
+            for parent in {shard.parent for shard in shards}
+            for fact in parent.store.children(parent.key)[1]
+        }
+        needed = sum(listed.get(shard, 0) for shard in shards)
+        if needed > limit_bytes:
+            warnings.warn(
+                f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"
+                f" that do not fit are read from the store in every epoch: set cache_bytes={needed} or more",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return FileCache(directory, limit_bytes, self.root)
 
     def map_dataset(
         self,
@@ -213,6 +250,10 @@ class Dataset(IndexedDataset):
         return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
+def _holds_no_data(root: Path) -> bool:
+    return root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
+
+
 def open_dataset(
     path: str | Path | Sequence[str | Path],
     *,
@@ -225,6 +266,7 @@ def open_dataset(
     """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
     TSV, JSON lines.
 
+    Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
     Plain shards are one split, "all"; the index made of them is kept in `cache_dir` (None: ~/.cache/headrace).
     on_progress: hears (files looked at, files) while that index is made.
@@ -234,8 +276,8 @@ def open_dataset(
     kept = None if cache_dir is None else Path(cache_dir)
     refuse_credentials(path)
     if isinstance(path, str | Path):
-        root = Path(path).expanduser()
-        empty = root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
+        root = path_of(path).expanduser()
+        empty = not isinstance(root, RemotePath) and _holds_no_data(root)
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
@@ -243,7 +285,7 @@ def open_dataset(
                     " them when preparing"
                 )
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
-        if not root.exists() and not any(sign in str(path) for sign in "*?["):
+        if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )

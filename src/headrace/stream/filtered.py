@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.dataset.condition import Filter, condition_of
+from headrace.dataset.file_cache import FileCache
 from headrace.dataset.filtered import FilteredSplit, FilterReport, filter_split
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
@@ -55,9 +56,11 @@ class FilteredRows(IndexedDataset):
         """The blocks of a split that hold matching rows."""
         return self._of(split).index
 
-    def block_reader(self, split: str | None = None, *, verify: Verify = "first_touch") -> ReadBlock:
+    def block_reader(
+        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+    ) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the matching rows of that block."""
-        return self._of(split).read_block.over(self._source.block_reader(split, verify=verify))
+        return self._of(split).read_block.over(self._source.block_reader(split, verify=verify, files=files))
 
     def _of(self, split: str | None) -> FilteredSplit:
         index = self._source.split_index(split)

@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.errors import MissingExtra, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
-from headrace.stream.state import StreamState
 from headrace.stream.table_parcel import whole_batch
 from headrace.stream.topology import Topology
 from headrace.stream.torch import StreamingDataset, WatchedLoader
@@ -108,8 +107,6 @@ class HeadraceDataModule(LightningDataModule):
         options: StreamArguments | None = None,
     ) -> None:
         super().__init__()
-        if (options or {}).get("pack") is not None:
-            raise SettingsError("the data module streams prepared bins; for pack= use torch_dataset(..., pack=)")
         self.path = Path(path)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
@@ -136,8 +133,7 @@ class HeadraceDataModule(LightningDataModule):
             dataset.load_state_dict(self._loaded["stream"])
             before, self._loaded = self._loaded["batches"], None
         elif self._train is not None:  # the order stays that of the first loader
-            earlier = self._train.stream
-            dataset.load_state_dict(StreamState.from_dict(earlier.state_after(0)).fresh(earlier.epoch).to_dict())
+            dataset.load_state_dict(self._train.stream.epoch_start())
         self._train = PassLoader(dataset, self.trainer, before=before)
         self._train.follow()
         self._reload_next_epoch(len(self._train), dataset)
@@ -178,6 +174,8 @@ class HeadraceDataModule(LightningDataModule):
         options: StreamArguments = {"columns": self._train_options["columns"], "remainder": "pad"}
         if "packed" in self._train_options:
             options["packed"] = self._train_options["packed"]
+        if "pack" in self._train_options:
+            options["pack"] = self._train_options["pack"]
         return PassLoader(self._stream(split, self.val_batch_size, options), None)
 
     def _stream(self, split: str, batch_size: int, options: StreamArguments) -> StreamingDataset:
@@ -191,7 +189,7 @@ class HeadraceDataModule(LightningDataModule):
         return Topology(rank=place["rank"], world_size=place["num_replicas"]) if place else None
 
     def _reload_next_epoch(self, batches: int, dataset: StreamingDataset) -> None:
-        """Let Lightning ask for the loader again if the coming epochs have another length than this resumed one.
+        """Let Lightning ask for the loader again if the coming epochs have another length than this one.
 
         It asks a loader's length once, and a rest read on another topology has its own number of batches.
         """
@@ -200,11 +198,14 @@ class HeadraceDataModule(LightningDataModule):
             return
         if self._users_reload is not None:
             trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
-        start = StreamState.from_dict(dataset.state_after(0))
-        whole = self._stream("train", self.batch_size, self._train_options)
-        if (start.position or start.base) and len(whole) != batches:
+        own_lengths = self._train_options.get("pack") is not None  # every epoch has bins of its own
+        if own_lengths or (dataset.partial_epoch and self._whole_length() != batches):
             self._users_reload = trainer.reload_dataloaders_every_n_epochs
             trainer.reload_dataloaders_every_n_epochs = 1
+
+    def _whole_length(self) -> int:
+        """Batches of a whole epoch of this rank."""
+        return len(self._stream("train", self.batch_size, self._train_options))
 
 
 class EpochCallback(Callback):

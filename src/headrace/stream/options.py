@@ -16,7 +16,7 @@ from headrace.stream.padded import LENGTHS, Padding
 from headrace.stream.share import Remainder
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
-Cache = Literal["none", "decoded"]
+Cache = Literal["none", "decoded", "files"]
 Memory = Literal["pageable", "pinned"]
 Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
 OnBadBlock = Literal["raise", "quarantine"]
@@ -87,7 +87,8 @@ class StreamOptions:
         by default as many as this process has processors, 2 to 8.
     memory_bytes: what the open blocks of a consumer may take when lanes are chosen.
     cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
-        ~/.cache/headrace), of cache_bytes at most for all that is kept there.
+        ~/.cache/headrace), of cache_bytes at most for all that is kept there. "files" keeps whole shards of an object
+        store there, fetched once for all processes of a machine and checked against their checksums.
     on_bad_block: what a block does that cannot be read: "raise", or "quarantine" its rows, false in batch["valid"].
     quarantine_limit: the part of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
     stall_seconds: a wait for data that is logged as a warning; None: none is.

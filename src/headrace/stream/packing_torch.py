@@ -122,9 +122,22 @@ class PackingDataset(StreamingDataset):
         if not 0 <= batches <= len(self):
             raise StreamError(f"state: a pass of epoch {self.epoch} has {len(self)} batches on a rank, not {batches}")
         start, before = self._place()
+        return self._state(start, before + batches)
+
+    def epoch_start(self) -> dict[str, Any]:
+        """The state at the beginning of the present epoch, in the order that the stream has now."""
+        return self._state(self._place()[0].fresh(self.epoch), 0)
+
+    @property
+    def partial_epoch(self) -> bool:
+        """Whether the present pass is what a loaded state left of an epoch."""
+        start, before = self._place()
+        return bool(before or start.position or start.base)
+
+    def _state(self, start: StreamState, batches: int) -> dict[str, Any]:
         return PackingState(
             start=start,
-            batches=before + batches,
+            batches=batches,
             world_size=self.topology.world_size,
             workers=self.num_workers,
             batch_size=self._passes.options.batch_size,

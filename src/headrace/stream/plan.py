@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.interleave import most_drift_rounds
 from headrace.stream.layout import lay_epoch, sources_of
@@ -147,6 +148,23 @@ class Plan:
     split_rows: int
     regions: Regions | None = None
     block_bytes: I64 = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: steps, rows and bytes of the readers, and whether anything is decoded twice."""
+        rows, read = self.rows_per_consumer, self.bytes_per_consumer
+        facts: list[list[object]] = [
+            ["rows of the epoch", self.order.rows],
+            ["steps of each rank", self.steps_per_rank],
+            ["readers (ranks x workers)", self.consumers],
+            ["lanes", self.order.lanes],
+            ["rows of a reader", f"{rows.min():,} to {rows.max():,}"],
+            ["MB decoded by a reader", f"{read.min() / 1e6:,.1f} to {read.max() / 1e6:,.1f}"],
+            ["read amplification", f"{self.read_amplification:.2f}"],
+            ["repeated rows", self.padded_rows],
+            ["rows left out", self.dropped_rows],
+        ]
+        title = f"plan: {self.world_size} ranks, {self.workers} workers, batches of {self.batch_size:,}"
+        return table_html(title, ["", ""], facts)
 
     @property
     def consumers(self) -> int:

@@ -257,6 +257,16 @@ class StreamingDataset(IterableDataset[Batch]):
             )
         return self._advanced(self._start, batches).to_dict()
 
+    def epoch_start(self) -> dict[str, Any]:
+        """The state at the beginning of the present epoch, in the order that the stream has now."""
+        return StreamState.from_dict(self.state_after(0)).fresh(self.epoch).to_dict()
+
+    @property
+    def partial_epoch(self) -> bool:
+        """Whether the present pass is what a loaded state left of an epoch."""
+        start = StreamState.from_dict(self.state_after(0))
+        return bool(start.position or start.base)
+
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, whatever ranks, workers and batch size it was saved with.
 

@@ -16,6 +16,7 @@ from headrace.dataset.open import is_prepared
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.schema import plain
+from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.dataset import open_dataset
 
 _FRAME_BLOCK_ROWS = 1 << 13
@@ -43,7 +44,7 @@ def open_files(
     shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else all data files.
     Raises `InputError` if there are none, or some of one format and some of another.
     """
-    root = Path(file_dir).expanduser()
+    root = path_of(file_dir).expanduser()
     if not root.is_dir():
         raise InputError(f"{root}: no such directory; give the directory of the shards as file_dir")
     if filename is not None and shard_pattern is not None:
@@ -114,7 +115,8 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
 
 
 def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    found = {path for pattern in patterns for path in root.glob(pattern) if kind_of_name(path.name) and path.is_file()}
+    named = {path for pattern in patterns for path in root.glob(pattern) if kind_of_name(path.name)}
+    found = named if isinstance(root, RemotePath) else {path for path in named if path.is_file()}  # it lists files only
     return sorted(found)
 
 

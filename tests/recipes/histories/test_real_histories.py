@@ -7,6 +7,8 @@ al., MIT): 688 matrices of 99 × 99 latencies, where all pairs of a slice tie in
 import csv
 import gzip
 import io
+import subprocess
+import sys
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,40 +40,39 @@ needs_seattle = pytest.mark.skipif(
 Truth = dict[str, list[tuple[int, float]]]
 
 
-@pytest.fixture(scope="module")
-def ripe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 50 files with commas instead of semicolons."""
-    directory = tmp_path_factory.mktemp("ripe")
-    for path in sorted(RIPE.glob("*.csv.gz")):
-        data = gzip.decompress(path.read_bytes())
-        (directory / path.name.removesuffix(".gz")).write_bytes(data.replace(b";", b","))
-    return directory
+def ripe_rows() -> dict[str, list[list[str]]]:
+    """Probe → the rows of its file as text: time, milliseconds, change point."""
+    return {
+        path.name.removesuffix(".csv.gz"): list(
+            csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode()), delimiter=";")
+        )[1:]
+        for path in sorted(RIPE.glob("*.csv.gz"))
+    }
 
 
-def truth_of(directory: Path) -> Truth:
+def ripe_truth() -> Truth:
     """Probe → (epoch seconds, ms), as Python reads them."""
     truth: Truth = {}
-    for path in sorted(directory.glob("*.csv")):
-        with path.open() as file:
-            rows = [(epoch, float(rtt)) for epoch, rtt, _ in list(csv.reader(file))[1:]]
-        if path.stem in DAY_FIRST:
-            times = [datetime.strptime(epoch, FORMS[1]) for epoch, _ in rows]
+    for probe, rows in ripe_rows().items():
+        if probe in DAY_FIRST:
+            times = [datetime.strptime(epoch, FORMS[1]) for epoch, _, _ in rows]
         else:
-            times = [datetime.fromisoformat(epoch) for epoch, _ in rows]
+            times = [datetime.fromisoformat(epoch) for epoch, _, _ in rows]
         seconds = [int(time.replace(tzinfo=UTC).timestamp()) for time in times]
-        truth[path.stem] = list(zip(seconds, (rtt for _, rtt in rows), strict=True))
+        truth[probe] = list(zip(seconds, (float(rtt) for _, rtt, _ in rows), strict=True))
     return truth
 
 
-def ripe_histories(source: Path, out: Path, **settings: object) -> Prepared:
+def ripe_histories(out: Path, **settings: object) -> Prepared:
+    """The raw files, which are separated by semicolons, to histories."""
     asked = {"entity_from": "file_name", "entity_kind": "number", "time": "epoch", "time_format": FORMS}
-    return prepare(Histories(source=source, **{**asked, **settings}), out, workers=2)
+    return prepare(Histories(source=RIPE, **{**asked, **settings}), out, workers=2)
 
 
 @needs_ripe
-def test_ripe_histories_hold_every_ping_in_time_order(ripe: Path, tmp_path: Path) -> None:
-    prepared = ripe_histories(ripe, tmp_path / "out")
-    truth = truth_of(ripe)
+def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
+    prepared = ripe_histories(tmp_path / "out")
+    truth = ripe_truth()
 
     found: dict[str, list[tuple[int, int]]] = {}
     for path in sorted((prepared.run / "histories").rglob("part-*")):
@@ -96,24 +97,49 @@ def test_ripe_histories_hold_every_ping_in_time_order(ripe: Path, tmp_path: Path
 
 
 @needs_ripe
-def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(ripe: Path, tmp_path: Path) -> None:
-    with pytest.raises(headrace.InputError, match=r"11119\.csv: row 1: epoch is '14/10/2016 21:17', .*time_format"):
-        ripe_histories(ripe, tmp_path / "out", time_format=FORMS[0])
+def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(tmp_path: Path) -> None:
+    with pytest.raises(headrace.InputError, match=r"11119\.csv\.gz: row 1: epoch is '14/10/2016 21:17', .*time_format"):
+        ripe_histories(tmp_path / "out", time_format=FORMS[0])
 
-    dropped = ripe_histories(ripe, tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
-    rows = {path.stem: len(path.read_bytes().splitlines()) - 1 for path in ripe.glob("*.csv")}
-    assert sum(rows[name] for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
-    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith("11119.csv: row 1: epoch")
+    dropped = ripe_histories(tmp_path / "out", time_format=FORMS[0], bad_rows="drop")
+    rows = ripe_rows()
+    assert sum(len(rows[name]) for name in DAY_FIRST) == dropped.manifest.dropped["unreadable_time"]
+    assert dropped.manifest.facts["first_dropped"]["unreadable_time"].startswith("11119.csv.gz: row 1: epoch")
     assert sum(dropped.manifest.facts["entities"].values()) == 40
 
 
 @needs_ripe
-def test_error_codes_of_ripe_may_be_refused_by_file_and_row(ripe: Path, tmp_path: Path) -> None:
-    path = min(path for path in ripe.glob("*.csv") if b",-" in path.read_bytes())
-    row = next(number for number, line in enumerate(path.read_text().splitlines()) if ",-" in line)
+def test_error_codes_of_ripe_may_be_refused_by_file_and_row(tmp_path: Path) -> None:
+    probe, row = next(
+        (probe, number)
+        for probe, rows in ripe_rows().items()
+        for number, (_, rtt, _) in enumerate(rows, 1)
+        if rtt.startswith("-")
+    )
 
-    with pytest.raises(headrace.InputError, match=rf"{path.stem}\.csv: row {row}: rtt is '-\d"):
-        ripe_histories(ripe, tmp_path / "out", negative="error")
+    with pytest.raises(headrace.InputError, match=rf"{probe}\.csv\.gz: row {row}: rtt is '-\d"):
+        ripe_histories(tmp_path / "out", negative="error")
+
+
+@needs_ripe
+def test_the_command_prepares_the_raw_files_of_ripe(tmp_path: Path) -> None:
+    probes = ("11119", "11297", "13746")  # the first has the day first
+    source = [RIPE / f"{probe}.csv.gz" for probe in probes]
+    forms = [each for form in FORMS for each in ("--time-format", form)]
+    asked = ["--entity-from", "file_name", "--entity-kind", "number", "--time", "epoch", *forms, "--json"]
+    code = "from headrace.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "histories", *map(str, source), "--out", str(tmp_path / "out"), *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    rows = ripe_rows()
+    facts = headrace.open(tmp_path / "out").manifest.facts
+    assert sum(len(rows[probe]) for probe in probes) == sum(facts["source_rows"].values())
+    assert headrace.verify(tmp_path / "out").problems == []
 
 
 @pytest.fixture(scope="module")

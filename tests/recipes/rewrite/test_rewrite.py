@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.formats import parquet
+from headrace.formats.parquet import READS_MISSING_VECTORS
 from headrace.run.events import Step
 from tables import fresh, small_rows, small_source, split
 
@@ -47,7 +49,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
     columns = {}
     for name in names:
         kind, values = VALUES[name]
-        values = draw(st.sampled_from([values, st.none() | values]))
+        missing = [] if name == "fixed" and not READS_MISSING_VECTORS else [st.none() | values]
+        values = draw(st.sampled_from([values, *missing]))
         found = draw(st.lists(values, min_size=rows, max_size=rows))
         if pa.types.is_temporal(kind):
             storage = pa.int32() if kind == pa.date32() else pa.int64()
@@ -95,6 +98,19 @@ def test_every_type_comes_back_as_it_was(tmp_path_factory, table, codec, source,
         table[name].null_count > 0 for name in table.column_names
     ]
     assert not headrace.verify(where / "out").problems
+
+
+def test_vectors_that_could_not_be_read_back_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "READS_MISSING_VECTORS", False)
+    table = pa.table({"x": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(
+        headrace.InputError, match=r"column x: 1 lists of a fixed size are missing, .*install pyarrow 26"
+    ):
+        headrace.rewrite(tmp_path / "a.arrow", tmp_path / "out", cache_dir=tmp_path / "cache")
+
+    assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
 @pytest.mark.parametrize("extension", [".csv", ".csv.gz", ".tsv.zst", ".jsonl", ".parquet"])

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from headrace.histories.addresses import Kind
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
@@ -57,7 +58,7 @@ class Histories(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = Field(min_length=1)
+    source: Places = Field(min_length=1)
     entity: str = Field("src_addr", min_length=1)
     entity_from: Literal["column", "file_name"] = "column"
     entity_kind: Kind = "address"

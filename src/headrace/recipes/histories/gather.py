@@ -19,13 +19,12 @@ from headrace.formats.source import read_chunks
 from headrace.formats.write import Written
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multiset_sum, sampled
-from headrace.recipes.histories.parse import Dropped, Parsed, Place, parse_chunk
+from headrace.recipes.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
 from headrace.recipes.histories.piece import PieceWriter
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
-_BATCH_ROWS = 1 << 18
+_BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
 
 
 def piece_file(number: int) -> str:
@@ -43,7 +42,9 @@ def check_columns(settings: Histories, shard: Shard) -> None:
             )
 
 
-def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int) -> dict[str, Any]:
+def gather_shard(
+    files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int, known: Known
+) -> dict[str, Any]:
     """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
     counts = _Counts()
@@ -52,7 +53,7 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
         file = temporary.open("xb")
     with file:
         writer = PieceWriter(file, partitions)
-        for first_row, table in _batches(shard, settings.columns()):
+        for first_row, table in _batches(shard, settings):
             counts.rows_read += table.num_rows
             rows = np.arange(first_row, first_row + table.num_rows)
             if settings.sample_rate < 1:
@@ -62,7 +63,7 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
             if not len(rows):
                 continue
             try:
-                parsed = parse_chunk(table, rows, place, settings, counts.dropped)
+                parsed = parse_chunk(table, rows, place, settings, counts.dropped, known)
             except InputError as error:
                 if str(error).startswith(place.path):
                     raise
@@ -80,11 +81,13 @@ def gather_shard(files: TaskFiles, settings: Histories, shard: Shard, number: in
     return counts.as_json()
 
 
-def _batches(shard: Shard, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The columns in pieces of about 262,144 rows, with the number of their first row."""
+def _batches(shard: Shard, settings: Histories) -> Iterator[tuple[int, pa.Table]]:
+    """The columns in pieces of about 131,072 rows or one row group, with the number of their first row."""
+    columns = settings.columns()
+    addresses = {settings.peer, settings.entity if settings.entity_from == "column" else None}
     held: list[pa.Table] = []
     first_row = rows = 0
-    for chunk in read_chunks(shard, columns):
+    for chunk in read_chunks(shard, columns, coded=[name for name in columns if name in addresses]):
         table = chunk.table(columns)
         held.append(table)
         rows += table.num_rows

@@ -19,8 +19,9 @@ from headrace.errors import InputError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import nulled
 from headrace.histories import addresses, latency
-from headrace.histories.addresses import Addresses, Kind
+from headrace.histories.addresses import Addresses
 from headrace.recipes.histories.config import Histories
+from headrace.recipes.histories.known import KnownAddresses
 from headrace.recipes.temporal_split.columns import as_text
 from headrace.recipes.temporal_split.dates import MISSING, parse_dates
 
@@ -98,7 +99,24 @@ class Parsed:
     clamped: int
 
 
-def parse_chunk(table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped) -> Parsed:
+@dataclass(frozen=True)
+class Known:
+    """What the tasks of a run remember of addresses they have read."""
+
+    entities: KnownAddresses
+    peers: KnownAddresses
+
+    @staticmethod
+    def none(settings: Histories) -> Known:
+        """Nothing yet; entities and peers of one kind are remembered together."""
+        entities = KnownAddresses(settings.entity_kind)
+        same = settings.peer_kind == settings.entity_kind
+        return Known(entities, entities if same else KnownAddresses(settings.peer_kind))
+
+
+def parse_chunk(
+    table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, known: Known
+) -> Parsed:
     """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0.
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
@@ -114,10 +132,10 @@ def parse_chunk(table: pa.Table, rows: I64, place: Place, settings: Histories, d
         own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
         entity = Coded(own, np.full(n, 0 if own.readable[0] else -2))
     else:
-        entity = code_addresses(table[settings.entity], settings.entity_kind, settings.entity)
+        entity = code_addresses(table[settings.entity], known.entities, settings.entity)
     blame(entity.place == -1, "null_entity")
     blame(entity.place == -2, "unreadable_entity")
-    peer = None if settings.peer is None else code_addresses(table[settings.peer], settings.peer_kind, settings.peer)
+    peer = None if settings.peer is None else code_addresses(table[settings.peer], known.peers, settings.peer)
     if peer is not None:
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
@@ -137,21 +155,22 @@ def parse_chunk(table: pa.Table, rows: I64, place: Place, settings: Histories, d
     )
 
 
-def code_addresses(column: pa.ChunkedArray, kind: Kind, name: str) -> Coded:
-    """A column of addresses or numbers: each distinct value parsed once."""
+def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) -> Coded:
+    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once."""
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
-    known = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
-    read = addresses.parse(texts.drop_null(), kind)
+    present = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
+    read = known.read(texts.drop_null())
     readable = np.flatnonzero(read.readable)
     places = np.full(len(texts) + 1, -1)  # the last: rows that are null themselves
-    codes = np.full(int(known.sum()), -2)
+    codes = np.full(int(present.sum()), -2)
     codes[readable] = np.arange(len(readable))
-    places[:-1][known] = codes
-    at = np.asarray(pc.fill_null(encoded.indices.cast(pa.int64()), len(texts)).to_numpy(zero_copy_only=False), np.int64)
-    return Coded(read.take(readable), places[at])
+    places[:-1][present] = codes
+    at = encoded.indices
+    at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
+    return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:

@@ -73,8 +73,8 @@ class PieceWriter:
             records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
             records["family"] = parsed.peers.family[peer]
         begin = self._file.tell()
-        self._file.write(entities.tobytes())
-        self._file.write(records.tobytes())
+        self._file.write(entities.view(np.uint8).data)
+        self._file.write(records.view(np.uint8).data)
         counts = np.bincount(of_row, minlength=self._partitions)
         zero = np.zeros(1, np.int64)
         row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]

@@ -10,13 +10,12 @@ from typing import Any
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.engine.local import run_tasks
 from headrace.formats.scan import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import survey
 from headrace.recipes.histories.config import WORKING_BYTES, Histories
 from headrace.recipes.histories.gather import check_columns, gather_shard
-from headrace.recipes.histories.parse import REASONS
+from headrace.recipes.histories.parse import REASONS, Known
 from headrace.recipes.histories.rows_file import RowShard, write_rows
 from headrace.recipes.histories.shard_file import ROW_SCHEMA
 from headrace.recipes.histories.write import SPLITS, directory_of, shard_name, write_partition
@@ -34,9 +33,10 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     """Do the work in the run directory."""
     shards, partitions = _survey(settings, context, files)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
+    known = Known.none(settings)
     gathered = at_once.stage(
         "gather",
-        [_gather_task(settings, shard, number, partitions) for number, shard in enumerate(shards)],
+        [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
         durable=False,
     )
     for split in SPLITS:
@@ -68,7 +68,7 @@ def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
         return work
 
-    found = run_tasks([looked(path, name) for path, name in files], context.workers)
+    found = context.map([looked(path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in shards:
         check_columns(settings, shard)
@@ -79,12 +79,13 @@ def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path
 
 
 def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
-    """As many tasks at a time as the limit allows; one at least."""
-    return replace(context, workers=max(1, min(context.workers, memory_limit // task_bytes)))
+    """As many tasks at a time as the limit allows on each machine; one at least."""
+    at_once = context.engine.machines() * (memory_limit // task_bytes)
+    return replace(context, workers=max(1, min(context.workers, at_once)))
 
 
-def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int) -> Task:
-    return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions))
+def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
+    return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions, known))
 
 
 def _order_task(settings: Histories, pieces: int, number: int) -> Task:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes, mix_words
@@ -33,42 +34,59 @@ class Entities:
 
 def distinct_entities(records: Records) -> tuple[Entities, I64]:
     """The entities of entity records, each once, in hash order; and of each record its place among them: int64 [N]."""
-    order = np.argsort(records["order"], kind="stable")
-    new = _differs(records["order"][order])
-    same = records[order]
-    first = np.flatnonzero(new)
-    leader = np.repeat(first, np.diff(first, append=len(order)))
-    if any((same[name] != same[name][leader]).any() for name in ("word0", "word1", "family")):
-        # Two entities with one hash: order them by what they are.
-        order = np.lexsort((records["word1"], records["word0"], records["family"], records["order"]))
-        same = records[order]
-        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
+    hashes = np.ascontiguousarray(records["order"])
+    order = np.argsort(hashes)  # records of one entity are alike, so it does not matter which comes first
+    new = _differs(hashes[order])
+    leader = order[new]
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(new) - 1
-    kept = same[new]
+    if any((records[name] != records[name][leader][place]).any() for name in ("word0", "word1", "family")):
+        # Two entities with one hash: order them by what they are.
+        order = np.lexsort((records["word1"], records["word0"], records["family"], hashes))
+        same = records[order]
+        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
+        leader = order[new]
+        place[order] = np.cumsum(new) - 1
+    kept = records[leader]
     return Entities(addresses_of(kept), EntityHashes(kept["order"], kept["side"])), place
 
 
 def distinct_peers(family: U8, word0: U64, word1: U64) -> tuple[Addresses, I64]:
     """Peers each once, ascending by family and bytes; and of each given one its place among them: int64 [N]."""
-    mixed = mix_words(family, word0, word1)
-    order = np.argsort(mixed)
-    new = _differs(mixed[order])
-    first = order[new]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.cumsum(new) - 1
+    n = len(family)
+    if not n:
+        return of_words(family, np.zeros((0, 2), np.uint64)), np.zeros(0, np.int64)
+    coded = pa.array(mix_words(family, word0, word1)).dictionary_encode()
+    place = coded.indices.to_numpy()
+    first = np.empty(len(coded.dictionary), np.int64)
+    first[place[::-1]] = np.arange(n - 1, -1, -1)
     leader = first[place]
     if (word0 != word0[leader]).any() or (word1 != word1[leader]).any() or (family != family[leader]).any():
-        # Two peers with one mix: order them by what they are.
+        # Two peers with one mix: tell them apart by what they are.
         order = np.lexsort((word1, word0, family))
         new = _differs(family[order]) | _differs(word0[order]) | _differs(word1[order])
         first = order[new]
+        place = np.empty(n, np.int64)
         place[order] = np.cumsum(new) - 1
-    order = np.lexsort((word1[first], word0[first], family[first]))
+    order = _by_bytes(family[first], word0[first], word1[first])
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     first = first[order]
     return of_words(family[first], np.column_stack([word0[first], word1[first]])), rank[place]
+
+
+def _by_bytes(family: U8, word0: U64, word1: U64) -> I64:
+    """The order of addresses by family, word0 and word1; most differ in the first two."""
+    order = np.argsort(word0)
+    order = order[np.argsort(family[order], kind="stable")]
+    same = ~_differs(word0[order]) & ~_differs(family[order])
+    if same.any():
+        tied = same.copy()
+        tied[:-1] |= same[1:]
+        at = np.flatnonzero(tied)
+        rows = order[at]
+        order[at] = rows[np.lexsort((word1[rows], word0[rows], family[rows]))]
+    return order
 
 
 def measurement_order(entity: U32, micros: I64, peer: U32 | I64 | None, codes: U16) -> I64:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multise
 from headrace.recipes.histories.piece import partition_of
 from headrace.recipes.histories.rows_file import ROWS
 from headrace.recipes.histories.shard_file import read_blobs
+from headrace.storage.fetched import local_copy
 
 _HELD, _HELD_ROWS = 1 << 20, 1 << 12  # measurements and rows that are hashed at once
 
@@ -47,7 +49,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != facts["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with local_copy(path) as here, pq.ParquetFile(here, page_checksum_verification=True) as file:
         rows = file.read(use_threads=False)
     places = _groups(rows)
 
@@ -85,14 +87,22 @@ def _groups(rows: pa.Table) -> list[tuple[str, int, int]]:
 def _check_shard(run: FinishedRun, settings: Histories, shard: str, facts: pa.Table) -> _Found:
     checker = _ShardCheck(settings, int(run.manifest.facts["partitions"]), shard, facts)
     try:
-        for place, blob in enumerate(read_blobs(run.root / shard)):
+        with local_copy(run.root / shard) as file:
+            return _check_file(run, checker, shard, file)
+    except FileNotFoundError:
+        return checker.found(f"{run.root / shard}: is missing")
+
+
+def _check_file(run: FinishedRun, checker: _ShardCheck, shard: str, file: Path) -> _Found:
+    try:
+        for place, blob in enumerate(read_blobs(file)):
             where = f"{run.root / shard}: row {place + 1}"
             problem = checker.take(decode_row(blob, where))
             if problem is not None:
                 return checker.found(f"{run.root / shard}: {problem}")
         problem = checker.settle() or checker.settle()
     except CorruptShard as error:
-        return checker.found(str(error))
+        return checker.found(str(error).replace(str(file), str(run.root / shard)))
     return checker.found(None if problem is None else f"{run.root / shard}: {problem}")
 
 

@@ -29,8 +29,7 @@ from headrace.recipes.histories.gather import piece_file
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
 from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard, written
 from headrace.recipes.histories.slabs import Partition, Slab, open_partition
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
 SPLITS = ("train", "test")

@@ -17,11 +17,14 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.chats.layouts import Layout
-from headrace.settings import Names, Paths, Settings, refuse_credentials
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
+from headrace.storage.remote_path import is_remote, path_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -38,7 +41,7 @@ class Source(Settings):
     """
 
     name: str
-    path: Paths = Field(min_length=1)
+    path: Places = Field(min_length=1)
     weight: float = 1.0
     layout: Layout = "auto"
     mapping: Mapping[str, str] = Field(default_factory=dict)
@@ -99,7 +102,7 @@ def blend_of(value: object) -> object:
     """
     if isinstance(value, str | Path):
         refuse_credentials(value)
-        path = Path(value).expanduser()
+        path = path_of(value).expanduser()
         record = _blend_file(path)
         return plain([path]) if record is None else located(record, path)
     if isinstance(value, Mapping):
@@ -117,7 +120,7 @@ def is_blend_file(path: Path) -> bool:
 
 def plain(paths: Sequence[str | Path]) -> dict[str, Any]:
     """A blend of one dataset, named after its first file or directory."""
-    first = Path(paths[0]).expanduser()
+    first = path_of(paths[0]).expanduser()
     stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)
     name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
@@ -142,9 +145,13 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
                     f"{blend}: dataset {source.get('name')!r} has path {source.get('path')!r}; write a text or a list "
                     f"of texts"
                 )
-            moved.append({**_renamed(source), "path": [str(blend.parent / Path(each).expanduser()) for each in paths]})
+            moved.append({**_renamed(source), "path": [_beside(blend, each) for each in paths]})
         found[group] = moved
     return found
+
+
+def _beside(blend: Path, path: str) -> str:
+    return path if is_remote(path) else str(blend.parent / Path(path).expanduser())
 
 
 def _refuse_hub_keys(source: Mapping[str, Any], blend: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.recipes.packed_sequences.blend import Source
 from headrace.recipes.packed_sequences.chats.layouts import Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
@@ -65,6 +66,9 @@ class Encoder:
             for source in sources:
                 chat_settings(settings, source)  # wrong words are told before any work
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_this_process, (self.settings, self.fingerprint)
+
     def of(self, source: Source) -> Encode:
         """An encoder of this dataset for the calling thread."""
         if self.settings.tokenizer is None:
@@ -114,6 +118,17 @@ class Encoder:
             if self._first is None:
                 self._first = ChatEncoder(chat_settings(self.settings))
             return self._first
+
+
+def _in_this_process(settings: PackedSequences, fingerprint: str) -> Encoder:
+    """The encoder of another process, made anew: tokenizers do not travel. Raises `InputError` if it is another one."""
+    encoder = Encoder(settings)
+    if encoder.fingerprint != fingerprint:
+        raise InputError(
+            f"{settings.tokenizer}: tokenizer or template on {platform.node()} is not the one that the run began with "
+            f"(digest {encoder.fingerprint[:12]}, not {fingerprint[:12]}); give all machines the same files"
+        )
+    return encoder
 
 
 def _given_tokens(settings: PackedSequences, source: Source) -> Encode:

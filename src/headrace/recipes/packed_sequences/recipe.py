@@ -76,9 +76,7 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
         "pack", [_pack_task(settings, group, origins, number) for number, group in enumerate(groups)], durable=False
     )
     shards = _shards(settings, groups, packed)
-    written = context.stage(
-        "materialise", [_write_task(settings, context, shard, groups, owners, encoder) for shard in shards]
-    )
+    written = context.stage("materialise", [_write_task(settings, shard, groups, owners, encoder) for shard in shards])
     counts = Counts.of(encoded, choice, packed, written)
     counts.must_add_up(settings)
     if not shards:
@@ -183,7 +181,6 @@ def _shards(settings: PackedSequences, groups: Sequence[Group], packed: Sequence
 
 def _write_task(
     settings: PackedSequences,
-    context: RunContext,
     shard: Shard,
     groups: Sequence[Group],
     owners: Sequence[int],
@@ -192,11 +189,12 @@ def _write_task(
     group = groups[shard.group]
     numbers = [number for number, owner in enumerate(owners) if owner == group.dataset]
 
+    pad_id, metadata = encoder.pad_id or 0, footer(settings, group, encoder.fingerprint)
+
     def work(files: TaskFiles) -> dict[str, Any]:
-        spools = JoinedSpool([Spool.open(context.run / spool_directory(number)) for number in numbers])
-        bins = read_bins(context.run, shard.group)
-        metadata = footer(settings, group, encoder.fingerprint)
-        return write_shard(files, settings, shard, bins, spools, encoder.pad_id or 0, metadata)
+        spools = JoinedSpool([Spool.open(files.run / spool_directory(number)) for number in numbers])
+        bins = read_bins(files.run, shard.group)
+        return write_shard(files, settings, shard, bins, spools, pad_id, metadata)
 
     return Task(shard.target, shard.input_bytes, work)
 

@@ -65,8 +65,8 @@ def encode_tasks(
     tasks: list[tuple[EncodeTask, Dataset]] = []
     for dataset in datasets:
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
+        stats = list(zip(dataset.sizes, dataset.mtimes_ns, strict=True))  # one list, shared by all tasks
         for parts in assign_files(dataset.sizes, dataset.names, shards):
-            stats = list(zip(dataset.sizes, dataset.mtimes_ns, strict=True))
             task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, stats, parts)
             tasks.append((task, dataset))
     if settings.sample is None:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import sequence_prints
 from headrace.recipes.packed_sequences.storage.read_shard import read_bins_of
 from headrace.recipes.packed_sequences.tree import Written, blend_json, links_of, split_directory
+from headrace.storage.fetched import local_copy
+from headrace.storage.remote_path import RemotePath
 
 I64 = npt.NDArray[np.int64]
 
@@ -126,7 +129,11 @@ def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Ma
     splits = [split for split in SPLITS if split in run.manifest.splits]
     detail = f"{len(expected):,} links lead to their shards; blend.json names them"
     found = {}
-    for split in splits:
+    if isinstance(run.root, RemotePath):  # stores have no links
+        expected, splits_with_links, detail = {}, [], "blend.json names the shards; an object store has no links"
+    else:
+        splits_with_links = splits
+    for split in splits_with_links:
         directory = run.root / split_directory(split)
         if not directory.is_dir():
             return Check("links", detail, f"{directory}: is missing")
@@ -169,9 +176,17 @@ def _tokens_check(run: FinishedRun) -> Check:
 
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
     path = run.root / name
+    try:
+        with local_copy(path) as file:
+            return _look_at_file(run, settings, path, file)
+    except FileNotFoundError:
+        return _Seen(problem=f"{path}: is missing")
+
+
+def _look_at_file(run: FinishedRun, settings: PackedSequences, path: Path, file: Path) -> _Seen:
     bins = sequences = tokens = labels = prints = 0
     try:
-        for rows in read_bins_of(path, settings.packed_storage):
+        for rows in read_bins_of(file, settings.packed_storage):
             problem = next(_problems(rows, settings, run.manifest.facts["encoder"]), None)
             if problem is not None:
                 place, what = problem
@@ -182,7 +197,7 @@ def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
             labels += int(np.sum(rows.mask, dtype=np.int64))
             prints += _prints(rows, settings, run.manifest.facts["encoder"]["pad_id"])
     except CorruptShard as error:
-        return _Seen(problem=str(error))
+        return _Seen(problem=str(error).replace(str(file), str(path)))
     return _Seen(bins, sequences, tokens, labels, prints)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from headrace.formats.schema import type_named
+from headrace.engine.engine import EngineName
+from headrace.formats.type_words import TypeWords
 from headrace.run.context import RunContext
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Outcome, Prepared, prepare
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 Codec = Literal["none", "lz4", "zstd"]
 
@@ -31,21 +33,14 @@ class Rewrite(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = Field(min_length=1)
+    source: Places = Field(min_length=1)
     codec: Codec = "none"
     rows_per_group: int | None = Field(None, ge=1)
     shard_bytes: int | None = Field(None, ge=1)
     columns: Names | None = None
-    types: Mapping[str, str] = Field(default_factory=dict)
+    types: TypeWords = Field(default_factory=dict)
     null_values: Names = ()
     cache_dir: Path | None = None
-
-    @field_validator("types")
-    @classmethod
-    def _known_types(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for word in value.values():
-            type_named(word)
-        return dict(sorted(value.items()))
 
     @field_validator("columns")
     @classmethod
@@ -88,14 +83,18 @@ def rewrite(
     out: str | Path,
     *,
     workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
+    shard_of: tuple[int, int] | None = None,
     on_event: OnEvent = silent,
     **settings: Any,
 ) -> Prepared:
     """Rewrite shards, plain or prepared, as Parquet made to be trained on; `headrace.open(out)` streams the same rows.
 
-    settings: those of `Rewrite`. The splits of a prepared source stay, plain shards become the split "all". What was
-    made before is reused, and what was interrupted goes on. Raises `SettingsError`, `InputError`, `CorruptShard`,
-    `StoreError`, `RunBusy`.
+    settings: those of `Rewrite`; engine, address and shard_of: as for `prepare`. The splits of a prepared source stay,
+    plain shards become the split "all". What was made before is reused, and what was interrupted goes on. Raises
+    `SettingsError`, `InputError`, `CorruptShard`, `StoreError`, `EngineError`, `RunBusy`.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
-    return prepare(Rewrite(source=sources, **settings), out, workers=workers, on_event=on_event)
+    recipe = Rewrite(source=sources, **settings)
+    return prepare(recipe, out, workers=workers, engine=engine, address=address, shard_of=shard_of, on_event=on_event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from headrace.formats.schema import type_named
 from headrace.formats.source import read_signature
+from headrace.formats.type_words import TypeWords
 from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
@@ -49,7 +50,7 @@ class TemporalSplit(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = Field(min_length=1)
+    source: Places = Field(min_length=1)
     date_column: str = Field(min_length=1)
     group_column: str = Field(min_length=1)
     split_date: str
@@ -69,7 +70,7 @@ class TemporalSplit(Settings):
     val_in_test: Literal["keep", "drop"] = "keep"
     schema_drift: Literal["error", "widen"] = "error"
     lineage: Literal["off", "columns"] = "off"
-    types: Mapping[str, str] = Field(default_factory=dict)
+    types: TypeWords = Field(default_factory=dict)
     null_values: Names = ()
     shard_numbers: Literal["keep", "dense"] = "keep"
 
@@ -89,13 +90,6 @@ class TemporalSplit(Settings):
                 f"timezone is {value!r}, which is no IANA zone; give one such as 'Europe/Berlin'"
             ) from None
         return value
-
-    @field_validator("types")
-    @classmethod
-    def _known_types(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for word in value.values():
-            type_named(word)
-        return dict(sorted(value.items()))
 
     @field_validator("date_format")
     @classmethod

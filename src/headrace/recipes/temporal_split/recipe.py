@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
-from headrace.engine.local import run_tasks
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
 from headrace.formats.schema import few, is_text, type_named
+from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey
 from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
@@ -31,10 +31,11 @@ from headrace.recipes.temporal_split.split import (
     cutoff_on_clock,
     derive,
     split_shard,
+    word_of_output,
 )
-from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
-from headrace.run.prepare import STAGE_DIRECTORY, Outcome
+from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
 
@@ -73,7 +74,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     parts = context.stage("split", _split_tasks(plan, source), durable=settings.layout == "sharded")
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
     _refuse_empty(rows, plan, context)
-    index = _sharded_index(parts, source, kind) if settings.layout == "sharded" else _join(plan, source, parts, context)
+    index = _sharded_index(parts, source, plan) if settings.layout == "sharded" else _join(plan, source, parts, context)
     _alias_test(context)
     return Outcome(
         schema=plan.schema,
@@ -98,7 +99,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     def look(path: Path, name: str) -> Callable[[], Shard]:
         return lambda: survey(path, name, signature)
 
-    shards = run_tasks([look(path, name) for path, name in files], context.workers)
+    shards = context.map([look(path, name) for path, name in files])
     schema = common_schema(shards, settings.schema_drift)
     wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
     wanted |= {"label": settings.label} if settings.label is not None else {}
@@ -184,6 +185,7 @@ def _plan(
         nobody=nobody,
         cutoff_us=cutoff_on_clock(settings.cutoff(), form in INSTANTS),
         classes=classes,
+        separator=_first_separator(source.shards[0], kind),
         types={name: type_named(word) for name, word in settings.types.items()},
     )
     plan = replace(draft, schema=_output_schema(draft))
@@ -197,6 +199,13 @@ def _plan(
         )
     )
     return plan
+
+
+def _first_separator(first: Shard, kind: Kind) -> str:
+    """What separates fields in a text file of all shards' rows: what the first shard has, if it is of that format."""
+    if first.dialect is not None and first.kind.format == kind.format:
+        return first.dialect.separator
+    return SEPARATOR.get(kind.format, "")
 
 
 def _one_form(settings: TemporalSplit, source: Source, scans: Sequence[Receipt]) -> str | None:
@@ -272,10 +281,11 @@ def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) ->
         )
 
 
-def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list[IndexRow]:
+def _sharded_index(parts: Sequence[Receipt], source: Source, plan: SplitPlan) -> list[IndexRow]:
     rows = []
     for part, shard in zip(parts, source.shards, strict=True):
         files = {PurePosixPath(record.path).parent.name: record for record in part.files}
+        word = word_of_output(plan, shard)
         for split, blocks in part.result["blocks"].items():
             record = files[split]
             for block, facts in enumerate(blocks):
@@ -283,7 +293,7 @@ def _sharded_index(parts: Sequence[Receipt], source: Source, kind: Kind) -> list
                     IndexRow(
                         split=split,
                         shard=record.path,
-                        format=kind.extension[1:],
+                        format=word,
                         block=block,
                         digest=record.digest,
                         checksum=record.checksum,
@@ -315,7 +325,7 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
                 IndexRow(
                     split=receipt.subject,
                     shard=record.path,
-                    format=plan.kind.extension[1:],
+                    format=word_of_output(plan, source.shards[0]),
                     block=block,
                     digest=record.digest,
                     checksum=record.checksum,

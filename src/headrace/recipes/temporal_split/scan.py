@@ -26,8 +26,7 @@ from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
 from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
-from headrace.run.context import TaskFiles
-from headrace.run.prepare import STAGE_DIRECTORY
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
 NOBODY = -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.copy import copied_records
-from headrace.formats.delimited import SEPARATOR
 from headrace.formats.detect import Kind
+from headrace.formats.separator import SEPARATOR, word_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.source import fit, read_chunks, unchanged
 from headrace.formats.typed import typed
@@ -50,6 +50,7 @@ class SplitPlan:
     """All that pass 2 needs beside a shard; one copy, shared by all workers.
 
     source: the schema common to all shards; schema: of the output. cutoff_us: on the clock the dates are told by.
+    separator: of a text file that holds all of a split; shards of their own keep their source's.
     """
 
     settings: TemporalSplit
@@ -61,6 +62,7 @@ class SplitPlan:
     nobody: Hashes
     cutoff_us: int
     classes: Mapping[str, int] | None
+    separator: str
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
@@ -150,7 +152,9 @@ def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
     if not same_format or derives or plan.kind.format == "parquet":
         return False
-    return plan.kind.format == "jsonl" or shard.schema.names == plan.source.names
+    if plan.kind.format == "jsonl":
+        return True
+    return shard.schema.names == plan.source.names and shard.dialect == output_dialect(plan, shard)
 
 
 def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
@@ -201,6 +205,13 @@ def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
     """How the output text is written: as the source shard where that is the same format, else plainly."""
     if plan.kind.format not in SEPARATOR:
         return None
-    if shard.dialect is not None and shard.kind.format == plan.kind.format:
-        return shard.dialect
-    return Dialect(SEPARATOR[plan.kind.format], "\n", False, 0)
+    own = shard.dialect if shard.kind.format == plan.kind.format else None
+    if own is None:
+        own = Dialect(SEPARATOR[plan.kind.format], "\n", False, 0)
+    return replace(own, separator=plan.separator) if plan.settings.layout == "single" else own
+
+
+def word_of_output(plan: SplitPlan, shard: Shard) -> str:
+    """The word for the index of the format that this shard's rows are written in."""
+    dialect = output_dialect(plan, shard)
+    return word_of(plan.kind, None if dialect is None else dialect.separator)

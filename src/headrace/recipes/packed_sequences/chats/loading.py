@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def load_tokenizer(files: TokenizerFiles, threads: int | None) -> Tokenizer:
-    """The tokenizer, without truncation and padding, whose offsets leave nothing out.
-
-    threads: of this process's batches; the first tokenizer decides. Raises `InputError`, `MissingExtra`.
-    """
-    if threads is not None:
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the library reads it once, at its first batch
+def load_tokenizer(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer, without truncation and padding, whose offsets leave nothing out. `InputError`, `MissingExtra`."""
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:

@@ -55,7 +55,6 @@ class ChatSettings(Settings):
     eos: "append" the end token to rows that no template touches (trained), or "none".
     date: what a template that asks for today is told; None refuses such templates.
     nothing_trained: rows whose mask is all 0 are rejected ("reject") or kept ("keep").
-    threads: of the tokenizer; they are the whole process's, so the first encoder decides. None: all cores.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -70,7 +69,6 @@ class ChatSettings(Settings):
     eos: Literal["append", "none"] = "append"
     date: datetime.date | None = None
     nothing_trained: Literal["reject", "keep"] = "reject"
-    threads: int | None = Field(None, ge=1)
 
     @field_validator("columns")
     @classmethod
@@ -86,7 +84,7 @@ class ChatSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """The settings that can change a token or a mask, as JSON; files are in `ChatEncoder.fingerprint`."""
-        return self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "threads"})
+        return self.model_dump(mode="json", exclude={"tokenizer", "chat_template"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +128,7 @@ class ChatEncoder:
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
-        self.tokenizer = load_tokenizer(self.files, settings.threads)
+        self.tokenizer = load_tokenizer(self.files)
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:

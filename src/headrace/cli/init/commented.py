@@ -1,0 +1,68 @@
+"""A configuration as YAML with comments: sections of settings, each with words above it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+_WIDTH = 112
+
+
+@dataclass
+class Section:
+    """Words, and the settings below them. A setting whose value is `Aside` stands as a comment: one may turn it on."""
+
+    words: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A value that is proposed and not set."""
+
+    value: Any
+
+
+def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
+    """What the sections set."""
+    return {
+        name: value for section in sections for name, value in section.settings.items() if not isinstance(value, Aside)
+    }
+
+
+def commented_yaml(sections: Sequence[Section]) -> str:
+    """The text of the configuration; reading it gives `settings_of(sections)`."""
+    return "\n".join(_section(section) for section in sections)
+
+
+def _section(section: Section) -> str:
+    lines = [line for part in section.words.splitlines() for line in _comment(part)]
+    for name, value in section.settings.items():
+        if isinstance(value, Aside):
+            lines += [f"# {line}" for line in _setting(name, value.value)]
+        else:
+            lines += _setting(name, value)
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ") or ["#"]
+
+
+def _setting(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list | dict) or not value:
+        return [f"{name}: {_flat(value)}"]
+    flat = f"{name}: {_flat(value)}"
+    if len(flat) <= _WIDTH and not isinstance(value, dict):
+        return [flat]
+    text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None)
+    return text.rstrip("\n").split("\n")
+
+
+def _flat(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
+    return text.removesuffix("\n").removesuffix("\n...")

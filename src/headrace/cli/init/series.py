@@ -1,0 +1,96 @@
+"""A configuration for series, from a look at the data: its sections and their words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.cli.init.commented import Aside, Section, settings_of
+from headrace.cli.init.series_facts import TRAIN, look_at_series
+from headrace.cli.init.series_roles import Asked, Draft, draft_of
+from headrace.cli.init.series_statics import look_at_statics
+from headrace.recipes.series.config import Series
+
+_MANY = 10_000  # files per split; more entities are packed
+_GAP = 5
+
+
+def series_sections(asked: Asked) -> tuple[list[Section], str]:
+    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    draft = draft_of(asked)
+    look_at_series(draft, asked)
+    if asked.static:
+        look_at_statics(draft, asked)
+    sections = _sections(draft, asked)
+    Series(**{name: value for name, value in settings_of(sections).items() if name not in ("recipe", "out")})
+    return sections, draft.about
+
+
+def _sections(draft: Draft, asked: Asked) -> list[Section]:
+    settings, words = draft.settings, draft.words
+    count = len(draft.entities)
+
+    def some(*names: str) -> dict[str, Any]:
+        return {name: settings[name] for name in names if name in settings}
+
+    features = " ".join(words[name] for name in ("features", "empty", "near") if name in words)
+    sections = [
+        Section(
+            f"Written by `headrace init series` after a look at the data: {draft.about}.\n"
+            f"Paths are relative to where the command is run. Every setting is explained in docs/series.md.",
+            {"recipe": "series", "out": asked.out},
+        ),
+        Section(words["source"], some("source", "reader", "forcing", "entity")),
+        Section(
+            f"The time axis, {words['period']} in what was looked at. Missing steps become rows."
+            + "".join(f" {words[name]}" for name in ("frequency", "times") if name in words),
+            some("time", "time_format", "frequency", "duplicate_times", "off_grid"),
+        ),
+        Section(
+            f"What is predicted, and from what. {features}".strip(),
+            some("target", "features", "missing_numbers"),
+        ),
+    ]
+    if "missing_numbers" in words:
+        sections[-1].words += f"\n{words['missing_numbers']}."
+    if "static" in settings:
+        sections.append(
+            Section(
+                f"Static features. {words.get('static', '')}".strip(),
+                some("static", "static_entity", "static_features", "missing_static"),
+            )
+        )
+    sections += [
+        Section(
+            "Each entity is cut by time, by shares of its observed targets.",
+            {"train_prop": TRAIN, "val_prop": 0.2, "test_prop": 0.2},
+        ),
+        Section(words["min_train_years"], {"min_train_years": settings["min_train_years"]}),
+        Section(
+            f"{words['gaps']} Gaps of features of at most so many steps are filled with the value before them, longer "
+            f"ones are left as they are, and windows over them are not served. A mask column says what was filled.",
+            {"max_imputation_gap_size": _GAP, "impute_target": "never", "filled_mask": Aside("columns")},
+        ),
+        _scaling(settings),
+        Section(
+            "Entities that are worked on at a time decide the memory. The seed chooses those that unified pipelines "
+            "are fitted on. layout: files writes one per entity and split, packed one per batch and split.",
+            {"batch_size": 50, "seed": 42, "layout": "packed" if count > _MANY else "files"},
+        ),
+    ]
+    return sections
+
+
+def _scaling(settings: dict[str, Any]) -> Section:
+    own = {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
+    pipelines: dict[str, Any] = {"features": own, "target": {**own, "pipeline": [{"step": "StandardScaler"}]}}
+    pipelines["features"] = {**own, "pipeline": [{"step": "StandardScaler"}]}
+    if "static" in settings:
+        pipelines["static_features"] = {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
+    return Section(
+        "Scaling, fitted on train rows alone. per_group: every entity by its own numbers. unified: one for all, which "
+        "keeps what differs between entities; say how many it is fitted on, e.g. {strategy: unified, fit_on_n_basins: "
+        "100, pipeline: [...]}.\n"
+        "Steps: StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, PowerTransformer, Log, FunctionTransformer, "
+        "e.g. [{step: FunctionTransformer, func: log1p}, {step: StandardScaler}]; see docs/series_pipelines.md.",
+        {"preprocessing_configs": pipelines},
+    )

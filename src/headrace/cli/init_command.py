@@ -1,0 +1,117 @@
+"""`headrace init`: look at data and write a commented configuration that runs as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.errors import SettingsError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at data and write a commented configuration that `headrace run` takes as it is.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[Path, typer.Option("--config", help="The YAML file to write.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+
+
+def write_config(path: Path, text: str, overwrite: bool) -> None:
+    """Write the configuration. Raises `SettingsError` if it is there already, or cannot be written."""
+    try:
+        with path.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SettingsError(f"{path}: is there already; give another --config, or --overwrite") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written ({error.strerror}); give another --config") from error
+
+
+@app.command("series")
+def series(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    target: Annotated[str | None, typer.Option(help="Column to be predicted.", show_default=False)] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Comma-separated; all columns of numbers unless given.", show_default=False)
+    ] = None,
+    static: Annotated[
+        list[str] | None, typer.Option(help="Files of static attributes; may be repeated.", show_default=False)
+    ] = None,
+    static_features: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated; all that every entity has unless given.", show_default=False),
+    ] = None,
+    entity: Annotated[
+        str | None, typer.Option(help="Column of the entity, or file_name; found out unless given.", show_default=False)
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Column of the time; found out unless given.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at time series of many entities, and write a configuration for `headrace run`.
+
+    Example:  headrace init series data --target streamflow --out out --config series.yaml
+    """
+    from headrace.cli.init.commented import commented_yaml
+    from headrace.cli.init.series import series_sections
+    from headrace.cli.init.series_roles import Asked
+
+    if config.exists() and not overwrite:
+        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    sections, about = series_sections(
+        Asked(
+            source=tuple(source),
+            out=out,
+            target=target,
+            features=_names(features),
+            static=tuple(static or ()),
+            static_features=_names(static_features),
+            entity=entity,
+            time=time,
+        )
+    )
+    write_config(config, commented_yaml(sections), overwrite)
+    typer.echo(f"{config}: {about}")
+    typer.echo(f"run it:  headrace run {config}")
+
+
+@app.command("split")
+def split(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    date_column: Annotated[
+        str | None, typer.Option(help="When a row happened; found out unless given.", show_default=False)
+    ] = None,
+    group_column: Annotated[
+        str | None, typer.Option(help="The entity; found out unless given.", show_default=False)
+    ] = None,
+    split_date: Annotated[
+        str | None, typer.Option(help="The cutoff; about a fifth of the rows tests unless given.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at tables, and write a configuration of a temporal split for `headrace run`.
+
+    Example:  headrace init split raw --out out --config split.yaml
+    """
+    from headrace.cli.init.commented import commented_yaml
+    from headrace.cli.init.split import AskedSplit, split_sections
+
+    if config.exists() and not overwrite:
+        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    asked = AskedSplit(tuple(source), out, date=date_column, entity=group_column, split_date=split_date)
+    sections, about = split_sections(asked)
+    write_config(config, commented_yaml(sections), overwrite)
+    typer.echo(f"{config}: {about}")
+    typer.echo(f"run it:  headrace run {config}")
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())

@@ -1,0 +1,134 @@
+"""`headrace report`: the page of pictures of a run, and two runs compared; and the page at the end of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace.run.prepare import Prepared
+
+Report = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_REPORT",
+        help="auto: write report.html where the extra `report` is installed | never.",
+        show_envvar=True,
+    ),
+]
+WHEN = ("auto", "never")
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="OUT", help="A dataset directory or a run directory.")],
+    run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Say what differs between two: `--compare RUN1 RUN2`.")
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option(help="Write the page there instead of into the run.", show_default=False)
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Draw a finished run as one page that opens offline: splits in time, shards, entities, packing, what was dropped.
+
+    With --compare: what differs between two runs in settings, source, counts and columns; with --to also as a page.
+
+    Example:  headrace report out --open
+
+    Example:  headrace report --compare out/runs/RUN1 out/runs/RUN2
+    """
+    if compare:
+        _compare(paths, to, "open" if show else "leave", "json" if as_json else "text")
+        return
+    if len(paths) != 1:
+        raise SettingsError(f"report takes one directory, not {len(paths)}; to compare two runs add --compare")
+
+    from headrace.report.write import write_report
+
+    written = write_report(paths[0], run=run_id, to=to)
+    typer.echo(json.dumps({"report": str(written)}) if as_json else f"report  {written}")
+    if show:
+        webbrowser.open(written.resolve().as_uri())
+
+
+def check_when(when: str) -> None:
+    """Refuse a word that --report does not know, before any work."""
+    if when not in WHEN:
+        raise SettingsError(f"--report is {when!r}; give one of {', '.join(WHEN)}")
+
+
+def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
+    """Write the page of a run that has just finished, or say how to get one; a reused run keeps the page it has.
+
+    The run is done whatever becomes of its page: what goes wrong here is told, not raised.
+    """
+    from headrace.report.write import REPORT
+
+    page = prepared.run / REPORT
+    if when == "never" or (prepared.how == "reused" and not page.exists()):
+        return None
+    if prepared.how == "reused":
+        return page
+    from headrace.report.draw import can_draw
+
+    if not can_draw():
+        console.print("[dim]for a page of pictures: pip install 'headrace\\[report]', then headrace report[/dim]")
+        return None
+    try:
+        from headrace.report.write import write_report
+
+        return write_report(prepared.run)
+    except Exception as error:  # noqa: BLE001 - the run is published and sound; a picture must not make it fail
+        text = f"warning: no report.html ({type(error).__name__}: {error}); the run itself is complete"
+        console.print(text, style="yellow", highlight=False, markup=False)
+        return None
+
+
+def _compare(
+    paths: list[Path], to: Path | None, then: Literal["open", "leave"], style: Literal["json", "text"]
+) -> None:
+    if len(paths) != 2:
+        raise SettingsError(f"--compare takes two runs, not {len(paths)}: headrace report --compare RUN1 RUN2")
+    if then == "open" and to is None:
+        raise SettingsError("--compare --open has no page to open; add --to FILE.html")
+
+    from headrace.report.compare import comparison_page, differences
+    from headrace.report.facts import read_run
+
+    first, second = (read_run(path) for path in paths)
+    found = differences(first, second)
+    ids = [each.manifest.run_id for each in (first, second)]
+    if style == "json":
+        records = [{"kind": each.kind, "name": each.name, "first": each.first, "second": each.second} for each in found]
+        typer.echo(json.dumps({"runs": ids, "same": not found, "differences": records}))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=f"1: {ids[0]}\n2: {ids[1]}", title_justify="left", header_style="bold")
+        for name in ("in", "what", "1", "2"):
+            table.add_column(name, overflow="fold")
+        for each in found:
+            table.add_row(*map(Text, (each.kind, each.name, each.first, each.second)))
+        console = Console(soft_wrap=not os.isatty(1))
+        console.print(table if found else "the same in settings, source, counts and columns")
+    if to is not None:
+        from headrace.report.write import publish
+
+        written = publish(comparison_page(first, second), to)
+        if style == "text":
+            typer.echo(f"report  {written}")
+        if then == "open":
+            webbrowser.open(written.resolve().as_uri())

@@ -1,0 +1,66 @@
+"""`headrace series`: time series of many entities, from a configuration file and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.asked import with_settings
+from headrace.cli.commands import Json, execute, read_config
+from headrace.cli.report_command import Report
+from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
+from headrace.errors import SettingsError
+
+
+def series(
+    config: Annotated[Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Output directory; overrides the file's.", show_default=False)
+    ] = None,
+    entities: Annotated[
+        Path | None, typer.Option(help="Only the entities in this file, a name per line.", show_default=False)
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="files | packed; else the file's.", show_default=False)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set min_train_years=3.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Batches at a time; default one per core.", show_default=False)
+    ] = None,
+    engine: Engine = None,
+    address: Address = None,
+    shard_of: ShardOf = None,
+    work_dir: WorkDir = None,
+    report: Report = "auto",
+    as_json: Json = False,
+) -> None:
+    """Clean, split and scale the time series of many entities, for training on windows of them.
+
+    `headrace run CONFIG` does the same for a file with `recipe: series`. A killed run goes on where it was.
+
+    Example:  headrace series config.yaml --out out
+    """
+    from headrace.recipes.series.config import Series
+
+    record = read_config(config)
+    if record.pop("recipe", "series") != "series":
+        raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
+    target = out or record.pop("out", None)
+    record.pop("out", None)
+    count = workers if workers is not None else record.pop("workers", None)
+    record.pop("workers", None)
+    if target is None:
+        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+    if entities is not None:
+        record.pop("entities", None)
+        record["entities_file"] = entities
+    if layout is not None:
+        record["layout"] = layout
+    record = with_settings(record, settings or ())
+    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
+    record.pop("engine", None)
+    record.pop("address", None)
+    execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)

@@ -1,0 +1,41 @@
+"""What a run of series made, as tables for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.dataset.manifest import Manifest
+from headrace.errors import HeadraceError
+
+_SHOWN = 5
+
+
+def print_series(console: Console, manifest: Manifest, run: Path | None) -> None:
+    """Entities and the frequency, and why the first of those that are left out are. run: None if it is not at hand."""
+    entities = manifest.facts["entities"]
+    console.print(
+        f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
+        f"columns {', '.join(manifest.facts['columns'])}",
+        highlight=False,
+        markup=False,
+    )
+    if run is None or not entities["failed"]:
+        return
+    try:
+        excluded = json.loads((run / "quality_summary.json").read_bytes())["excluded_basins"]
+    except (OSError, ValueError) as error:
+        raise HeadraceError(
+            f"{run / 'quality_summary.json'}: cannot be read ({error}); prepare the run again"
+        ) from error
+    table = Table(title="left out", title_justify="left", header_style="bold")
+    table.add_column("entity")
+    table.add_column("why", overflow="fold")
+    for name, reason in list(excluded.items())[:_SHOWN]:
+        table.add_row(name, reason)
+    if len(excluded) > _SHOWN:
+        table.add_row("…", f"and {len(excluded) - _SHOWN:,} more in {run / 'quality_summary.json'}")
+    console.print(table)

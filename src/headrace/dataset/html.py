@@ -1,0 +1,23 @@
+"""Small tables for notebooks, in the notebook's own colours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+_MOST_ROWS = 40
+
+
+def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A heading and a table; every text is escaped, numbers are grouped, of many rows the first are shown."""
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
+    more = f"<p>and {len(rows) - _MOST_ROWS:,} more</p>" if len(rows) > _MOST_ROWS else ""
+    heading = f"<p><b>{escape(title)}</b></p>"
+    return f"<div>{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"<td style='text-align:right'>{value:,}</td>"
+    return f"<td style='text-align:left'>{escape(str(value))}</td>"

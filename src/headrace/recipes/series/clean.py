@@ -1,0 +1,186 @@
+"""One entity cleaned: on its regular axis, trimmed, short gaps filled, cut into splits – or why it fails. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.recipes.series.config import Series
+from headrace.recipes.series.observed import Observed
+from headrace.recipes.temporal_split.dates import MISSING
+from headrace.series import gaps
+from headrace.series.axis import Axis, Frequency, place
+from headrace.series.cuts import Cut, cut
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
+_MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """What became of missing values, of each column: int64 [C]. gaps: runs between values, inside what was kept."""
+
+    filled_gaps: I64
+    filled_values: I64
+    left_gaps: I64
+    left_values: I64
+    longest_gap: I64
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """One entity. failure: why it is left out, else None, and then axis to imputed are there.
+
+    axis: of the rows that are kept; values: float64 [T, C], NaN where missing; filled: bool [T, C]; target_observed:
+    bool [T]. rows: source rows by split, or by the reason why they are in none.
+    first_last: of each column, the rows of its first and last observed value: int64 [C, 2].
+    """
+
+    rows: Counter[str]
+    failure: str | None = None
+    required_targets: int = 0
+    axis: Axis | None = None
+    values: F64 | None = None
+    filled: Bools | None = None
+    cut: Cut | None = None
+    imputed: Imputed | None = None
+    first_last: I64 | None = None
+    added_rows: int = 0
+    trimmed_steps: tuple[int, int] = (0, 0)
+
+
+def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned:
+    """Clean the rows of one entity. O(steps of its axis) of memory."""
+    n = len(observed.times)
+    rows: Counter[str] = Counter()
+
+    def failed(why: str) -> Cleaned:
+        return Cleaned(Counter(entity_failed=n), why, required_targets(settings, frequency))
+
+    if n == 0:
+        return failed("has no rows")
+    known = np.flatnonzero(observed.times != MISSING)
+    if len(known) < n:
+        if settings.bad_times == "fail":
+            return failed(str(observed.bad_time))
+        rows["bad_time"] = n - len(known)
+        if not len(known):
+            return failed("no row has a time that can be read")
+    whole = len(known) == n
+    times = observed.times if whole else observed.times[known]
+    values = observed.values if whole else observed.values[known]
+    placed = place(times, frequency)
+    if len(placed.off_grid):
+        if settings.off_grid == "fail":
+            when = _iso(int(times[placed.off_grid].min()))
+            return failed(
+                f"{len(placed.off_grid):,} times are between steps of {frequency.word}, first {when}; "
+                f"give another frequency, or off_grid='drop'"
+            )
+        rows["off_grid"] = len(placed.off_grid)
+    source_rows, positions = placed.rows, placed.positions
+    repeated = positions[1:] == positions[:-1]
+    if repeated.any():
+        if settings.duplicate_times == "fail":
+            when = _iso(int(times[source_rows[int(np.argmax(repeated))]]))
+            return failed(
+                f"{int(repeated.sum()):,} times come twice, first {when}; correct it, or give duplicate_times='first'"
+            )
+        stays = np.append(True, ~repeated) if settings.duplicate_times == "first" else np.append(~repeated, True)
+        rows["duplicate_time"] = int((~stays).sum())
+        source_rows, positions = source_rows[stays], positions[stays]
+    if placed.axis.rows * values.shape[1] > _MOST_CELLS:
+        return failed(f"its axis has {placed.axis.rows:,} steps of {frequency.word}; give the frequency of its rows")
+    return _on_axis(settings, frequency, rows, placed.axis, positions, _taken(values, source_rows), failed)
+
+
+def _on_axis(
+    settings: Series,
+    frequency: Frequency,
+    rows: Counter[str],
+    axis: Axis,
+    positions: I64,
+    observed: F64,
+    failed: Callable[[str], Cleaned],
+) -> Cleaned:
+    columns = settings.columns()
+    if len(positions) == axis.rows:
+        values = observed.copy(order="F")  # worked on column by column
+    else:
+        values = np.full((axis.rows, len(columns)), np.nan, order="F")
+        for place_ in range(len(columns)):
+            values[positions, place_] = observed[:, place_]
+    missing = np.isnan(values)
+    never = missing.all(axis=0)
+    if never.any():
+        return failed(f"{columns[int(np.argmax(never))]} is never observed")
+    start, stop = gaps.span(~missing)
+    if start == stop:
+        return failed("no time lies between the first and the last value of all columns")
+    target_observed = ~missing[start:stop, 0]
+    found = gaps.find(missing)
+    may = np.array([name in settings.filled_columns() for name in columns])
+    short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
+    filled = gaps.fill(values, found.take(short))[start:stop]
+    parts = cut(target_observed, settings.train_prop, settings.val_prop)
+    required = required_targets(settings, frequency)
+    if parts.train_targets < max(1, required):
+        observed_targets = int(target_observed.sum())
+        return failed(
+            f"{parts.train_targets:,} observed targets would train (of {observed_targets:,}), {max(1, required):,} "
+            f"are required by min_train_years {settings.min_train_years:g}"
+        )
+    # Source rows by where they are: positions ascend.
+    edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
+    first, val, test, end = edges.tolist()
+    rows.update(trimmed=len(positions) - (end - first), train=val - first, val=test - val, test=end - test)
+    seen = ~missing[start:stop]
+    return Cleaned(
+        rows=rows,
+        required_targets=required,
+        axis=axis.tail(start, stop),
+        values=values[start:stop],
+        filled=filled,
+        cut=parts,
+        imputed=_imputed(found, short, start, stop, filled, np.isnan(values[start:stop])),
+        first_last=np.stack([seen.argmax(axis=0), stop - start - 1 - seen[::-1].argmax(axis=0)], axis=1),
+        added_rows=stop - start - (end - first),
+        trimmed_steps=(start, axis.rows - stop),
+    )
+
+
+def _taken(values: F64, rows: I64) -> F64:
+    ordered = len(rows) == len(values) and (rows == np.arange(len(rows))).all()
+    return values if ordered else values[rows]
+
+
+def _imputed(found: gaps.Gaps, short: Bools, start: int, stop: int, filled: Bools, left: Bools) -> Imputed:
+    inside = (found.start < stop) & (found.start + found.length > start)
+    columns = filled.shape[1]
+    filled_gaps, _, _ = found.take(inside & short).per_column(columns)
+    left_gaps, _, _ = found.take(inside & ~short).per_column(columns)
+    _, _, longest = found.take(inside).per_column(columns)
+    return Imputed(
+        filled_gaps,
+        filled.sum(axis=0, dtype=np.int64),
+        left_gaps,
+        left.sum(axis=0, dtype=np.int64),
+        longest,
+    )
+
+
+def required_targets(settings: Series, frequency: Frequency) -> int:
+    """Observed targets that an entity needs to train on."""
+    return int(settings.min_train_years * frequency.steps_per_year)
+
+
+def _iso(micros: int) -> str:
+    return str(np.datetime64(micros, "us").astype("datetime64[s]"))

@@ -1,0 +1,1 @@
+"""Pictures of a run: facts from its files → figures with an answer in words → one page that opens offline."""

@@ -1,0 +1,119 @@
+"""Many numbers as few: bins that people can read, and time spent in them. Pure numpy, O(values) each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+_STEPS = (1, 2, 2.5, 5, 10)
+_DAY, _YEAR = 86400.0, 365.25 * 86400.0
+_CLOCK = np.array(
+    [
+        1,
+        10,
+        60,
+        600,
+        3600,
+        _DAY / 4,
+        _DAY,
+        7 * _DAY,
+        30 * _DAY,
+        _YEAR / 4,
+        *(_YEAR * n for n in (1, 3, 10, 30, 100, 1000, 10_000, 1_000_000)),
+    ]
+)
+
+
+def even_edges(low: float, high: float, *, most: int = 24, whole: bool = True) -> F64:
+    """Edges of at most `most` bins of one round width that hold low..high; whole: of a width of 1 or more."""
+    width = (high - low) / most
+    power = 10.0 ** np.floor(np.log10(width)) if width > 0 else 1.0
+    step = next(power * each for each in _STEPS if power * each >= width)
+    if whole:
+        step = max(1.0, float(np.ceil(step)))
+    first = np.floor(low / step)
+    count = max(1, int(np.floor(high / step) - first) + 1)
+    while count > most:  # rounding outwards took one bin more
+        step *= 2
+        first = np.floor(low / step)
+        count = int(np.floor(high / step) - first) + 1
+    return np.asarray((first + np.arange(count + 1)) * step, np.float64)
+
+
+def growing_edges(low: float, high: float) -> F64:
+    """Edges 1, 2, 5, 10, 20, … that hold low..high, which are above 0; powers of ten only over a wide range."""
+    first, last = int(np.floor(np.log10(low))), int(np.floor(np.log10(high))) + 1
+    wide = last - first > 12
+    stride = -(-(last - first) // 36)
+    powers = range(first, last + stride, stride)
+    edges = np.array([digit * 10.0**power for power in powers for digit in ((1,) if wide else (1, 2, 5))])
+    begin = max(0, int(np.searchsorted(edges, low, "right")) - 1)
+    end = int(np.searchsorted(edges, high, "right"))
+    return np.asarray(edges[begin : end + 1], np.float64)
+
+
+def byte_edges(values: F64) -> tuple[F64, bool]:
+    """As `edges_for`, for sizes in bytes: edges are round in KiB, MiB or GiB, and double where they grow."""
+    low, high = max(1.0, float(values.min())), max(1.0, float(values.max()))
+    if high >= 16 * low:
+        first, last = int(np.floor(np.log2(low))), int(np.floor(np.log2(high))) + 1
+        return np.asarray(2.0 ** np.arange(first, last + 1), np.float64), True
+    unit = 1024.0 ** int(np.log2(high) // 10)
+    return even_edges(low / unit, high / unit, most=16, whole=unit == 1) * unit, False
+
+
+def span_edges(values: F64) -> tuple[F64, bool]:
+    """As `edges_for`, for seconds of 1 and more: edges are what clocks and calendars have."""
+    end = int(np.searchsorted(_CLOCK, float(values.max()), "right"))
+    begin = int(np.searchsorted(_CLOCK, float(values.min()), "right")) - 1
+    return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
+
+
+def time_edges(low: float, high: float, cut: float | None = None, *, stretches: int = 72) -> F64:
+    """Even stretches of time that hold low..high; the cut is one of the edges if it lies inside."""
+    width = max((high - low) / stretches, 1.0)
+    if cut is None or not low < cut < high:
+        places, origin = np.arange(stretches + 1), low
+    else:
+        places, origin = np.arange(-int(np.ceil((cut - low) / width)), int(np.ceil((high - cut) / width)) + 1), cut
+    return np.asarray(origin + width * places, np.float64)
+
+
+def edges_for(values: F64, *, whole: bool = True) -> tuple[F64, bool]:
+    """Edges for a histogram of values, and whether they grow: where the largest is 50 times the smallest, above 0."""
+    low, high = float(values.min()), float(values.max())
+    if low > 0 and high >= 50 * low:
+        return growing_edges(low, high), True
+    return even_edges(low, high, whole=whole), False
+
+
+def counted(values: F64, edges: F64, weights: F64 | None = None) -> F64:
+    """Values (or their weights) in each bin [edge, next edge): float64 [bins]."""
+    place = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
+    return np.bincount(place, weights=weights, minlength=len(edges) - 1).astype(np.float64)
+
+
+def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
+    """Weights laid evenly over their spans [begin, end], summed in bins of time: float64 [bins].
+
+    A span of no length falls into the bin that holds it. The sum over bins is the sum of weights if the edges hold all
+    spans. O(spans) time and memory for every edge.
+    """
+    lengths = ends - begins
+    moments = lengths <= 0
+    safe = np.where(moments, 1.0, lengths)
+    below = np.array(
+        [float((weights * np.clip((edge - begins) / safe, 0.0, 1.0))[~moments].sum()) for edge in edges], np.float64
+    )
+    found = np.diff(below)
+    if moments.any():
+        found = found + counted(begins[moments], edges, weights[moments])
+    return found
+
+
+def thinned(values: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
+    """At most `most` of the values, evenly taken, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

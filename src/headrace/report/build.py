@@ -1,0 +1,35 @@
+"""A run's facts as a page: figures of its recipe, tiles at the top, tables folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.report import common, histories, packed_sequences, rewrite, series, temporal_split
+from headrace.report.facts import RunFacts
+from headrace.report.figure import Figure, Page
+
+_FIGURES: dict[str, Callable[[RunFacts], list[Figure]]] = {
+    "histories": histories.figures,
+    "packed_sequences": packed_sequences.figures,
+    "rewrite": rewrite.figures,
+    "series": series.figures,
+    "temporal_split": temporal_split.figures,
+}
+
+
+def page_of(facts: RunFacts) -> Page:
+    """The page of any recipe; of one that has no figures of its own, those that all have."""
+    manifest = facts.manifest
+    own = _FIGURES.get(manifest.recipe, _of_any)
+    by = f"headrace {manifest.libraries.get('headrace', '')}"
+    return Page(
+        title=f"{manifest.recipe.replace('_', ' ')}",
+        subtitle=f"run {manifest.run_id}, made {manifest.created_at} by {by}",
+        tiles=common.tiles(facts),
+        figures=own(facts),
+        tables=common.tables(facts),
+    )
+
+
+def _of_any(facts: RunFacts) -> list[Figure]:
+    return [common.rows_figure(facts), common.shards_figure(facts), common.blocks_figure(facts)]

@@ -1,0 +1,293 @@
+"""Pictures as Vega-Lite specifications with their numbers in them. Pure; drawing is `draw`.
+
+Colours are roles: custom properties of the page's style, so that one drawing serves light and dark. Every mark has a
+description, which is its label for screen readers and what hovering shows. `parts` maps a role to its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from headrace.report.bins import F64
+from headrace.report.figure import Chart
+
+Parts = Mapping[str, Sequence[float] | F64]
+Mark = tuple[float, str]
+
+HALF, FULL = 440, 940
+_HEIGHT, _BAR = 190, 26
+_LEFT_OUT = {"ticks": False, "domain": False}
+
+
+def bars(
+    labels: Sequence[str],
+    values: Sequence[float],
+    roles: Sequence[str],
+    *,
+    unit: str,
+    texts: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Chart:
+    """A horizontal bar for each label, in this order, its number behind it.
+
+    texts: what stands behind the bars; names: what roles are called in the legend.
+    """
+    shown = texts or [f"{value:,.0f}" for value in values]
+    words = dict(names or {})
+    data = [
+        {"label": label, "value": value, "role": words.get(role, role), "text": text, "hint": f"{label}: {text} {unit}"}
+        for label, value, role, text in zip(labels, values, roles, shown, strict=True)
+    ]
+    room = max(values, default=0) * (1.15 + max(map(len, shown), default=0) / 30) or 1  # the texts behind need some
+    x = {"field": "value", "type": "quantitative", "axis": None, "scale": {"domain": [0, room]}}
+    y = _names()
+    colour = _colour(roles, words)
+    if len(set(roles)) == len(roles):  # the labels say it all
+        colour["legend"] = None
+    layers = [
+        {
+            "mark": {"type": "bar", "cornerRadiusEnd": 2},
+            "encoding": {"x": x, "y": y, "color": colour, "description": {"field": "hint"}},
+        },
+        {
+            "mark": {"type": "text", "align": "left", "dx": 5, "aria": False},
+            "encoding": {"x": x, "y": y, "text": {"field": "text"}},
+        },
+    ]
+    spec = _spec(data, HALF, _BAR * max(1, len(labels)), layer=layers)
+    return Chart(spec, ["", unit], [[label, text] for label, text in zip(labels, shown, strict=True)])
+
+
+def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str]) -> Chart:
+    """A horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
+    wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
+    data = []
+    for order, (role, values) in enumerate(parts.items()):
+        for place, label in enumerate(labels):
+            percent = 100 * float(values[place]) / wholes[place]
+            hint = f"{label}, {names[role]}: {values[place]:,.0f} {unit}, {percent:.1f} %"
+            data.append({"label": label, "value": percent, "role": names[role], "order": order, "hint": hint})
+    x = _numbers(f"% of {unit}", tickCount=5)
+    encoding = {
+        "x": {**x, "field": "value", "scale": {"domain": [0, 100]}},
+        "y": _names(),
+        "order": {"field": "order", "type": "quantitative"},
+        "color": _colour(list(parts), names),
+        "description": {"field": "hint"},
+    }
+    spec = _spec(data, HALF, _BAR * max(1, len(labels)), mark={"type": "bar"}, encoding=encoding)
+    return Chart(spec, ["", *(names[role] for role in parts)], _rows(labels, parts))
+
+
+def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Chart:
+    """A column of stacked parts for each label, in this order; labels are written where there are few."""
+    data = []
+    for order, (role, values) in enumerate(parts.items()):
+        for place, label in enumerate(labels):
+            hint = f"{label}, {role}: {values[place]:,.0f} {unit}"
+            data.append({"label": label, "value": float(values[place]), "role": role, "order": order, "hint": hint})
+    axis = {"ticks": False, "labels": len(labels) <= 8, "labelAngle": -35 if len(labels) > 2 else 0, "labelLimit": 130}
+    encoding = {
+        "x": {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis},
+        "y": {**_numbers(None, tickCount=4), "field": "value"},
+        "order": {"field": "order", "type": "quantitative"},
+        "color": _colour(list(parts)),
+        "description": {"field": "hint"},
+    }
+    spec = _spec(data, HALF, _HEIGHT, title=unit, mark={"type": "bar"}, encoding=encoding)
+    return Chart(spec, ["", *parts], _rows(labels, parts))
+
+
+def histogram(
+    edges: F64,
+    parts: Parts,
+    *,
+    of: str,
+    title: str,
+    grows: bool,
+    texts: Sequence[str] | None = None,
+    mark: Mark | None = None,
+) -> Chart:
+    """How many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
+
+    texts: the edges as people read them; mark: a place on the axis and its name.
+    """
+    shown = list(texts) if texts is not None else [f"{edge:,.6g}" for edge in edges]
+    bounds = edges.tolist()
+    axis: dict[str, Any] = {"grid": False, "labelOverlap": True, "tickCount": 6}
+    if texts is not None:
+        few = range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
+        axis |= {"values": [bounds[place] for place in few], "labelExpr": _spoken(bounds, shown, few)}
+    else:
+        axis["format"] = "~s"
+        if grows:
+            tens = [edge for edge in bounds if f"{edge:e}".startswith("1.0")]
+            axis["values"] = tens if len(bounds) > 7 else bounds
+    scale = {"type": "log" if grows else "linear", "domain": [bounds[0], bounds[-1]], "nice": False}
+    x = {"field": "from", "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+    data = _stacked(bounds, parts, shown, of)
+    layers = [_blocks(x, parts), *(_ruler(mark, "quantitative") if _inside(mark, bounds) else [])]
+    rows = [row for row in _rows(_ranges(shown), parts) if any(cell != "0" for cell in row[1:])]
+    return Chart(_spec(data, HALF, _HEIGHT, title=of, layer=layers), [title, *parts], rows)
+
+
+def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: Mark | None = None) -> Chart:
+    """Rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; else as `histogram`."""
+    bounds = (edges / 1000).tolist()  # Vega counts milliseconds
+    scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
+    x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
+    data = _stacked(bounds, parts, texts, f"{of}, about")
+    at = None if mark is None else (mark[0] / 1000, mark[1])
+    layers = [_blocks(x, parts), *(_ruler(at, "temporal") if _inside(at, bounds) else [])]
+    rows = [row for row in _rows(_ranges(texts), parts) if any(cell != "0" for cell in row[1:])]
+    return Chart(_spec(data, FULL, _HEIGHT, title=of, layer=layers), ["time", *parts], rows)
+
+
+def spans(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    unit: str,
+    time: bool,
+    mark: Mark | None = None,
+    row_height: int = 20,
+    columns: Sequence[str] = ("", "part", ""),
+    names: Mapping[str, str] | None = None,
+) -> Chart:
+    """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
+
+    time: from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are called.
+    """
+    words = dict(names or {})
+    labels = list(dict.fromkeys(str(row["label"]) for row in rows))
+    kind = "temporal" if time else "quantitative"
+    x: dict[str, Any] = {"field": "from", "type": kind, "title": None if time else unit, "axis": dict(_TIME_AXIS)}
+    if time:
+        x["scale"] = {"type": "utc", "nice": False}
+    else:
+        x["axis"]["format"] = "~s"
+        x["scale"] = {"nice": False}
+    y = _names(labels=row_height >= 12)
+    encoding = {
+        "x": x,
+        "x2": {"field": "to"},
+        "y": {**y, "scale": {"paddingInner": 0.2}},
+        "color": _colour([str(row["role"]) for row in rows], words),
+        "opacity": {"field": "weight", "type": "quantitative", "scale": None},
+        "description": {"field": "hint"},
+    }
+    layers = [{"mark": {"type": "bar"}, "encoding": encoding}, *(_ruler(mark, kind) if mark is not None else [])]
+    data = [{"weight": 1.0, **row, "role": words.get(row["role"], row["role"])} for row in rows]
+    spec = _spec(data, FULL, row_height * max(1, len(labels)), layer=layers)
+    spec["padding"] = {**spec["padding"], "left": 24}  # for long labels; a wide picture is cut at its edge
+    return Chart(spec, columns, [[row["label"], row["role"], row["hint"]] for row in data])
+
+
+_TIME_AXIS = {"labelOverlap": True, "tickCount": 8}
+
+
+def _stacked(bounds: Sequence[float], parts: Parts, texts: Sequence[str], of: str) -> list[dict[str, Any]]:
+    """A rectangle for each part of each bin that has one, parts on top of each other."""
+    data = []
+    for place in range(len(bounds) - 1):
+        below = 0.0
+        for role, values in parts.items():
+            value = float(values[place])
+            if value > 0:
+                hint = f"{texts[place]} to {texts[place + 1]}, {role}: {value:,.0f} {of}"
+                reach = {"from": bounds[place], "to": bounds[place + 1], "low": below, "high": below + value}
+                data.append({**reach, "role": role, "hint": hint})
+                below += value
+    return data
+
+
+def _blocks(x: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
+    """The layer that draws what `_stacked` gave."""
+    encoding = {
+        "x": x,
+        "x2": {"field": "to"},
+        "y": {**_numbers(None, tickCount=4), "field": "low"},
+        "y2": {"field": "high"},
+        "color": _colour(list(parts)),
+        "description": {"field": "hint"},
+    }
+    return {"mark": {"type": "rect", "stroke": "var(--card)", "strokeWidth": 0.5}, "encoding": encoding}
+
+
+def _ruler(mark: Mark | None, kind: str) -> list[dict[str, Any]]:
+    """A vertical line with its name."""
+    if mark is None:
+        return []
+    data = {"values": [{"at": mark[0], "name": mark[1]}]}
+    x = {"field": "at", "type": kind}
+    line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
+    text = {"type": "text", "align": "right", "dx": -5, "baseline": "top", "y": 2, "color": "var(--mark)"}
+    return [
+        {"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}},
+        {"data": data, "mark": {**text, "aria": False}, "encoding": {"x": x, "text": {"field": "name"}}},
+    ]
+
+
+def _inside(mark: Mark | None, bounds: Sequence[float]) -> bool:
+    return mark is not None and bounds[0] <= mark[0] <= bounds[-1]
+
+
+def _names(*, labels: bool = True) -> dict[str, Any]:
+    """The vertical axis of labels, in the order of the data."""
+    axis = {"labelLimit": 150, "labels": labels, **_LEFT_OUT}
+    return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": axis}
+
+
+def _numbers(title: str | None, **axis: Any) -> dict[str, Any]:
+    return {"type": "quantitative", "title": title, "axis": {"format": "~s", **axis}}
+
+
+def _colour(roles: Sequence[str], names: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Each role in its own colour of the page; a legend where there is more than one."""
+    distinct = list(dict.fromkeys(roles))
+    words = names or {}
+    scale = {
+        "domain": [words.get(role, role) for role in distinct],
+        "range": [f"var(--{role})" for role in distinct],
+    }
+    legend = {"orient": "top", "symbolType": "square", "offset": 4, "columnPadding": 18, "labelLimit": 300}
+    shown = legend if len(distinct) > 1 else None
+    return {"field": "role", "type": "nominal", "title": None, "scale": scale, "legend": shown}
+
+
+def _spoken(bounds: Sequence[float], texts: Sequence[str], places: Sequence[int]) -> str:
+    """An expression that gives the texts of some edges."""
+    cases = [f"abs(datum.value-{bounds[at]!r})<=1e-9*abs({bounds[at]!r}) ? {texts[at]!r}" for at in places]
+    return " : ".join([*cases, "''"])
+
+
+def _ranges(texts: Sequence[str]) -> list[str]:
+    return [f"{low} – {high}" for low, high in pairwise(texts)]
+
+
+def _rows(labels: Sequence[str], parts: Parts) -> list[list[str]]:
+    return [[label, *(f"{values[at]:,.0f}" for values in parts.values())] for at, label in enumerate(labels)]
+
+
+def _spec(data: Sequence[Mapping[str, Any]], width: int, height: int, **rest: Any) -> dict[str, Any]:
+    ink, line = "var(--ink)", "var(--line)"
+    colours = {"labelColor": ink, "titleColor": ink, "gridColor": line, "domainColor": line, "tickColor": line}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": width,
+        "height": height,
+        "background": None,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "padding": {"left": 12, "right": 14, "top": 4, "bottom": 4},  # readers' fonts may be wider than the drawer's
+        "data": {"values": list(data)},
+        **rest,
+        "config": {
+            "font": "sans-serif",
+            "view": {"stroke": None},
+            "text": {"color": ink, "fontSize": 13},
+            "axis": {**colours, "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal"},
+            "legend": {"labelColor": ink, "labelFontSize": 13},
+            "title": {"color": ink, "fontSize": 13, "fontWeight": "normal", "anchor": "start", "offset": 6},
+        },
+    }

@@ -1,0 +1,52 @@
+"""A figure of a report: a question, its answer in words, and a picture. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Tone = Literal["plain", "good", "warning"]
+Width = Literal["half", "full"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture as a Vega-Lite specification, and its numbers as a table for those who want to read them."""
+
+    spec: dict[str, Any]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """key: unique on the page, lower case with dashes. tone: how the answer is meant. chart None: words are enough."""
+
+    key: str
+    question: str
+    answer: str
+    chart: Chart | None = None
+    tone: Tone = "plain"
+    width: Width = "half"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows behind a heading, folded away unless shown is "open"."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    shown: Literal["open", "folded"] = "folded"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says, before it is HTML. tiles: (name, value) at the top; details: name → value, folded."""
+
+    title: str
+    subtitle: str
+    tiles: Sequence[tuple[str, str]]
+    figures: Sequence[Figure]
+    tables: Sequence[Table] = ()

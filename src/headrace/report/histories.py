@@ -1,0 +1,160 @@
+"""Figures of histories: how large entities and rows are, when they lie, what contexts will be made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+
+from headrace.contexts import open_contexts
+from headrace.errors import CorruptShard
+from headrace.report import charts, common
+from headrace.report.bins import F64, counted, edges_for, span_edges, spread, time_edges
+from headrace.report.facts import RunFacts
+from headrace.report.figure import Figure
+from headrace.report.words import many, moment, share, size, span
+
+_MOST_ROWS = 5_000_000
+_MOST_CONTEXT_ROWS = 5_000  # small rows are read to know how they share contexts
+_SAMPLE = 64
+
+
+def figures(facts: RunFacts) -> list[Figure]:
+    """In the order of the page."""
+    rows = _rows(facts)
+    return [
+        *_timeline_figures(facts, rows),
+        common.rows_figure(facts),
+        *_size_figures(facts, rows),
+        *_context_figures(facts),
+        common.shards_figure(facts, "big rows"),
+        common.blocks_figure(facts),
+    ]
+
+
+def _rows(facts: RunFacts) -> pl.DataFrame | None:
+    """rows.parquet but for what no picture needs; None where it is larger than pictures need."""
+    path = facts.run.root / "rows.parquet"
+    if sum(each.rows for each in facts.manifest.splits.values()) > _MOST_ROWS:
+        return None
+    try:
+        table = pq.read_table(path, columns=["src_id", "n_measurements", "first_time", "last_time", "split", "bytes"])
+    except (OSError, ValueError) as error:
+        raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame if len(frame) else None
+
+
+def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+    if rows is None:
+        return []
+    begins, ends = (rows[name].cast(pl.Float64).to_numpy() * 1e6 for name in ("first_time", "last_time"))
+    low, high = float(begins.min()), float(ends.max())
+    edges = time_edges(low, high)
+    weights = rows["n_measurements"].cast(pl.Float64).to_numpy()
+    parts, lines = {}, []
+    for split in facts.splits:
+        own = (rows["split"] == split).to_numpy()
+        parts[split] = spread(begins[own], ends[own], weights[own], edges)
+        if own.any():
+            lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
+    answer = (
+        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. Measurements are laid evenly between "
+        "the first and the last of their row."
+    )
+    chart = charts.over_time(edges, parts, of="measurements", texts=[moment(edge) for edge in edges])
+    return [Figure("timeline", "When are the measurements?", answer, chart, "plain", "full")]
+
+
+def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+    if rows is None:
+        answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
+        return [Figure("entities", "How large are the entities?", answer)]
+    entities = rows.group_by("split", "src_id").agg(pl.col("n_measurements").sum().alias("n"), pl.len().alias("parts"))
+    sizes = entities["n"].cast(pl.Float64).to_numpy()
+    several = int((entities["parts"] > 1).sum())
+    largest = entities.row(int(entities["n"].arg_max() or 0), named=True)
+    answer = (
+        f"{many(len(entities), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
+        f"{sizes.max():,.0f} at most (of {largest['src_id']}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
+        f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
+    )
+    long = (rows["last_time"].cast(pl.Float64) - rows["first_time"].cast(pl.Float64)).to_numpy()
+    long_answer = (
+        f"{span(float(np.median(long)))} in the middle, {span(float(long.max()))} at most; "
+        f"{many(int((long == 0).sum()), 'row')} of a single moment. A row takes "
+        f"{size(float(rows['bytes'].cast(pl.Float64).median() or 0))} in the middle."  # type: ignore[arg-type]  # numbers
+    )
+    return [
+        _spread(
+            facts,
+            "entities",
+            "How large are the entities?",
+            answer,
+            sizes,
+            entities["split"],
+            "entities",
+            "measurements of an entity",
+        ),
+        _spread(
+            facts,
+            "time-spans",
+            "How much time does a row cover?",
+            long_answer,
+            np.maximum(long, 1.0),
+            rows["split"],
+            "rows",
+            "from first to last",
+        ),
+    ]
+
+
+def _spread(
+    facts: RunFacts, key: str, question: str, answer: str, values: F64, split: pl.Series, of: str, title: str
+) -> Figure:
+    edges, grows = span_edges(values) if key == "time-spans" else edges_for(values)
+    parts = {name: counted(values[(split == name).to_numpy()], edges) for name in facts.splits}
+    texts = [span(float(edge)) for edge in edges] if key == "time-spans" else None
+    return Figure(key, question, answer, charts.histogram(edges, parts, of=of, title=title, grows=grows, texts=texts))
+
+
+def _context_figures(facts: RunFacts) -> list[Figure]:
+    """What the contexts of an epoch will be with the options that are usual."""
+    question = "What will training see of it?"
+    rows = {split: facts.manifest.splits[split].rows for split in facts.splits if facts.manifest.splits[split].rows}
+    if not rows:
+        return []
+    if max(rows.values()) > _MOST_CONTEXT_ROWS:
+        answer = (
+            f"There are too many rows to make contexts for a picture; `headrace histories plan {facts.run.root}` does."
+        )
+        return [Figure("contexts", question, answer)]
+    shares: dict[str, list[float]] = {"trained": [], "empty": []}
+    per_row, lines = {}, []
+    for split in rows:
+        contexts = open_contexts(facts.run.root, split, kernel="numpy", verify="never")
+        plan = contexts.plan(sample=_SAMPLE)
+        per_row[split] = np.diff(contexts.index.ends, prepend=0).astype(np.float64)
+        tokens = plan.contexts * contexts.options.context_tokens
+        shares["trained"].append((1 - plan.padding) * tokens)
+        shares["empty"].append(plan.padding * tokens)
+        lines.append(
+            f"{split}: {many(plan.contexts, 'context')} of {contexts.options.context_tokens:,} tokens an epoch, "
+            f"{share(plan.coverage, 1)} of the measurements seen, {share(plan.padding, 1)} padding"
+        )
+    answer = f"With the usual options, estimated from {_SAMPLE} contexts: {'; '.join(lines)}."
+    names = {"trained": "measurements", "empty": "padding"}
+    found = [Figure("contexts", question, answer, charts.stacked_bars(list(rows), shares, unit="tokens", names=names))]
+    sampled = {split: each for split, each in per_row.items() if len(each)}
+    if sampled:
+        every = np.concatenate(list(sampled.values()))
+        edges, grows = edges_for(every)
+        said = (
+            f"{many(len(every), 'row')} larger than a context {'is' if len(every) == 1 else 'are'} sampled: "
+            f"{every.mean():,.1f} contexts a row on average, {every.max():,.0f} at most. Smaller rows share contexts."
+        )
+        parts = {split: counted(each, edges) for split, each in sampled.items()}
+        chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
+        found.append(Figure("contexts-of-rows", "How many contexts does a large row give?", said, chart))
+    return found

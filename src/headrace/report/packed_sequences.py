@@ -1,0 +1,221 @@
+"""Figures of packed sequences: what is in the bins, how full and how long, what did not fit. Reads a sample of bins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.report import charts, common
+from headrace.report.bins import F64, counted, edges_for, even_edges, thinned
+from headrace.report.facts import RunFacts
+from headrace.report.figure import Chart, Figure, Tone
+from headrace.report.reasons import in_words
+from headrace.report.words import listed, many, share
+
+_MOST_BLOCKS = 48  # of a split; row groups evenly taken stand for the rest
+_MOST_GROUPS = 24
+_PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
+
+
+def figures(facts: RunFacts) -> list[Figure]:
+    """In the order of the page."""
+    return [
+        contents_figure(facts),
+        fill_figure(facts),
+        *_shape_figures(facts),
+        common.rows_figure(facts),
+        *_left_out_figures(facts),
+        common.shards_figure(facts, "bins"),
+        common.blocks_figure(facts),
+    ]
+
+
+def contents_figure(facts: RunFacts) -> Figure:
+    """How much of the room trains the model?"""
+    groups = _groups(facts)
+    splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
+    parts: dict[str, list[float]] = {name: [] for name in _PARTS}
+    for split in splits:
+        own = [group for group in groups if group["split"] == split]
+        tokens, labels = (sum(group[name] for group in own) for name in ("tokens", "labels"))
+        room = sum(group["bins"] * group["metrics"]["capacity"] for group in own)
+        for name, value in zip(_PARTS, (labels, tokens - labels, max(0, room - tokens)), strict=True):
+            parts[name].append(value)
+    room = sum(map(sum, parts.values()))
+    answer = (
+        f"{share(sum(parts['trained']), room)} of the room in the bins are tokens that are trained on, "
+        f"{share(sum(parts['context']), room)} are only read, {share(sum(parts['empty']), room)} are empty or padding."
+    )
+    chart = charts.stacked_bars(splits, parts, unit="tokens", names=_PARTS)
+    return Figure("contents", "How much of the room trains the model?", answer, chart)
+
+
+def fill_figure(facts: RunFacts) -> Figure:
+    """How full are the bins, of each dataset in each split?"""
+    groups = [group for group in _groups(facts) if group["bins"]]
+    question = "How full are the bins?"
+    if not groups:
+        return Figure("fill", question, "There are no bins.", None, "warning")
+    fills = [100 * group["metrics"]["fill"] for group in groups]
+    worst = min(range(len(groups)), key=fills.__getitem__)
+    bins = sum(group["bins"] for group in groups)
+    bound = sum(group["metrics"]["bound"] for group in groups)
+    whole = sum(fill * group["bins"] for fill, group in zip(fills, groups, strict=True)) / bins
+    answer = (
+        f"{whole:.2f} % over {many(bins, 'bin')}; no packing of the same sequences can do with fewer than {bound:,}. "
+        f"Least full is {groups[worst]['split']} of {groups[worst]['dataset']} with {fills[worst]:.2f} %."
+    )
+    tone: Tone = "good" if whole >= 95 else "warning" if whole < 80 else "plain"
+    if len(groups) > _MOST_GROUPS:
+        edges = even_edges(min(fills), max(fills), whole=False)
+        parts = {
+            split: counted(
+                np.array(
+                    [fill for fill, group in zip(fills, groups, strict=True) if group["split"] == split], np.float64
+                ),
+                edges,
+            )
+            for split in facts.splits
+        }
+        chart = charts.histogram(edges, parts, of="datasets", title="% of the room used", grows=False)
+    else:
+        several = len({group["dataset"] for group in groups}) > 1
+        labels = [f"{group['split']} {group['dataset']}" if several else group["split"] for group in groups]
+        chart = charts.bars(
+            labels,
+            fills,
+            [group["split"] for group in groups],
+            unit="of the room",
+            texts=[f"{fill:.2f} %" for fill in fills],
+        )
+    return Figure("fill", question, answer, chart, tone)
+
+
+def _shape_figures(facts: RunFacts) -> list[Figure]:
+    """Lengths of sequences, tokens of bins, sequences of bins: from the shards themselves."""
+    sampled = {split: _sample(facts, split) for split in facts.splits}
+    found = {split: each for split, each in sampled.items() if each is not None}
+    if not found:
+        return []
+    taken, there = (sum(int(each[place]) for each in found.values()) for place in (3, 4))
+    of = "all bins" if taken == there else f"{taken:,} of {there:,} bins, evenly taken"
+    size = int(facts.config.get("pack_size") or 0)
+    lengths = {split: each[0] for split, each in found.items()}
+    loads = {split: each[1] for split, each in found.items()}
+    members = {split: each[2] for split, each in found.items()}
+    every = np.concatenate(list(lengths.values()))
+    half = float(np.median(every))
+    longest = float(every.max())
+    full = int((every >= size).sum()) if size else 0
+    length_answer = (
+        f"{half:,.0f} tokens in the middle, {np.percentile(every, 99):,.0f} at the 99th percentile, {longest:,.0f} at "
+        f"most ({of}). {f'{share(full, len(every))} fill a bin of {size:,} alone.' if full else ''}"
+    )
+    load = np.concatenate(list(loads.values()))
+    load_answer = (
+        f"{many(len(load), 'bin')} looked at hold {load.min():,.0f} to {load.max():,.0f} tokens, "
+        f"{np.median(load):,.0f} in the middle{f'; there is room for {size:,}' if size else ''}."
+    )
+    member = np.concatenate(list(members.values()))
+    member_answer = f"{np.mean(member):.1f} on average, {member.max():,.0f} at most."
+    made = [
+        ("lengths", "How long are the sequences?", length_answer, lengths, "sequences", "tokens of a sequence"),
+        ("loads", "How much does a bin hold?", load_answer, loads, "bins", "tokens of a bin"),
+        ("members", "How many sequences share a bin?", member_answer, members, "bins", "sequences of a bin"),
+    ]
+    return [
+        Figure(
+            key,
+            question,
+            answer.strip(),
+            _histogram(values, counted_of, title, (float(size), "pack_size") if size and key != "members" else None),
+        )
+        for key, question, answer, values, counted_of, title in made
+    ]
+
+
+def _histogram(values: dict[str, F64], of: str, title: str, mark: tuple[float, str] | None) -> Chart:
+    edges, grows = edges_for(np.concatenate(list(values.values())))
+    return charts.histogram(
+        edges,
+        {split: counted(each, edges) for split, each in values.items()},
+        of=of,
+        title=title,
+        grows=grows,
+        mark=mark,
+    )
+
+
+def _left_out_figures(facts: RunFacts) -> list[Figure]:
+    """Tokens that were encoded and are in no bin, and sequences that were cut."""
+    known = facts.manifest.facts
+    lost = {reason: loss for reason, loss in known["lost"].items() if loss["tokens"]}
+    cut = {name: count for name, count in known["too_long"].items() if count}
+    encoded = int(known["encoded"]["encoded_tokens"])
+    words = {"truncated": "cut at the end", "too_long_dropped": "left out", "divided": "divided into pieces"}
+    said = ", ".join(f"{many(count, 'sequence')} {words[name]}" for name, count in cut.items())
+    long = f"Sequences longer than a bin: {said}." if cut else "No sequence was longer than a bin."
+    if not lost:
+        return [
+            Figure(
+                "left-out",
+                "What is not in the bins?",
+                f"Every encoded token is in a bin. {long}",
+                None,
+                "warning" if cut else "good",
+            )
+        ]
+    order = sorted(lost, key=lambda reason: (-lost[reason]["tokens"], reason))
+    total = sum(loss["tokens"] for loss in lost.values())
+    answer = (
+        f"{share(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
+        f"{listed([in_words(reason) for reason in order])}. {long}"
+    )
+    values = [lost[reason]["tokens"] for reason in order]
+    chart = charts.bars(
+        order,
+        values,
+        ["dropped"] * len(order),
+        unit="tokens",
+        texts=[f"{value:,} · {share(value, encoded)}" for value in values],
+    )
+    return [
+        Figure("left-out", "What is not in the bins?", answer, chart, "warning" if total > encoded / 10 else "plain")
+    ]
+
+
+def _groups(facts: RunFacts) -> Sequence[dict[str, Any]]:
+    groups: Sequence[dict[str, Any]] = facts.manifest.facts["groups"]
+    return groups
+
+
+def _sample(facts: RunFacts, split: str) -> tuple[F64, F64, F64, int, int] | None:
+    """Tokens of sequences, tokens and sequences of bins, bins read, bins there are; None where none is Parquet."""
+    if facts.manifest.splits[split].rows == 0:
+        return None
+    own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
+    if own.is_empty():
+        return None
+    index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+    lengths, loads, members = [], [], []
+    for block in thinned(np.arange(len(index.rows)), _MOST_BLOCKS).tolist():
+        table = read(block, ["seq_start_id", "loss_mask"])
+        starts, tokens = _lists(table["seq_start_id"]), pc.list_value_length(table["loss_mask"]).to_numpy()
+        counts = np.diff(starts.offsets.to_numpy())
+        flat = starts.flatten().to_numpy()
+        ends = np.append(flat[1:], 0)
+        ends[np.cumsum(counts) - 1] = tokens
+        lengths.append(ends - flat)
+        loads.append(tokens)
+        members.append(counts)
+    made = [np.concatenate(each).astype(np.float64) for each in (lengths, loads, members)]
+    return made[0], made[1], made[2], len(made[1]), index.total_rows
+
+
+def _lists(column: pa.ChunkedArray) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

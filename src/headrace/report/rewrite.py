@@ -1,0 +1,29 @@
+"""Figures of a rewrite: bytes before and after, and the blocks that readers will meet. Pure."""
+
+from __future__ import annotations
+
+from headrace.report import charts, common
+from headrace.report.facts import RunFacts
+from headrace.report.figure import Figure
+from headrace.report.words import many, size
+
+
+def figures(facts: RunFacts) -> list[Figure]:
+    """In the order of the page."""
+    return [_size_figure(facts), common.blocks_figure(facts), common.shards_figure(facts), common.rows_figure(facts)]
+
+
+def _size_figure(facts: RunFacts) -> Figure:
+    manifest = facts.manifest
+    before, after = int(manifest.source["bytes"]), sum(each.bytes for each in manifest.splits.values())
+    shards = sum(each.shards for each in manifest.splits.values())
+    times = after / before if before else 1.0
+    nulls = sum(1 for each in manifest.schema if each["nullable"])
+    answer = (
+        f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in {many(shards, 'shard')} "
+        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, codec {manifest.facts.get('codec')}. "
+        f"{len(manifest.schema) - nulls} of {many(len(manifest.schema), 'column')} hold no null and are declared so."
+    )
+    labels, values = ["before", "after"], [before, after]
+    chart = charts.bars(labels, values, labels, unit="on disk", texts=[size(value) for value in values])
+    return Figure("size", "What did the rewrite do to the size?", answer, chart)

@@ -1,0 +1,120 @@
+"""Figures of a temporal split: when rows of each split lie, how large its entities are. Reads the entity column."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from headrace.report import charts, common
+from headrace.report.bins import counted, edges_for, spread, time_edges
+from headrace.report.facts import RunFacts
+from headrace.report.figure import Figure
+from headrace.report.words import many, moment, share
+
+_MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
+
+
+def figures(facts: RunFacts) -> list[Figure]:
+    """In the order of the page."""
+    found = [timeline_figure(facts), common.rows_figure(facts), common.shards_figure(facts)]
+    return [each for each in (*found, *entity_figures(facts), common.blocks_figure(facts)) if each is not None]
+
+
+def timeline_figure(facts: RunFacts) -> Figure | None:
+    """Is the split clean in time? The first and last date of every block against the cutoff."""
+    blocks = facts.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
+    cutoff = facts.manifest.facts.get("cutoff_us")
+    if blocks.is_empty() or cutoff is None:
+        return None
+    before = blocks.filter(pl.col("split") != "test")
+    after = blocks.filter(pl.col("split") == "test")
+    late = 0 if before.is_empty() else int((before["key_max"] >= cutoff).sum())
+    early = int((after["key_min"] < cutoff).sum())
+    lines = []
+    for split in facts.splits:
+        own = blocks.filter(pl.col("split") == split)
+        if not own.is_empty():
+            first, last = own.select(pl.col("key_min").min(), pl.col("key_max").max()).row(0)
+            lines.append(f"{split} from {moment(first)} to {moment(last)}")
+    if late or early:
+        answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
+    else:
+        answer = f"Yes: train and val end before {moment(cutoff)}, test begins there."
+    answer = "\n".join(
+        [answer, f"{'; '.join(lines)}. Rows are laid evenly between the first and the last date of a block."]
+    )
+    low, high = float(blocks["key_min"].min()), float(blocks["key_max"].max())  # type: ignore[arg-type]  # not empty
+    edges = time_edges(low, high, float(cutoff))
+    parts = {}
+    for split in facts.splits:
+        own = blocks.filter(pl.col("split") == split)
+        begin, end, rows = (own[name].to_numpy().astype(np.float64) for name in ("key_min", "key_max", "rows"))
+        parts[split] = spread(begin, end, rows, edges)
+    chart = charts.over_time(
+        edges, parts, of="rows", texts=[moment(edge) for edge in edges], mark=(float(cutoff), "cutoff")
+    )
+    return Figure(
+        "timeline", "Is the split clean in time?", answer, chart, "warning" if late or early else "good", "full"
+    )
+
+
+def entity_figures(facts: RunFacts) -> list[Figure]:
+    """How many entities there are, how many rows each has, and whether one is on both sides."""
+    known = facts.manifest.facts
+    train, val = int(known.get("train_entities") or 0), int(known.get("val_entities") or 0)
+    question = "How large are the entities?"
+    sizes = _entity_rows(facts)
+    if sizes is None:
+        answer = (
+            f"{many(train, 'entity', 'entities')} train and {many(val, 'entity', 'entities')} validate. "
+            "There are too many rows to count each entity's for a picture."
+        )
+        return [Figure("entities", question, answer)]
+    parts, lines = {}, []
+    values = np.concatenate([each["rows"].to_numpy() for each in sizes.values()]).astype(np.float64)
+    if not len(values):
+        return []
+    edges, grows = edges_for(values)
+    for split, table in sizes.items():
+        own = table["rows"].to_numpy().astype(np.float64)
+        parts[split] = counted(own, edges)
+        if len(own):
+            lines.append(
+                f"{split}: {many(len(own), 'entity', 'entities')} of {np.median(own):,.0f} rows in the middle, "
+                f"{own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})."
+            )
+    both = _on_both_sides(sizes)
+    column = known.get("group_column", "the entity")
+    leak = (
+        f"Counted in the shards: no {column} both trains and tests."
+        if not both
+        else f"{many(both, 'entity', 'entities')} of {column} both train and test, a leak: run `headrace verify`."
+    )
+    chart = charts.histogram(edges, parts, of="entities", title="rows of an entity", grows=grows)
+    return [Figure("entities", question, "\n".join([leak, *lines]), chart, "warning" if both else "good")]
+
+
+def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
+    """entity, rows for every split, from the entity column of the shards; None where that is much to read."""
+    column = facts.manifest.facts.get("group_column")
+    totals = facts.manifest.splits.values()
+    parquet = facts.blocks["format"].is_in(["parquet"]).all()
+    too_much = sum(each.rows for each in totals) > _MOST_ROWS or (
+        not parquet and sum(each.bytes for each in totals) > _MOST_BYTES
+    )
+    if column is None or too_much or column not in facts.run.schema.names:
+        return None
+    found = {}
+    for split in facts.splits:
+        index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
+        parts = [pl.from_arrow(read(block, [column])) for block in range(len(index.rows))]
+        frames = [each for each in parts if isinstance(each, pl.DataFrame)]
+        whole = pl.concat(frames) if frames else pl.DataFrame({column: []})
+        found[split] = whole.select(pl.col(column).alias("entity")).group_by("entity").agg(pl.len().alias("rows"))
+    return found
+
+
+def _on_both_sides(sizes: dict[str, pl.DataFrame]) -> int:
+    if "train" not in sizes or "test" not in sizes:
+        return 0
+    return sizes["train"].join(sizes["test"], on="entity", how="semi").filter(pl.col("entity").is_not_null()).height

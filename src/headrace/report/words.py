@@ -1,0 +1,64 @@
+"""Numbers as people read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SPANS = ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))
+
+
+def many(number: float, noun: str, plural: str | None = None) -> str:
+    """`1 shard`, `1,234 shards`."""
+    return f"{number:,.0f} {noun if number == 1 else plural or noun + 's'}"
+
+
+def share(part: float, of: float) -> str:
+    """`12.3 %`; a part that is not nothing and not all never reads as 0 or 100."""
+    if not of:
+        return "0 %"
+    percent = 100 * part / of
+    if 0 < percent < 0.1:
+        return "under 0.1 %"
+    if 99.9 < percent < 100:
+        return "over 99.9 %"
+    return f"{percent:.1f} %".replace(".0 %", " %")
+
+
+def size(number: float) -> str:
+    """Bytes with a unit: `3.2 MiB`."""
+    for unit, name in _SIZES:
+        if number >= unit:
+            return f"{number / unit:,.1f} {name}".replace(".0 ", " ")
+    return many(number, "byte")
+
+
+def span(seconds: float) -> str:
+    """How long: `2.5 days`."""
+    for unit, name in _SPANS:
+        if seconds >= unit:
+            return f"{seconds / unit:,.1f} {name}".replace(".0 ", " ").removesuffix("s" if seconds == unit else " ")
+    return f"{seconds:,.3g} {'second' if seconds == 1 else 'seconds'}"
+
+
+def moment(microseconds: float) -> str:
+    """A time in microseconds since 1970 as a date, with the clock only where it is not midnight.
+
+    Times no calendar has are given as their number.
+    """
+    try:
+        when = _EPOCH + timedelta(microseconds=int(microseconds))
+    except OverflowError:
+        return f"{microseconds:,.0f} µs"
+    return when.strftime(
+        "%Y-%m-%d" if not when.time().replace(microsecond=0).isoformat().strip("0:") else "%Y-%m-%d %H:%M"
+    )
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`a, b and c`; of many the first few and how many more."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most:,} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,0 +1,166 @@
+"""A run whose output is in an object store: made in a local work directory, published file by file.
+
+The work directory holds an ordinary run. When a task whose files are part of the output has finished, its files are put
+under their names in the store, if absent, and read back; then its receipt is. At the end come the other files, the
+index, and the manifest as the last. So a store's receipt means that its files are whole there: a run that was killed
+goes on from the receipts of both places, in another work directory too, and then fetches what it finds. Nothing in
+the store has a temporary name, nothing is listed to decide what is done, nothing is renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from headrace.dataset.manifest import INDEX, MANIFEST, Manifest
+from headrace.dataset.open import POINTER
+from headrace.digest import canonical_json, sha256_hex
+from headrace.engine.local import run_tasks
+from headrace.run.receipts import FileRecord, Receipt, parse_receipt, receipt_path
+from headrace.storage import local, verbs
+from headrace.storage.remote_path import RemotePath
+
+_THREADS = 8
+_RECEIPTS, _STAGE, _SUCCESS = "receipts", "stage", "_SUCCESS"
+
+
+def publish_task(run: Path, target: RemotePath, receipt: Receipt) -> None:
+    """Put a finished task's files into the store, then its receipt. Done again, it changes nothing."""
+    for record in receipt.files:
+        verbs.put_new(target / record.path, run / record.path)
+    own = receipt_path(run, receipt.stage, receipt.number)
+    verbs.put_new(target / own.relative_to(run).as_posix(), own)
+
+
+def publish_found(run: Path, target: RemotePath, receipts: Sequence[Receipt | None], workers: int) -> None:
+    """The same of tasks that an earlier attempt finished here and may not have put there."""
+    there = {fact.name for fact in verbs.files_below(target / _RECEIPTS)}
+    left = [
+        receipt
+        for receipt in receipts
+        if receipt is not None and receipt_path(run, receipt.stage, receipt.number).name not in there
+    ]
+    run_tasks([partial(publish_task, run, target, receipt) for receipt in left], workers)
+
+
+def adopt(target: RemotePath, run: Path) -> int:
+    """Fetch what an unfinished run has in the store and this work directory has not; how many tasks that were.
+
+    Receipts and files are believed later, by their digests; what is damaged is made again.
+    """
+    there = {fact.name for fact in verbs.files_below(target)}
+    missing = [name for name in sorted(there) if name.startswith(f"{_RECEIPTS}/") and not (run / name).exists()]
+    return sum(run_tasks([partial(_adopt_task, target, run, name, there) for name in missing], _THREADS))
+
+
+def _adopt_task(target: RemotePath, run: Path, name: str, there: set[str]) -> int:
+    data = (target / name).read_bytes()
+    try:
+        receipt = parse_receipt(data)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0
+    if any(record.path not in there for record in receipt.files):
+        return 0
+    for record in receipt.files:
+        _fetch(target, run, record)
+    local.make_directory((run / name).parent)
+    local.write_new(run / name, data, sync="none")
+    return 1
+
+
+def _fetch(target: RemotePath, run: Path, record: FileRecord) -> None:
+    place = run / record.path
+    if place.exists():
+        return
+    local.make_directory(place.parent)
+    temporary = local.temporary_for(place)
+    try:
+        target.store.fetch((target / record.path).key, temporary)
+        local.publish(temporary, place, sync="none")
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def publish_rest(run: Path, target: RemotePath, published: Callable[[str], None]) -> None:
+    """Put into the store what no task has put there: files beside the shards, second names, receipts; the index last.
+
+    `published` hears each name. The manifest is not among them.
+    """
+    there = {fact.name for fact in verbs.files_below(target)}
+    done = {record.path for name in there if (run / name).is_file() for record in _files_of(run, name)}
+    first: dict[int, str] = {}
+    rest: list[str] = []
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run).as_posix()
+        if path.is_symlink() or not path.is_file() or name.startswith((f"{_STAGE}/", ".")) or _is_temporary(path):
+            continue
+        if name in (MANIFEST, INDEX, _SUCCESS) or (name in there and (name in done or name.startswith(_RECEIPTS))):
+            first.setdefault(path.stat().st_ino, name)
+            continue
+        rest.append(name)
+
+    def put(name: str) -> None:
+        twin = first.get((run / name).stat().st_ino)
+        if twin is not None and twin in done:
+            target.store.copy((target / twin).key, (target / name).key)
+        else:
+            verbs.put_new(target / name, run / name)
+        published(name)
+
+    run_tasks([partial(put, name) for name in rest], _THREADS)
+    verbs.put_new(target / INDEX, run / INDEX)
+    published(INDEX)
+
+
+def _files_of(run: Path, name: str) -> Sequence[FileRecord]:
+    if not name.startswith(f"{_RECEIPTS}/"):
+        return ()
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        return parse_receipt((run / name).read_bytes()).files
+    return ()
+
+
+def _is_temporary(path: Path) -> bool:
+    return path.name.startswith(local.TEMP_PREFIX)
+
+
+def point(out: RemotePath, run_id: str, manifest: Manifest) -> None:
+    """Let `splits.json` name the run as the newest: one PUT, so it names the old one or the new one."""
+    record: dict[str, object] = {
+        "run": run_id,
+        "splits": _below_run(run_id, manifest.facts["directories"]),
+        "published": _below_run(run_id, manifest.facts.get("published", {})),
+    }
+    place = out / POINTER
+    data = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+    with suppress(FileNotFoundError):
+        if place.read_bytes() == data:
+            return
+    verbs.replace(place, data)
+
+
+def _below_run(run_id: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"runs/{run_id}/{relative}" for name, relative in sorted(names.items())}
+
+
+def finish(target: RemotePath) -> None:
+    """The empty file that other tools look for; headrace does not."""
+    verbs.put_new(target / _SUCCESS, b"")
+
+
+def work_directory(base: Path, out: RemotePath, identity: str) -> Path:
+    """Where the run is made: named by the run and its place, so that a rerun finds it. On a local disk."""
+    return base / "work" / f"{identity}-{_word(out)}"
+
+
+def _word(out: RemotePath) -> str:
+    return sha256_hex(canonical_json(str(out)))[:12]
+
+
+def work_directories(base: Path, out: RemotePath) -> list[Path]:
+    """Those of this dataset that are there, sorted."""
+    return sorted((base / "work").glob(f"*-{_word(out)}"))

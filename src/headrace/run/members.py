@@ -1,0 +1,232 @@
+"""Which processes work on a shared run, and whether they are alive. No clocks are compared.
+
+A member has a file whose first 20 bytes count up every `beat_s` seconds. Whoever waits for it looks at the counter: one
+that has not changed for `dead_after_s` seconds of the observer's own clock is dead. A member that leaves removes its
+file. Members also hold a lock on their file; on one machine a lock that is free proves at once that its holder died,
+between machines locks are not asked. Taking a live member for dead costs double work, never a wrong result.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from headrace.errors import RunBusy, SettingsError
+from headrace.storage import local
+
+_COUNTER = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long processes of a shared run wait for each other, in seconds.
+
+    beat_s: between two signs of life; dead_after_s: without any, a process is dead; straggler_s: a task that a live
+    process takes longer over is done by whoever has nothing else to do; poll_s: between two looks, at least.
+    """
+
+    beat_s: float = 5.0
+    dead_after_s: float = 30.0
+    straggler_s: float = 600.0
+    poll_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Process `index` of `count`: it does its own part of every stage first."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(each, int) and not isinstance(each, bool) for each in (self.index, self.count))
+        if not whole or not 0 <= self.index < self.count:
+            raise SettingsError(
+                f"shard_of is {self.index}/{self.count}; processes are numbered 0 to N-1: of 4 they are 0/4, 1/4, "
+                f"2/4 and 3/4"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+class Members:
+    """The members of a run in one directory, with this process as one of them while the `with` block lasts."""
+
+    def __init__(
+        self,
+        directory: Path,
+        share: Share,
+        patience: Patience,
+        *,
+        kernel: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.token = secrets.token_hex(8)
+        self._directory, self._share, self._patience = directory, share, patience
+        self._kernel = _kernel() if kernel is None else kernel
+        self._clock = clock
+        self._beats: dict[str, tuple[bytes, float]] = {}
+        self._file: int | None = None
+        self._leaving = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
+
+    def __enter__(self) -> Members:
+        local.make_directory(self._directory)
+        self._refuse_twin()
+        record = {"shard": self._share.index, "of": self._share.count, "host": platform.node(), "pid": os.getpid()}
+        data = b"0".zfill(_COUNTER) + b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n"
+        target = self._path(self.token)
+        temporary = local.temporary_for(target)
+        with local.storing(target):
+            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(self._file, data)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(temporary, target)
+        self._heart.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """No sign of life any more: what this process still has claimed is free."""
+        if self._file is None:
+            return
+        self._leaving.set()
+        self._heart.join()
+        with suppress(OSError):
+            self._path(self.token).unlink()
+        os.close(self._file)
+        self._file = None
+
+    def is_dead(self, token: str) -> bool:
+        """Whether a member has left or died, as far as is known by now; ask again later to know more."""
+        try:
+            data = self._path(token).read_bytes()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # nothing is known
+        if self._lock(token, _record(data)) == "free":
+            return True
+        beat, now = data[:_COUNTER], self._clock()
+        known = self._beats.get(token)
+        if known is None or known[0] != beat:
+            self._beats[token] = (beat, now)
+            return False
+        return now - known[1] > self._patience.dead_after_s
+
+    def name(self, token: str) -> str:
+        """A member in words, for messages."""
+        record = self._record_of(token)
+        if not record:
+            return "a process that has left"
+        return f"{record['shard']}/{record['of']} on {record['host']}, process {record['pid']}"
+
+    def is_last(self) -> bool:
+        """Whether no other member is alive. Waits for signs of life, `dead_after_s` seconds at most."""
+        until = time.monotonic() + self._patience.dead_after_s + self._patience.poll_s
+        first: dict[str, bytes] = {}
+        while True:
+            others = [token for token in self._tokens() if token != self.token and not self.is_dead(token)]
+            if not others:
+                return True
+            if any(self._lock(token, self._record_of(token)) == "held" for token in others):
+                return False
+            for token in others:
+                beat = self._beats.get(token, (b"", 0.0))[0]
+                if first.setdefault(token, beat) != beat:
+                    return False
+            if time.monotonic() > until:
+                return False
+            time.sleep(self._patience.poll_s)
+
+    def _refuse_twin(self) -> None:
+        run = self._directory.parents[2]
+        for token in self._tokens():
+            record = self._record_of(token)
+            if self._lock(token, record) != "held":
+                continue
+            if record["of"] != self._share.count:
+                raise RunBusy(
+                    f"{run}: is shared out over {record['of']} processes, this one would be {self._share}; give all "
+                    f"processes the same number"
+                )
+            if record["shard"] == self._share.index:
+                raise RunBusy(
+                    f"{run}: process {record['pid']} works on share {self._share} already; start each share once"
+                )
+
+    def _tokens(self) -> list[str]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".member") for name in names if name.endswith(".member") and name[0] != ".")
+
+    def _lock(self, token: str, record: Mapping[str, Any]) -> Literal["held", "free", "unknown"]:
+        """What the lock of a member's file says. Only that of the same kernel can be believed."""
+        if not self._kernel or record.get("kernel") != self._kernel or token == self.token:
+            return "unknown"
+        try:
+            descriptor = os.open(self._path(token), os.O_RDONLY)
+        except OSError:
+            return "unknown"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return "free"
+        except BlockingIOError:
+            return "held"
+        except OSError:
+            return "unknown"
+        finally:
+            os.close(descriptor)
+
+    def _record_of(self, token: str) -> dict[str, Any]:
+        try:
+            return _record(self._path(token).read_bytes())
+        except OSError:
+            return {}
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._leaving.wait(self._patience.beat_s):
+            count += 1
+            if self._file is not None:
+                with suppress(OSError):  # the next one may get through
+                    os.pwrite(self._file, str(count).encode().zfill(_COUNTER), 0)
+                    os.fsync(self._file)
+
+    def _path(self, token: str) -> Path:
+        return self._directory / f"{token}.member"
+
+
+def _record(data: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(data[_COUNTER:])
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _kernel() -> str:
+    """A name of the running kernel, the same for all processes that can see each other's locks; "" if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,166 @@
+"""The regular time axis of one entity: rows as they were observed, placed on equal steps.
+
+A series is believed to have one frequency. Its observed rows get positions on the axis from the first to the last of
+them; positions that no row has are missing rows. Steps are a fixed number of microseconds, or calendar months.
+Times are int64 microseconds since 1970 everywhere. All functions are O(rows log rows) and vectorised.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Anchor = Literal["start", "end"]
+
+DAY_US = 86_400_000_000
+YEAR_US = int(365.25 * DAY_US)
+
+_UNITS_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": DAY_US,
+    "w": 7 * DAY_US,
+}
+_UNITS_MONTHS = {"mo": 1, "q": 3, "y": 12}
+_WORD = re.compile(r"(\d*)\s*([a-zA-Z]+)")
+_SHORTEST_MONTH_US = 28 * DAY_US
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """The step of an axis: `micros` microseconds, or `months` calendar months; the other is 0."""
+
+    micros: int
+    months: int = 0
+
+    @classmethod
+    def parse(cls, word: str) -> Frequency:
+        """ "1d", "15m", "1h", "1w", "1mo", "1q", "1y" … Raises `ValueError` on other words."""
+        match = _WORD.fullmatch(word.strip())
+        count = int(match[1] or 1) if match else 0
+        unit = match[2].lower() if match else ""
+        if count < 1 or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
+            raise ValueError(f"{word!r} is no frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d")
+        if unit in _UNITS_MONTHS:
+            return cls(0, count * _UNITS_MONTHS[unit])
+        return cls(count * _UNITS_US[unit])
+
+    @property
+    def word(self) -> str:
+        """As `parse` reads it, in the largest unit that fits."""
+        if self.months:
+            return f"{self.months}mo"
+        unit = next(each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0)
+        return f"{self.micros // _UNITS_US[unit]}{unit}"
+
+    @property
+    def steps_per_year(self) -> float:
+        """Of 365.25 days."""
+        return 12 / self.months if self.months else YEAR_US / self.micros
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`rows` equal steps from `first` on. anchor: months are counted from their "start", or from their "end"."""
+
+    frequency: Frequency
+    first: int
+    rows: int
+    anchor: Anchor = "start"
+
+    def times(self) -> I64:
+        """Of every row, [rows]."""
+        steps = np.arange(self.rows, dtype=np.int64)
+        if not self.frequency.months:
+            return np.asarray(self.first + steps * self.frequency.micros, np.int64)
+        months, since, until = month_places(np.array([self.first], np.int64))
+        wanted = months[0] + steps * self.frequency.months
+        if self.anchor == "start":
+            return np.asarray(_start_of(wanted) + since[0], np.int64)
+        return np.asarray(_start_of(wanted + 1) - until[0], np.int64)
+
+    def tail(self, start: int, stop: int) -> Axis:
+        """Its rows from `start` to before `stop`."""
+        return Axis(self.frequency, int(self.times()[start]) if start else self.first, stop - start, self.anchor)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Observed rows on their axis.
+
+    rows: of the observed rows that have a place, in order of time: int64 [P]; positions: their places on the axis,
+    ascending, equal ones are duplicates: int64 [P]; off_grid: observed rows between two places, int64.
+    """
+
+    axis: Axis
+    rows: I64
+    positions: I64
+    off_grid: I64
+
+
+def place(times: I64, frequency: Frequency) -> Placed:
+    """Place rows, in any order, on the axis that most of them are on. times: [N], N ≥ 1."""
+    anchor: Anchor = "start"
+    if frequency.months:
+        months, since, until = month_places(times)
+        by_start, by_end = _most_common(since), _most_common(until)
+        starts, ends = since == by_start, until == by_end
+        more_ends = int(ends.sum()) - int(starts.sum())
+        # Days 29 to 31 do not exist in every month, so a month that is counted to its end is meant.
+        if more_ends > 0 or (more_ends == 0 and by_start >= _SHORTEST_MONTH_US):
+            anchor = "end"
+        on_grid = starts if anchor == "start" else ends
+        phase = months % frequency.months
+        on_grid &= phase == _most_common(phase[on_grid])
+        number = months // frequency.months
+    else:
+        phase = times % frequency.micros
+        on_grid = phase == _most_common(phase)
+        number = times // frequency.micros
+    rows = np.flatnonzero(on_grid)
+    numbers = number[rows]
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows[order], numbers[order]
+    axis = Axis(frequency, int(times[rows[0]]), int(numbers[-1] - numbers[0]) + 1, anchor)
+    return Placed(axis, rows, numbers - numbers[0], np.flatnonzero(~on_grid))
+
+
+def infer(times: I64) -> Frequency | None:
+    """The frequency of most steps between distinct times, [N] in any order; None of fewer than three of them."""
+    distinct = np.unique(times)
+    if len(distinct) < 3:
+        return None
+    steps = np.diff(distinct)
+    months, since, until = month_places(distinct)
+    if steps.min() >= _SHORTEST_MONTH_US and (len(np.unique(since)) == 1 or len(np.unique(until)) == 1):
+        return Frequency(0, _most_common(np.diff(months)))
+    return Frequency(_most_common(steps))
+
+
+def month_places(times: I64) -> tuple[I64, I64, I64]:
+    """Months since 1970 of times, microseconds since the month's start, and until its end."""
+    months = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    return months, times - _start_of(months), _start_of(months + 1) - times
+
+
+def _start_of(months: I64) -> I64:
+    return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
+
+
+def _most_common(values: I64) -> int:
+    """The smallest of those that come most often."""
+    if (values == values[0]).all():  # the usual case, and far cheaper than a sort
+        return int(values[0])
+    distinct, counts = np.unique(values, return_counts=True)
+    return int(distinct[np.argmax(counts)])

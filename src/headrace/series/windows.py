@@ -1,0 +1,206 @@
+"""Which windows of many entities' rows are whole: as segments, never as a list of windows. Pure.
+
+A window that starts at row s has its inputs in rows s..s+L-1 and its horizon in rows s+L..s+L+H-1. Every run of
+missing rows forbids a range of starts, one for each role the rows have in a window; the starts that an entity's rows
+allow, without the forbidden ones, are found by one sweep over the borders of these ranges. It costs O(gaps log gaps +
+entities), whatever the number of windows; missing values are found by one pass in pieces that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+Targets = Literal["all", "any", "none"]
+
+_SCAN_VALUES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of rows: begins[i]..ends[i]-1, ascending, apart from one another; int64 [N]."""
+
+    begins: I64
+    ends: I64
+
+    @classmethod
+    def of_rows(cls, rows: I64) -> Runs:
+        """Of ascending row numbers, each once."""
+        if not len(rows):
+            return cls(rows, rows)
+        last = np.flatnonzero(np.diff(rows) != 1)
+        return cls(rows[np.concatenate([[0], last + 1])], rows[np.append(last, len(rows) - 1)] + 1)
+
+
+NOTHING = Runs(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Missing values: the place of each in the flat matrix, row × columns + column; ascending int64."""
+
+    places: I64
+    columns: int
+
+    @classmethod
+    def find(cls, values: npt.NDArray[np.float32], *, first_row: int = 0) -> Missing:
+        """All NaN of a row-major matrix [rows, columns], whose first row has this number."""
+        flat = values.reshape(-1)
+        base = first_row * values.shape[1]
+        found = [
+            np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin)
+            for begin in range(0, len(flat), _SCAN_VALUES)
+        ]
+        return cls(np.concatenate([np.empty(0, np.int64), *found]), values.shape[1])
+
+    @classmethod
+    def join(cls, parts: Sequence[Missing], columns: int) -> Missing:
+        """Those of matrices whose rows follow one another."""
+        return cls(np.concatenate([np.empty(0, np.int64), *(part.places for part in parts)]), columns)
+
+    def runs(self, columns: slice | int) -> Runs:
+        """Runs of rows where any of these columns is missing."""
+        wanted = np.zeros(self.columns, bool)
+        wanted[columns] = True
+        row, column = np.divmod(self.places, self.columns)
+        row = row[wanted[column]]
+        return Runs.of_rows(row[np.concatenate([[True], row[1:] != row[:-1]])] if len(row) else row)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Windows by number: segment i holds the starts first[i], first[i] + stride, … count[i] of them.
+
+    entity: whose rows they are. All int64 [S]; ordered by `first`. Window numbers count through the segments in order.
+    """
+
+    entity: I64
+    first: I64
+    count: I64
+    stride: int = 1
+
+    @cached_property
+    def ends(self) -> I64:
+        """Windows up to and with each segment; int64 [S]."""
+        return np.cumsum(self.count, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """All windows."""
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def locate(self, numbers: I64) -> tuple[I64, I64]:
+        """(start row, entity) of each window number 0..len-1; int64, same length."""
+        segment = np.searchsorted(self.ends, numbers, side="right")
+        inside = numbers - (self.ends[segment] - self.count[segment])
+        return self.first[segment] + inside * self.stride, self.entity[segment]
+
+    def expand(self) -> I64:
+        """The start row of every window; int64 [len]."""
+        before = np.repeat(self.ends - self.count, self.count)
+        return np.repeat(self.first, self.count) + (np.arange(len(self)) - before) * self.stride
+
+    def per_entity(self, entities: int) -> I64:
+        """How many windows each of so many entities has; int64 [entities]."""
+        return np.bincount(self.entity, self.count, entities).astype(np.int64)
+
+    def of_entities(self, wanted: npt.NDArray[np.bool_]) -> Segments:
+        """Only those of the entities that are true; bool [entities]."""
+        kept = wanted[self.entity]
+        return Segments(self.entity[kept], self.first[kept], self.count[kept], self.stride)
+
+
+def find_valid_sequences(
+    begins: I64,
+    ends: I64,
+    *,
+    input_length: int,
+    output_length: int,
+    horizons: Sequence[int] | None = None,
+    inputs: Runs = NOTHING,
+    future: Runs = NOTHING,
+    target: Runs = NOTHING,
+    targets: Targets = "all",
+    stride: int = 1,
+) -> Segments:
+    """The windows inside the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
+
+    inputs: runs of rows that no window may have among its inputs; future: that none may have in its horizon; target:
+    runs of rows without a target. targets: "all" horizons must have one, "any" of them, or it does not matter.
+    horizons: the steps 1..output_length that are predicted; None: all. stride: windows start every so many rows,
+    counted from the first of an entity's range. Entities' ranges are ascending and do not overlap.
+    """
+    window = input_length + output_length
+    blocked = [
+        _starts_with(inputs, 0, input_length),
+        _starts_with(future, input_length, window),
+        *_without_target(target, targets, input_length, tuple(horizons or range(1, output_length + 1)), output_length),
+    ]
+    last = ends - window + 1  # the first start that reaches over the entity's end
+    entity = np.flatnonzero(last > begins)
+    allowed = Runs(begins[entity], last[entity])
+    owner, first, stop = _difference(allowed, blocked)
+    grid = begins[entity[owner]]
+    first = grid + -(-(first - grid) // stride) * stride
+    count = np.maximum(-(-(stop - first) // stride), 0)
+    kept = count > 0
+    return Segments(entity[owner[kept]], first[kept], count[kept], stride)
+
+
+def _starts_with(rows: Runs, begin: int, end: int) -> Runs:
+    """Starts s whose rows s+begin..s+end-1 touch one of these runs; runs may overlap one another."""
+    return Runs(rows.begins - end + 1, rows.ends - begin) if end > begin else NOTHING
+
+
+def _without_target(
+    missing: Runs, targets: Targets, input_length: int, horizons: tuple[int, ...], output_length: int
+) -> list[Runs]:
+    if targets == "none" or not output_length:
+        return []
+    steps = [input_length + horizon - 1 for horizon in horizons]
+    if targets == "all":
+        if len(horizons) == horizons[-1] - horizons[0] + 1:
+            return [_starts_with(missing, steps[0], steps[-1] + 1)]
+        return [_starts_with(missing, step, step + 1) for step in steps]
+    # All steps of a window miss their target: starts that are forbidden at every one of them.
+    borders, depth = _depth([_starts_with(missing, step, step + 1) for step in steps])
+    full = np.flatnonzero(depth == len(steps))
+    return [Runs(borders[full], borders[full + 1])] if len(full) else []
+
+
+def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
+    """Borders, ascending, and how many of the ranges cover the stretch from each border to the next."""
+    borders = np.concatenate([part for each in ranges for part in (each.begins, each.ends)])
+    deltas = np.concatenate(
+        [part for each in ranges for part in (np.ones(len(each.begins), np.int64), np.full(len(each.ends), -1))]
+    )
+    order = np.argsort(borders, kind="stable")
+    borders, deltas = borders[order], deltas[order]
+    ends = np.flatnonzero(np.concatenate([borders[1:] != borders[:-1], [True]])) if len(borders) else borders
+    return borders[ends], np.cumsum(deltas)[ends]
+
+
+def _difference(allowed: Runs, blocked: list[Runs]) -> tuple[I64, I64, I64]:
+    """What is left of the allowed ranges without the blocked ones: (number of the allowed range, begin, end)."""
+    borders, depth = _depth(blocked)
+    free = np.flatnonzero(depth == 0)
+    # Everything outside the blocked stretches: from the end of one (or the beginning) to the begin of the next.
+    if len(borders):
+        lows = np.concatenate([[np.iinfo(np.int64).min], borders[free]])
+        highs = np.concatenate([borders[:1], borders[np.minimum(free + 1, len(borders) - 1)]])
+        highs[-1] = np.iinfo(np.int64).max  # behind the last border nothing is blocked
+    else:
+        lows, highs = np.array([np.iinfo(np.int64).min]), np.array([np.iinfo(np.int64).max])
+    first = np.searchsorted(highs, allowed.begins, side="right")
+    stop = np.searchsorted(lows, allowed.ends, side="left")
+    counts = np.maximum(stop - first, 0)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    stretch = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    begin = np.maximum(allowed.begins[owner], lows[stretch])
+    end = np.minimum(allowed.ends[owner], highs[stretch])
+    return owner, begin, end

@@ -1,0 +1,334 @@
+"""A Lightning data module over prepared series: windows of chunks of entities, and a pool to validate on.
+
+    module = SeriesDataModule("out", input_length=365, output_length=7, batch_size=256, chunk_size=100)
+    Trainer(strategy="ddp", devices=2, max_epochs=30).fit(model, datamodule=module)
+    Trainer(strategy="ddp", devices=4, max_epochs=30).fit(model, datamodule=module, ckpt_path="last.ckpt")
+
+An epoch is a chunk: which one, says its number alone, when the first batch is asked for. So loaders that Lightning
+makes and throws away, sanity checks and restarts move nothing. Everything is found on disk by the run's id, on every
+rank. A loader here is no `DataLoader`, hence Lightning puts no sampler into it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import MissingExtra, SettingsError, StreamError
+from headrace.run.identity import fingerprint, run_id
+from headrace.run.prepare import Recipe, prepare
+from headrace.stream.share import Remainder
+from headrace.stream.topology import Topology
+from headrace.windows.epochs import AllWindows, Chunked
+from headrace.windows.inverse import target_scale
+from headrace.windows.loader import WindowLoader
+from headrace.windows.options import WindowArguments, WindowOptions
+from headrace.windows.order import Shuffle
+from headrace.windows.pool import VALIDATIONS, Validation, choose_pool, split_of
+from headrace.windows.store import SeriesStore, open_store
+from headrace.windows.torch import SLOWER_WORKERS, WindowDataset
+from headrace.windows.windows import Windows, windows_of
+
+try:
+    from lightning.pytorch import LightningDataModule, Trainer
+except ImportError as error:
+    raise MissingExtra("lightning", "lightning") from error
+
+
+class EpochLoader:
+    """One pass per iteration over a stream of windows, of the trainer's epoch."""
+
+    def __init__(self, stream: WindowLoader, trainer: Trainer | None) -> None:
+        self.stream = stream
+        self._trainer = trainer
+        self._before = 0
+        self._loaded_epoch = -1
+
+    def __len__(self) -> int:
+        """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
+        return self._earlier + len(self.stream)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self._trainer is not None:
+            self.stream.set_epoch(self._trainer.current_epoch)
+        yield from self.stream
+
+    @property
+    def batches(self) -> int:
+        """Batches of the present epoch received so far, those before a stop included."""
+        return self._earlier + self.stream.received
+
+    def resume(self, state: Mapping[str, Any], *, before: int) -> None:
+        """Go on from a state; so many batches of its epoch count as received, in Lightning's progress as well."""
+        self.stream.load_state_dict(state)
+        self._loaded_epoch, self._before = self.stream.epoch, before
+
+    def follow(self) -> None:
+        """Make the trainer's epoch the epoch of the stream, unless it is."""
+        if self._trainer is not None and self._trainer.current_epoch != self.stream.epoch:
+            self.stream.set_epoch(self._trainer.current_epoch)
+
+    @property
+    def went_on(self) -> bool:
+        """Whether the stream is in an epoch behind the loaded one."""
+        return 0 <= self._loaded_epoch < self.stream.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the data module keeps the position. Having it tells Lightning that the loader can be resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to load; see `state_dict`."""
+
+    @property
+    def _earlier(self) -> int:
+        return self._before if self.stream.epoch == self._loaded_epoch else 0
+
+
+class SeriesDataModule(LightningDataModule):
+    """Train, validate, test and predict on windows of prepared series, every window once a pass over all ranks.
+
+    source: a dataset directory with a run of series; or the settings of one (`headrace.Series`, or a YAML file of
+    them), which rank 0 then prepares into `out`, or finds prepared. run: a run_id, to choose another of the directory.
+    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory (see `windows.epochs`); without, an epoch
+    is all windows, straight from the mapped store. validation: see `windows.pool`; validation_chunk_size: entities that
+    validate, whose rows are in memory throughout. remainder: of the last step in training; batches have "valid" where
+    it is "pad". Outside training windows come in order and are always padded.
+    options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Recipe,
+        *,
+        input_length: int,
+        output_length: int,
+        batch_size: int,
+        val_batch_size: int | None = None,
+        out: str | Path | None = None,
+        run: str | None = None,
+        chunk_size: int | None = None,
+        memory_limit_mib: int | None = None,
+        validation: Validation = "both",
+        validation_chunk_size: int | None = None,
+        is_autoregressive: bool = False,
+        shuffle: Shuffle = "everywhere",
+        seed: int = 0,
+        remainder: Remainder | None = None,
+        num_workers: int = 0,
+        options: WindowArguments | None = None,
+    ) -> None:
+        super().__init__()
+        if validation not in VALIDATIONS:
+            raise SettingsError(f"windows: validation is {validation!r}; choose one of {', '.join(VALIDATIONS)}")
+        for name, value in (("validation_chunk_size", validation_chunk_size), ("val_batch_size", val_batch_size)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of 1 or more")
+        if chunk_size is not None and memory_limit_mib is not None:
+            raise SettingsError(
+                f"windows: chunk_size is {chunk_size} and memory_limit_mib is {memory_limit_mib}; give one of them"
+            )
+        if num_workers:
+            warnings.warn(f"num_workers={num_workers} is not followed: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
+        given: WindowArguments = {**(options or {}), "is_autoregressive": is_autoregressive}
+        self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
+        self._recipe, self._out = _recipe_of(source, out)
+        self._run = run
+        self.batch_size = batch_size
+        self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
+        self.validation, self.validation_chunk_size = validation, validation_chunk_size
+        self._chunk_size, self._memory_limit_mib = chunk_size, memory_limit_mib
+        self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
+        self._store: SeriesStore | None = None
+        self._windows: dict[str, Windows] = {}
+        self._train: EpochLoader | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._users_reload: int | None = None
+
+    def prepare_data(self) -> None:
+        """Prepare the run, if settings were given and it is not there yet. Lightning calls this on one rank alone."""
+        if self._recipe is not None:
+            prepare(self._recipe, self._out)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Find everything on disk, on every rank: store, who trains, who validates, and read the validation pool."""
+        self._find()
+        if stage in (None, "fit", "validate"):
+            self.windows("pool")
+
+    @property
+    def store(self) -> SeriesStore:
+        """The run's store: columns, entities, static features."""
+        self._find()
+        assert self._store is not None
+        return self._store
+
+    def windows(self, part: str) -> Windows:
+        """Windows: those that "train", those of the "pool", of "test", or to "predict" on."""
+        if part not in self._windows:
+            if part in ("train", "pool"):
+                self._windows |= self._divided()
+            elif part == "test":
+                self._windows[part] = windows_of(self.store, "test", self.options)
+            else:
+                self._windows[part] = self.inference("test")
+        return self._windows[part]
+
+    def inference(self, split: str = "test") -> Windows:
+        """Windows of a split without targets: all of them, `complete` false where inputs are missing."""
+        chosen = {name: getattr(self.options, name) for name in self.options.__slots__}
+        return windows_of(
+            self.store, split, WindowOptions(**{**chosen, "targets": "none", "horizons": None, "incomplete": "keep"})
+        )
+
+    def inference_dataset(self, split: str = "test") -> WindowDataset:
+        """The same for torch."""
+        return WindowDataset(self.inference(split))
+
+    def inverse_transform(self, scaled: Any, entity: Any) -> npt.NDArray[np.float64]:
+        """Predictions [B, …] of batches' entities [B] in the target's unit: float64, same shape."""
+        detached = [each.detach().cpu().numpy() if hasattr(each, "detach") else each for each in (scaled, entity)]
+        return target_scale(self.store).invert(*detached)
+
+    def train_dataloader(self) -> EpochLoader:
+        """The training stream, the same object whenever it is asked for: asking moves nothing."""
+        if self._train is None:
+            stream = self._loader(self._epochs(), self.batch_size, self._shuffle, self._remainder)
+            self._train = EpochLoader(stream, self.trainer)
+        if self._loaded is not None:
+            self._train.resume(self._loaded["stream"], before=self._loaded["batches"])
+            self._loaded = None
+        self._train.follow()
+        self._tell_of_lengths(self._train)
+        return self._train
+
+    def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
+        """The windows of the pool in order, from memory; nothing if there are none."""
+        return self._evaluation("pool")
+
+    def test_dataloader(self) -> EpochLoader | list[EpochLoader]:
+        """The test windows of all entities in order; nothing if there are none."""
+        return self._evaluation("test")
+
+    def predict_dataloader(self) -> EpochLoader | list[EpochLoader]:
+        """The test windows without targets, incomplete ones as well; see `inference`."""
+        return self._evaluation("predict")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Goes into Lightning's checkpoint: epoch, chunk, pass and position, and how many batches were received."""
+        if self._train is None:
+            return {} if self._loaded is None else self._loaded
+        return {"stream": self._train.stream.state_dict(), "batches": self._train.batches}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
+        if not state_dict:
+            return
+        if set(state_dict) != {"stream", "batches"} or not isinstance(state_dict["batches"], int):
+            raise StreamError(
+                f"data module state: keys {sorted(state_dict)}, expected batches and stream; resume from a checkpoint"
+                " that was written with SeriesDataModule"
+            )
+        self._loaded = dict(state_dict)
+
+    def _find(self) -> None:
+        if self._store is not None:
+            return
+        run = self._run
+        if self._recipe is not None:
+            source = fingerprint(self._recipe.source_files())
+            run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
+        self._store = open_store(self._out, run=run)
+
+    def _divided(self) -> dict[str, Windows]:
+        """The windows that train, and those of the pool, in memory."""
+        train = windows_of(self.store, "train", self.options)
+        split = split_of(self.validation)
+        val = train if split == "train" else windows_of(self.store, split, self.options)
+        trains, pool = choose_pool(
+            self.store.entities.names,
+            train.per_entity,
+            val.per_entity,
+            validation=self.validation,
+            size=self.validation_chunk_size,
+            seed=self._seed,
+        )
+        return {"train": train.of_entities(trains), "pool": val.in_memory(np.flatnonzero(pool))}
+
+    def _epochs(self) -> AllWindows | Chunked:
+        train = self.windows("train")
+        if self._chunk_size is None and self._memory_limit_mib is None:
+            return AllWindows(train)
+        return Chunked(
+            train, seed=self._seed, chunk_size=self._chunk_size, memory_limit_mib=self._memory_limit_mib
+        )  # fmt: skip
+
+    def _evaluation(self, part: str) -> EpochLoader | list[EpochLoader]:
+        windows = self.windows(part)
+        if not len(windows):
+            return []
+        return EpochLoader(self._loader(AllWindows(windows), self.val_batch_size, "none", "pad"), None)
+
+    def _loader(
+        self, epochs: AllWindows | Chunked, batch_size: int, shuffle: Shuffle, remainder: Remainder | None
+    ) -> WindowLoader:
+        return WindowLoader(
+            epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=self._seed,
+            remainder=remainder,
+            topology=self._topology(),
+        )
+
+    def _topology(self) -> Topology | None:
+        """The data-parallel place of this process: with tensor parallelism that is not its rank."""
+        place = getattr(getattr(self.trainer, "strategy", None), "distributed_sampler_kwargs", None)
+        return Topology(rank=place["rank"], world_size=place["num_replicas"]) if place else None
+
+    def _tell_of_lengths(self, loader: EpochLoader) -> None:
+        """Have Lightning ask for the loader again before the coming epochs, where these have other lengths.
+
+        It asks a loader's length once. What an epoch reads does not hang on being asked again, only where it is cut.
+        """
+        trainer: Any = self.trainer  # its type does not know the flag
+        if trainer is None:
+            return
+        if self._users_reload is not None:
+            trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
+        epoch = loader.stream.epoch
+        if isinstance(loader.stream.epochs, Chunked) or len(loader) != loader.stream.fresh_steps(epoch):
+            self._users_reload = trainer.reload_dataloaders_every_n_epochs
+            trainer.reload_dataloaders_every_n_epochs = 1
+        if loader.went_on and trainer.fit_loop.epoch_loop.restarting:
+            # A checkpoint of an epoch's last step: Lightning has gone on to the next epoch, and would still count the
+            # batches of the old one in it if it is longer.
+            trainer.fit_loop.epoch_loop.restarting = False
+
+
+def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:
+    """The settings that were given, directly or in a file, and the dataset directory."""
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if path.suffix not in (".yaml", ".yml"):
+            return None, path if out is None else Path(out)
+        import yaml
+
+        import headrace  # the settings of a file are those of the package's public name
+
+        try:
+            record = dict(yaml.safe_load(path.read_text("utf-8")))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+            raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
+        for name in ("recipe", "workers"):
+            record.pop(name, None)
+        written = record.pop("out", None)
+        source, out = headrace.Series(**record), written if out is None else out
+    if out is None:
+        raise SettingsError("out is missing; say where the prepared series go, with out=DIRECTORY")
+    return source, Path(out)

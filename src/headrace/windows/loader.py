@@ -1,0 +1,224 @@
+"""A stream of batches of windows for one rank: this process alone, and a thread that reads the next chunk.
+
+The positions of an epoch are dealt out in turn: rank r of R takes every R-th, batch_size at a time, so a step of all
+ranks together is a run of positions, and there are as many steps everywhere. The order of the positions knows nothing
+of ranks. The rules of passes are those of rows (see `stream.loader`):
+
+- `set_epoch(e)` makes the next pass epoch e; a pass taken to its end is followed by the next epoch by itself.
+- A new iterator before the end begins the same pass again.
+- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.batch import import_torch
+from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
+from headrace.stream.topology import Topology, capture, confirm
+from headrace.windows.epochs import Epochs
+from headrace.windows.options import Layout
+from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby
+from headrace.windows.state import WindowState
+from headrace.windows.windows import Places, Windows
+
+I64 = npt.NDArray[np.int64]
+BatchFormat = Literal["torch", "numpy"]
+
+_LOCATED = 1 << 14  # windows whose places are looked up at a time
+
+
+class WindowLoader:
+    """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
+
+    remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
+    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
+    and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
+    (dates as int64 microseconds) or numpy arrays. received: batches handed out since the present pass began.
+    """
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        *,
+        batch_size: int,
+        shuffle: Shuffle = "everywhere",
+        seed: int = 0,
+        remainder: Remainder | None = None,
+        lanes: int = 16,
+        stretch: int = 4096,
+        batch_format: BatchFormat = "torch",
+        topology: Topology | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of 1 or more")
+        if shuffle not in SHUFFLES:
+            raise SettingsError(f"windows: shuffle is {shuffle!r}; choose one of {', '.join(SHUFFLES)}")
+        if batch_format not in ("torch", "numpy"):
+            raise SettingsError(f"windows: batch_format is {batch_format!r}; choose torch or numpy")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise SettingsError(f"windows: seed is {seed!r}; expected an integer")
+        if remainder not in (None, "pad", "drop", "exact"):
+            raise SettingsError(f"windows: remainder is {remainder!r}; choose pad, drop or exact")
+        self.epochs, self.batch_size, self.seed, self.shuffle = epochs, batch_size, seed, shuffle
+        self.topology = capture() if topology is None else topology
+        self.remainder: Remainder = resolve_remainder(remainder, self.topology.world_size)
+        self._torch = import_torch() if batch_format == "torch" else None
+        self._lanes, self._stretch = lanes, stretch
+        self._pass = 0
+        self.received = 0
+        self._ended = self._over = False
+        self._start = self._fresh(0)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present pass, or of the last one if that is finished."""
+        return self._start.epoch
+
+    def __len__(self) -> int:
+        """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
+        return self.fresh_steps(self.epoch + 1) if self._over else self.steps_from(self._start)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        confirm(self.topology)
+        if self._ended:
+            self._begin(self._fresh(self._start.epoch + 1))
+        self._pass += 1
+        self.received = 0
+        this_pass, steps = self._pass, self.steps_from(self._start)
+        for batch in self._batches(self._start):
+            if this_pass != self._pass:
+                raise StreamError(
+                    f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
+                    " finish one before the next, or make a second stream"
+                )
+            self.received += 1
+            self._ended = self.received == steps  # here, as a loop that knows len() may never ask for more
+            yield batch
+        if this_pass == self._pass:
+            self._ended = self._over = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise SettingsError(f"set_epoch: epoch is {epoch!r}; expected an integer of 0 or more")
+        if epoch != self._start.epoch or self._ended:
+            self._begin(self._fresh(epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
+        return self.state_after(self.received).to_dict()
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Go on from a saved state, in its order, whatever ranks or batch size it was saved with.
+
+        Raises `StreamError` if it is a state of other windows, chunks, seed or shuffle.
+        """
+        state = WindowState.from_dict(values)
+        state.check(self._start)
+        self._lanes, self._stretch = state.lanes, state.stretch
+        if (state.count, state.pass_number, state.chunk) != (
+            self.epochs.count(state.epoch),
+            *self.epochs.place(state.epoch),
+        ):
+            raise StreamError(
+                f"window state: epoch {state.epoch} was chunk {state.chunk} of pass {state.pass_number} with"
+                f" {state.count} windows; here it is chunk and pass {self.epochs.place(state.epoch)[::-1]} with"
+                f" {self.epochs.count(state.epoch)}; begin the epoch anew"
+            )
+        self._begin(state)
+
+    def state_after(self, batches: int) -> WindowState:
+        """The state when every rank has received so many batches since the pass began."""
+        step = self.topology.world_size * self.batch_size
+        return self._start.at(min(self._start.count, self._start.position + batches * step))
+
+    def steps_from(self, state: WindowState) -> int:
+        """Batches that every rank gets of what a state leaves."""
+        left = state.count - state.position
+        consumers = self.topology.world_size
+        return count_steps(left, consumers=consumers, batch_size=self.batch_size, remainder=self.remainder)
+
+    def fresh_steps(self, epoch: int) -> int:
+        """Batches that every rank gets of a whole epoch."""
+        return self.steps_from(self._fresh(epoch))
+
+    def _batches(self, start: WindowState) -> Iterator[dict[str, Any]]:
+        share = share_of(
+            start.count - start.position,
+            consumer=self.topology.rank,
+            consumers=self.topology.world_size,
+            batch_size=self.batch_size,
+            remainder=self.remainder,
+        )
+        if not share.items:
+            return
+        windows = self.epochs.windows(start.epoch)
+        order = self._order(windows, start)
+        piece = max(1, _LOCATED // self.batch_size) * self.batch_size
+        for begin in range(0, share.items, piece):
+            end = min(begin + piece, share.items)
+            places = windows.locate(order.numbers(start.position + _items(share, begin, end)))
+            for first in range(begin, end, self.batch_size):
+                last = min(first + self.batch_size, end)
+                yield self._batch(windows, places.part(first - begin, last - begin), share.rows - first)
+
+    def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
+        batch = windows.gather(places, None if self._torch is None else "views")
+        if self.remainder == "pad":
+            batch["valid"] = np.arange(len(places.entity)) < real
+        return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
+
+    def _order(self, windows: Windows, state: WindowState) -> WindowOrder:
+        if state.shuffle == "none":
+            return InOrder()
+        if state.shuffle == "everywhere":
+            return everywhere(state.count, seed=state.seed, epoch=state.epoch)
+        entities = windows.store.entities
+        return nearby(
+            entities.names, entities.rows, windows.per_entity, seed=state.seed, epoch=state.epoch,
+            lanes=state.lanes, stretch=state.stretch,
+        )  # fmt: skip
+
+    def _fresh(self, epoch: int) -> WindowState:
+        number, chunk = self.epochs.place(epoch)
+        return WindowState(
+            windows=self.epochs.identity,
+            count=self.epochs.count(epoch),
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            lanes=self._lanes,
+            stretch=self._stretch,
+            pass_number=number,
+            chunk=chunk,
+        )
+
+    def _begin(self, state: WindowState) -> None:
+        self._start = state
+        self.received = 0
+        self._ended = self._over = False
+        self._pass += 1
+
+
+def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
+    """Arrays as tensors that share their memory, unless they are to be contiguous; dates become int64 microseconds."""
+    tensors = {
+        name: torch.from_numpy(values.view(np.int64) if values.dtype.kind == "M" else values)
+        for name, values in batch.items()
+    }
+    return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _items(share: Share, begin: int, end: int) -> I64:
+    """The places of items begin..end-1 of a share, filling ones included."""
+    own = share.places(begin, end)
+    filling = end - max(begin, share.rows)
+    return np.concatenate([own, np.full(filling, share.place_of(share.rows))]) if filling > 0 else own

@@ -1,0 +1,129 @@
+"""Windows for torch: a map-style dataset, and its stream. Needs the extra `torch`.
+
+    train = headrace.windows.open("out", "train", input_length=365, output_length=7)
+    for batch in train.stream(batch_size=256, seed=0):                       # every window once over all ranks
+        ...
+    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a DataLoader
+
+A batch is one gather in this process. Worker processes make it slower: what they gather is copied again to get here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from headrace.dataset.indexed import Verify
+from headrace.errors import MissingExtra
+from headrace.stream.share import Remainder
+from headrace.stream.topology import Topology
+from headrace.windows.epochs import AllWindows, Chunked
+from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors
+from headrace.windows.order import Shuffle
+from headrace.windows.windows import Windows, open_windows
+
+try:
+    import torch
+    from torch.utils.data import Dataset as TorchDataset
+    from torch.utils.data import get_worker_info
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+SLOWER_WORKERS = (
+    "windows are gathered at the speed of memory; worker processes only copy them once more, and are several times"
+    " slower: leave num_workers at 0"
+)
+
+
+class WindowBatch(Sequence[dict[str, Any]]):
+    """The windows of a batch: `arrays`, tensors whose first axis is B; one by one to whoever asks so."""
+
+    def __init__(self, arrays: dict[str, torch.Tensor], count: int) -> None:
+        self.arrays = arrays
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        """One window, as tensors without the first axis."""
+        if not -self._count <= place < self._count:
+            raise IndexError(f"window {place} of a batch of {self._count}")
+        return {name: array[place] for name, array in self.arrays.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[place] for place in range(self._count))
+
+
+def arrays_of(batch: WindowBatch) -> dict[str, torch.Tensor]:
+    """A batch as tensors, for DataLoader(collate_fn=arrays_of): nothing is taken apart and stacked."""
+    return batch.arrays
+
+
+class WindowDataset(TorchDataset[dict[str, Any]]):
+    """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
+        """One window. Raises `IndexError` outside 0..len-1."""
+        found: dict[str, Any] = self.__getitems__([number])[0]
+        return found
+
+    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> WindowBatch:
+        """Those of some numbers, in this order; a DataLoader calls it once a batch."""
+        if not self._warned and get_worker_info() is not None:
+            self._warned = True
+            warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
+        return WindowBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers))
+
+    def stream(
+        self,
+        *,
+        batch_size: int,
+        shuffle: Shuffle = "everywhere",
+        seed: int = 0,
+        chunk_size: int | None = None,
+        memory_limit_mib: int | None = None,
+        remainder: Remainder | None = None,
+        lanes: int = 16,
+        stretch: int = 4096,
+        batch_format: BatchFormat = "torch",
+        topology: Topology | None = None,
+    ) -> WindowLoader:
+        """Batches for this rank; see `WindowLoader`.
+
+        chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
+        windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
+        """
+        epochs: AllWindows | Chunked = AllWindows(self.windows)
+        if chunk_size is not None or memory_limit_mib is not None:
+            epochs = Chunked(self.windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
+        return WindowLoader(
+            epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            remainder=remainder,
+            lanes=lanes,
+            stretch=stretch,
+            batch_format=batch_format,
+            topology=topology,
+        )
+
+
+def open_dataset(
+    path: str | Path, split: str = "train", *, run: str | None = None, verify: Verify = "first_touch", **options: Any
+) -> WindowDataset:
+    """The windows of a split of prepared series, for torch. options: see `WindowOptions`.
+
+    run: a run_id, to choose another. verify: "first_touch" in each process, or "never".
+    """
+    return WindowDataset(open_windows(path, split, run=run, verify=verify, **options))

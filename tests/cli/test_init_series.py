@@ -1,0 +1,209 @@
+"""`headrace init series` writes what `headrace run` takes as it is, and says in comments what it saw."""
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from series_sources import frame_of, write_source
+
+from headrace.cli import main
+from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
+from headrace.cli.init.series_facts import sentinels_of
+
+CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
+CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
+
+
+def headrace(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, what was printed, and complaints."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before, sys.argv = sys.argv, ["headrace", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return code, out.getvalue(), err.getvalue()
+
+
+def init(source: Path, tmp_path: Path, *flags: object) -> tuple[str, dict]:
+    """The text and the settings that it wrote."""
+    config = tmp_path / "series.yaml"
+    code, _, err = headrace("init", "series", source, "--out", tmp_path / "out", "--config", config, *flags)
+    assert code == 0, err
+    return config.read_text("utf-8"), yaml.safe_load(config.read_text("utf-8"))
+
+
+def run(tmp_path: Path) -> dict:
+    """The manifest of the run of what was written."""
+    code, out, err = headrace("run", tmp_path / "series.yaml", "--workers", 1, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b", "007"])
+    pl.DataFrame({"station": ["a", "b", "007", "z"], "area": [1.0, 2.0, 3.0, 4.0], "name": ["x"] * 4}).write_csv(
+        tmp_path / "static.csv"
+    )
+
+    text, config = init(source, tmp_path, "--target", "q", "--static", tmp_path / "static.csv")
+    made = run(tmp_path)
+
+    assert (config["entity"], config["time"], config["frequency"]) == ("file_name", "date", "1d")
+    assert config["features"] == ["rain", "warm"]
+    assert (config["static_entity"], config["static_features"]) == ("station", ["area"])
+    assert "3 entities, e.g. 007; 3 were looked at" in text.replace("\n# ", " ")
+    assert "Missing: q " in text
+    assert made["facts"]["entities"] == {"original": 3, "passed": 3, "failed": 0}
+
+
+def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) -> None:
+    tables = []
+    for entity in ("north", "south"):
+        table = frame_of(entity).with_columns(
+            station=pl.lit(entity), when=pl.col("date").str.to_date().dt.strftime("%d/%m/%Y")
+        )
+        tables.append(table.with_columns(pl.col("warm").fill_null(-9999.0)).drop("date"))
+    (tmp_path / "raw").mkdir()
+    pl.concat(tables).sample(fraction=1.0, shuffle=True, seed=2).write_csv(tmp_path / "raw/all.csv")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "warm")
+    made = run(tmp_path)
+
+    assert (config["entity"], config["time"], config["time_format"]) == ("station", "when", "%d/%m/%Y")
+    assert config["missing_numbers"] == [-9999.0]
+    assert "-9999 in warm" in text
+    assert made["facts"]["entities"]["passed"] == 2
+
+
+def test_short_series_doubled_times_and_the_target_in_disguise(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for entity in ("a", "b"):
+        table = frame_of(entity, days=400).with_columns(cfs=pl.col("q") * 35.3, none=pl.lit(None, pl.Float64))
+        pl.concat([table, table.slice(30, 1)]).write_parquet(tmp_path / f"raw/{entity}.parquet")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
+    made = run(tmp_path)
+
+    assert config["features"] == ["rain", "warm"]
+    words = text.replace("\n# ", " ")
+    assert "Left out: cfs, which is q in another unit" in words
+    assert "Left out: none, of which some entity has no value" in words
+    assert 0.5 < config["min_train_years"] < 0.7
+    assert config["duplicate_times"] == "first"
+    assert made["facts"]["entities"]["passed"] == 2
+    text, _ = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "rain,cfs", "--overwrite")
+    assert "Beware: a feature looks like q in another unit: cfs in 2 of 2" in text.replace("\n# ", " ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        ([], 2, "target is not given; add --target with the column to be predicted, one of rain, warm, q"),
+        (["--target", "qq"], 2, "target 'qq' is no column of the source; did you mean 'q'"),
+        (
+            ["--target", "q", "--features", "rains"],
+            2,
+            "feature 'rains' is no column of the source; did you mean 'rain'",
+        ),
+        (["--target", "q", "--time", "day"], 2, "time 'day' is no column of the source; there are date, rain, warm, q"),
+        (["--target", "q", "--entity", "gauge"], 2, "entity 'gauge' is no column"),
+        (["--target", "q", "--static", "nothing.csv"], 1, "nothing.csv: no such file"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(tmp_path: Path, flags: list, code: int, says: str) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b"], days=100)
+
+    found, _, err = headrace(
+        "init", "series", source, "--out", tmp_path / "out", "--config", tmp_path / "series.yaml", *flags
+    )
+
+    assert (found, says in err) == (code, True), err
+    assert not (tmp_path / "series.yaml").exists()
+
+
+def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a"], days=100)
+    (tmp_path / "series.yaml").write_text("mine")
+
+    code, _, err = headrace(
+        "init", "series", source, "--target", "q", "--out", "o", "--config", tmp_path / "series.yaml"
+    )
+
+    assert code == 2
+    assert "is there already" in err
+    assert (tmp_path / "series.yaml").read_text() == "mine"
+
+
+@pytest.mark.skipif(not CARAVAN.is_dir(), reason="needs the Caravan basins in ../shared/data")
+def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
+    forcing = ["total_precipitation_sum", "temperature_2m_mean", "surface_net_thermal_radiation_mean"]
+
+    _, config = init(
+        CARAVAN / "timeseries",
+        tmp_path,
+        *("--static", CARAVAN / "attributes/attributes_caravan_*.csv.gz"),
+        *("--target", "streamflow", "--features", ",".join(forcing)),
+    )
+    made = run(tmp_path)
+
+    assert "missing_numbers" not in config  # -99.9 W/m2 is a value like its neighbours
+    assert config["static_entity"] == "gauge_id"
+    assert made["facts"]["entities"] == {"original": 5, "passed": 5, "failed": 0}
+
+
+@pytest.mark.skipif(not CAMELS.is_dir(), reason="needs the CAMELS-US basins in ../shared/data")
+def test_camels_us_is_known(tmp_path: Path) -> None:
+    text, config = init(CAMELS, tmp_path, "--static", CAMELS / "camels_attributes_v2.0/camels_*.txt.gz")
+    made = run(tmp_path)
+
+    assert (config["reader"], config["target"]) == ("camels_us", "qobs")
+    assert "q_mean" not in config["static_features"]
+    assert "camels_hydro are left out" in text.replace("\n# ", " ")
+    assert made["facts"]["entities"]["passed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([-999.0, 0.0, 1.0, 5.0], [-999.0]),
+        ([-9999.0, -999.0, 0.0, 5.0], [-9999.0, -999.0]),
+        ([-99.9, -99.8, -50.0, 3.0], []),
+        ([-999.0, -500.0, 0.0], []),
+        ([0.0, 1.0], []),
+        ([-999.0], []),
+    ],
+)
+def test_numbers_that_stand_for_missing_are_far_below_all_others(values: list, expected: list) -> None:
+    assert sentinels_of(np.array(values)) == expected
+
+
+plain = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1e6, 1e6), st.text(max_size=30))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.from_regex(r"[a-z_]{1,12}", fullmatch=True), st.one_of(plain, st.lists(plain, max_size=40)), max_size=5),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=300),
+)  # fmt: skip
+def test_a_commented_configuration_is_read_as_what_it_sets(values: dict, words: str) -> None:
+    sections = [
+        Section(words, {**values, "off": Aside([1, {"a": "b"}])}),
+        Section("more", {"zzzzzzzzzzzzzzz": {"a": [1]}}),
+    ]
+
+    text = commented_yaml(sections)
+
+    assert yaml.safe_load(text) == settings_of(sections)
+    assert "# off: [1, {a: b}]" in text

@@ -1,0 +1,115 @@
+"""`headrace init split` writes configurations that run as they are, and says what it took for what."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+import headrace
+from headrace.cli.init.commented import commented_yaml, settings_of
+from headrace.cli.init.split import AskedSplit, split_sections
+from headrace.errors import SettingsError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
+    sections, _ = split_sections(AskedSplit((str(source),), str(out), **asked))
+    text = commented_yaml(sections)
+    record = yaml.safe_load(text)
+
+    assert settings_of(sections) == record
+    return record, text
+
+
+def prepare(record: dict[str, object]) -> headrace.Prepared:
+    settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
+    return headrace.prepare(headrace.TemporalSplit(**settings), str(record["out"]))
+
+
+def table(rows: int = 400, **more: list[object]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "order_no": [f"o{n}" for n in range(rows)],
+            "shop": [f"s{n % 4}" for n in range(rows)],
+            "customer": [f"c{n % 37}" for n in range(rows)],
+            "booked": [f"2024-{n % 12 + 1:02d}-{n % 28 + 1:02d}" for n in range(rows)],
+            "amount": [f"{n % 13}.5" for n in range(rows)],
+            **more,
+        }
+    )
+
+
+def write(root: Path, frame: pl.DataFrame, kind: str, shards: int = 3) -> Path:
+    root.mkdir()
+    for shard in range(shards):
+        part = frame[shard::shards]
+        if kind == "csv":
+            part.write_csv(root / f"part-{shard}.csv")
+        else:
+            part.with_columns(pl.col("booked").str.to_date()).write_parquet(root / f"part-{shard}.parquet")
+    return root
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_configuration_runs_and_splits_by_what_it_found(kind: str, tmp_path: Path) -> None:
+    record, text = configured(write(tmp_path / "raw", table(), kind), tmp_path / "out")
+    run = prepare(record)
+
+    assert ("booked", "customer") == (record["date_column"], record["group_column"])
+    assert 400 == sum(each.rows for each in run.manifest.splits.values()) + sum(run.manifest.dropped.values())
+    assert run.manifest.splits["test"].rows + run.manifest.dropped["train_entity_after_cutoff"] < 200
+    assert "customer (37 values, 10.8 rows each)" in text
+    assert "shop (4 values" in text
+    assert "order_no" not in text.split("Others that could be")[1].split("\n\n")[0]
+    assert "# types: {amount: float32}" in text
+
+
+def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: Path) -> None:
+    frame = table().with_columns(
+        pl.when(pl.int_range(pl.len()) % 9 == 0).then(None).otherwise(pl.col("customer")).alias("customer"),
+        pl.when(pl.int_range(pl.len()) % 50 == 0).then(pl.lit("")).otherwise(
+            pl.format("{}/{}/2024", pl.int_range(pl.len()) % 28 + 1, pl.int_range(pl.len()) % 12 + 1)
+        ).alias("booked"),
+    )  # fmt: skip
+    record, _ = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
+    run = prepare(record)
+
+    assert ("%d/%m/%Y", "drop", "drop") == (record["date_format"], record["null_date"], record["null_group"])
+    assert run.manifest.dropped["null_group"] > 0 < run.manifest.dropped["null_date"]
+
+
+def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", table(), "csv")
+    record, _ = configured(raw, tmp_path / "out", entity="shop", date="booked", split_date="2024-06-01")
+
+    assert ("shop", "2024-06-01") == (record["group_column"], record["split_date"])
+    with pytest.raises(SettingsError, match="did you mean 'customer'"):
+        configured(raw, tmp_path / "out", entity="custommer")
+
+
+def test_copies_and_ties_are_counted(tmp_path: Path) -> None:
+    frame = pl.concat([table(100), table(100)[:7]])
+    _, text = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
+    keys = frame.select("customer", "booked")
+
+    assert f"7 are exact copies of others, and {len(keys) - keys.n_unique()} share entity and time" in text.replace("\n# ", " ")  # fmt: skip
+
+
+@pytest.mark.parametrize(("drop", "words"), [("booked", "--date-column"), ("customer", "--group-column")])
+def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str, tmp_path: Path) -> None:
+    frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)
+    root = tmp_path / "raw"
+    root.mkdir()
+    frame.write_csv(root / "part-0.csv")
+    with pytest.raises(SettingsError, match=words):
+        configured(root, tmp_path / "out")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
+def test_real_sales_run_as_they_are(tmp_path: Path) -> None:
+    record, _ = configured(DATA / "job1-online-retail" / "by-day", tmp_path / "out")
+
+    assert ("InvoiceDate", "CustomerID", "drop") == tuple(record[name] for name in ("date_column", "group_column", "null_group"))  # fmt: skip
+    assert all(each.rows for each in prepare(record).manifest.splits.values())

@@ -1,0 +1,105 @@
+"""`headrace run` with --set and --dry-run, and what it answers to names that are none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace.cli.asked import check_names, with_settings
+from headrace.errors import SettingsError
+
+HEADRACE = Path(sys.executable).parent / "headrace"
+
+
+def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=120
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    rows = [f"c{n % 20},{2024 + n % 2}-03-{n % 28 + 1:02d},{n}" for n in range(200)]
+    (raw / "part-0.csv").write_text("\n".join(["customer,time,x", *rows]) + "\n")
+    record = {
+        "recipe": "temporal_split",
+        "source": str(raw),
+        "out": str(tmp_path / "out"),
+        "date_column": "time",
+        "group_column": "customer",
+        "split_date": "2025-01-01",
+        "train_ratio": 0.5,
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return path
+
+
+def test_set_replaces_and_nests() -> None:
+    record = {"seed": 1, "scaling": {"target": {"strategy": "unified"}}}
+    changed = with_settings(
+        record, ["seed=7", "null_values=[NA, '']", "scaling.target.strategy=per_group", "scaling.features=null"]
+    )
+
+    assert {
+        "seed": 7,
+        "null_values": ["NA", ""],
+        "scaling": {"target": {"strategy": "per_group"}, "features": None},
+    } == changed
+    assert {"seed": 1, "scaling": {"target": {"strategy": "unified"}}} == record
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed", "give NAME=VALUE"),
+        ("=3", "give NAME=VALUE"),
+        ("x=[", "is no YAML"),
+        ("seed.x=3", "set seed as a whole"),
+    ],
+)
+def test_set_says_what_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        with_settings({"seed": 1}, [text])
+
+
+def test_unknown_names_are_answered_with_the_nearest_of_all() -> None:
+    with pytest.raises(SettingsError) as caught:
+        check_names("c.yaml", {"wrkers": 2, "sorce": "x", "seed": 1}, ["source", "seed"])
+
+    assert "c.yaml: 'wrkers' is no setting; did you mean 'workers'?" in str(caught.value)
+    assert "c.yaml: 'sorce' is no setting; did you mean 'source'?" in str(caught.value)
+    assert "'seed'" not in str(caught.value)
+
+
+def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(config: Path, tmp_path: Path) -> None:
+    asked = ("run", config, "--set", "train_ratio=0.7", "--json")
+    dry = json.loads(headrace(*asked, "--dry-run").stdout)
+    nothing = not (tmp_path / "out").exists()
+    done = json.loads(headrace(*asked).stdout)
+    again = json.loads(headrace(*asked, "--dry-run").stdout)
+
+    assert nothing
+    assert ("new", 0, 1) == (dry["state"], dry["tasks_done"], dry["source_files"])
+    assert (tmp_path / "raw" / "part-0.csv").stat().st_size == dry["source_bytes"]
+    assert dry["run_id"] == done["run_id"] == again["run_id"]
+    assert again["state"].startswith("finished")
+    assert 0.7 == dry["settings"]["train_ratio"]
+
+
+def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
+    config.write_text(config.read_text().replace("temporal_split", "temporal_splitt"))
+    recipe = headrace("run", config)
+    config.write_text(config.read_text().replace("temporal_splitt", "temporal_split").replace("out:", "oput:"))
+    name = headrace("run", config)
+
+    assert (2, 2) == (recipe.returncode, name.returncode)
+    assert "did you mean 'temporal_split'" in recipe.stderr
+    assert "'oput' is no setting; did you mean 'out'?" in name.stderr

@@ -1,0 +1,67 @@
+"""Small datasets for the tests of object stores, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace.storage import verbs
+from headrace.storage.remote_path import path_of
+
+
+def upload(directory: Path, place: str, suffixes: Sequence[str] = ("",)) -> None:
+    """Put the files below a directory under a prefix, as they are; links are left out."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.name.endswith(tuple(suffixes)) and path.name[0] != ".":
+            verbs.put_new(path_of(place) / path.relative_to(directory).as_posix(), path)
+
+
+def tree(place: str | Path) -> dict[str, bytes]:
+    """Every file below a place and its bytes; those that only one kind of place has are left out."""
+    root = path_of(place)
+    names = (fact.name for fact in verbs.files_below(root))
+    return {name: (root / name).read_bytes() for name in names if not name.endswith(".lock")}
+
+
+def rows_of(dataset: Any, split: str | None, **options: Any) -> list[dict[str, Any]]:
+    """The rows of a split in the order they are delivered."""
+    return [row for batch in dataset.stream(split, batch_size=7, batch_format="rows", **options) for row in batch]
+
+
+def write_raw(directory: Path, shards: int = 4, rows: int = 60, suffix: str = "csv") -> Path:
+    """CSV or Parquet shards with columns row, entity, time and x."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    directory.mkdir(parents=True)
+    row = 0
+    for shard in range(shards):
+        count = rows + 13 * shard
+        table = pa.table(
+            {
+                "row": pa.array(range(row, row + count), pa.int64()),
+                "entity": [f"e{each % 97}" for each in range(row, row + count)],
+                "time": [f"20{20 + each % 6}-03-01T00:00:00" for each in range(row, row + count)],
+                "x": [each % 13 / 13 for each in range(row, row + count)],
+            }
+        )
+        path = directory / f"part-{shard:05d}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(table, path, row_group_size=25)
+        else:
+            lines = [
+                "row,entity,time,x",
+                *(f"{r['row']},{r['entity']},{r['time']},{r['x']}" for r in table.to_pylist()),
+            ]
+            path.write_text("\n".join(lines) + "\n")
+        row += count
+    return directory
+
+
+def split_of(source: Any, **settings: Any) -> headrace.TemporalSplit:
+    """The temporal split of such shards."""
+    return headrace.TemporalSplit(
+        source=source, date_column="time", group_column="entity", split_date="2025-01-01", **settings
+    )

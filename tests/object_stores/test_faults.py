@@ -1,0 +1,136 @@
+"""A proxy between us and the store does harm; what comes out is right all the same, or says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_proxy import FaultProxy, Faults
+from store_cases import rows_of, split_of, tree, upload, write_raw
+from store_servers import CANARY, S3Server
+
+import headrace
+from headrace.errors import HeadraceError, StoreError
+from headrace.storage import object_store, verbs
+from headrace.storage.remote_path import path_of
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between attempts are short; how many attempts there are stays."""
+    monkeypatch.setattr(object_store, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(object_store, "_FIRST_BACKOFF_S", 0.005)
+    object_store.forget_buckets()
+
+
+def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
+    """Publish and read objects; how many are not what was put."""
+    data = {f"object-{number}": bytes([number]) * size for number in range(count)}
+    for name, each in data.items():
+        verbs.put_new(path_of(bucket) / name, each)
+    listed = [fact.name for fact in verbs.files_below(path_of(bucket))]
+    wrong = sum((path_of(bucket) / name).read_bytes() != each for name, each in data.items())
+    return wrong + (listed != sorted(data))
+
+
+def test_slow_down_costs_requests_not_results(proxied: tuple[str, FaultProxy], impatient: None) -> None:
+    bucket, proxy = proxied
+    proxy.begin(Faults())
+    put_and_read(bucket)
+    undisturbed = proxy.total
+    for fact in verbs.files_below(path_of(bucket)):
+        verbs.delete(path_of(bucket) / fact.name)
+    proxy.begin(Faults("slow_down", 0.3, seed=1))
+
+    assert put_and_read(bucket) == 0
+    assert proxy.seen.faults["slow_down"] > 0.2 * proxy.total
+    assert proxy.total <= 1.6 * undisturbed
+
+
+@pytest.mark.parametrize("kind", ["cut", "short", "slow_start"])
+def test_answers_that_break_off_are_asked_for_again(
+    proxied: tuple[str, FaultProxy], impatient: None, kind: str
+) -> None:
+    bucket, proxy = proxied
+    proxy.begin(Faults(kind, 0.2, methods=("GET",), seed=2))
+
+    assert put_and_read(bucket, count=25) == 0
+    assert proxy.seen.faults[kind] > 0
+
+
+def test_a_lost_acknowledgement_is_no_failure(proxied: tuple[str, FaultProxy], impatient: None) -> None:
+    bucket, proxy = proxied
+    proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))
+
+    assert put_and_read(bucket, count=30) == 0
+    assert proxy.seen.faults["lost_reply"] > 5
+    assert len(verbs.files_below(path_of(bucket))) == 30
+
+
+def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path) -> None:
+    bucket, proxy = proxied
+    raw = write_raw(tmp_path / "raw", shards=2)
+    upload(raw, f"{bucket}/raw")
+    made = headrace.prepare(split_of(f"{bucket}/raw"), f"{bucket}/calm", workers=2, work_dir=tmp_path / "work")
+    rows = rows_of(headrace.open(made.run), "train", shuffle=True, seed=5)
+    calm = tree(f"{bucket}/calm")
+    for kind in ("cut", "lost_reply", "slow_down"):
+        proxy.begin(Faults(kind, 0.15, seed=4))
+        again = headrace.prepare(split_of(f"{bucket}/raw"), f"{bucket}/{kind}", workers=2, work_dir=tmp_path / "work")
+        streamed = rows_of(headrace.open(again.run), "train", shuffle=True, seed=5)
+        faults = proxy.seen.faults[kind]
+        proxy.begin(Faults())
+        wild = tree(f"{bucket}/{kind}")
+
+        assert faults > 3
+        assert streamed == rows
+        assert {name: data for name, data in wild.items() if not name.endswith("manifest.json")} == {
+            name: data for name, data in calm.items() if not name.endswith("manifest.json")
+        }
+
+
+def test_an_upload_in_parts_that_fails_leaves_nothing(
+    proxied: tuple[str, FaultProxy],
+    s3_environment: S3Server,
+    impatient: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket, proxy = proxied
+    monkeypatch.setattr(object_store, "_SINGLE_PUT", 1 << 20)
+    monkeypatch.setattr(object_store, "_PART", 5 << 20)
+    (tmp_path / "large").write_bytes(bytes(11 << 20))
+    place = path_of(bucket) / "large"
+    for part in (1, 2, 3):
+        proxy.begin(Faults("refuse", 1.0, methods=("PUT",), only=f"partNumber={part}&"))
+        with pytest.raises(StoreError, match="large"):
+            verbs.put_new(place, tmp_path / "large")
+        assert proxy.seen.faults["refuse"] > 0
+        assert not place.is_file()
+        assert b"<UploadId>" not in s3_environment.request("GET", f"/{bucket.removeprefix('s3://')}?uploads")
+    proxy.begin(Faults("slow_down", 0.3, methods=("PUT", "POST"), seed=6))
+
+    assert verbs.put_new(place, tmp_path / "large") == "put"
+    assert verbs.checksum(place) == verbs.checksum(tmp_path / "large")
+
+
+def test_a_store_that_refuses_is_told_without_secrets(proxied: tuple[str, FaultProxy], impatient: None) -> None:
+    bucket, proxy = proxied
+    verbs.put_new(path_of(bucket) / "object", b"bytes")
+    verbs_tried = {
+        "read": lambda: (path_of(bucket) / "object").read_bytes(),
+        "range": lambda: verbs.read_ranges(path_of(bucket) / "object", [(0, 2)]),
+        "put": lambda: verbs.put_new(path_of(bucket) / "other", b"x"),
+        "list": lambda: verbs.files_below(path_of(bucket)),
+        "open": lambda: headrace.open(f"{bucket}/out"),
+    }
+    for kind in ("refuse", "deny"):
+        proxy.begin(Faults(kind, 1.0))
+        for name, act in verbs_tried.items():
+            with pytest.raises(HeadraceError) as told:
+                act()
+            chain = [told.value, told.value.__cause__]
+
+            assert not any(CANARY in repr(each) + str(each) for each in chain if each is not None), (kind, name)
+            assert bucket in str(told.value)
+            assert ("credentials" if kind == "deny" else "400") in str(told.value)

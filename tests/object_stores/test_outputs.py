@@ -1,0 +1,258 @@
+"""Runs whose output, source or both are in a store: the same bytes as on a disk, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_proxy import FaultProxy, Faults
+from recipe_runs import RECIPES, recipes_over
+from store_cases import rows_of, split_of, tree, upload, write_raw
+from store_servers import CANARY
+
+import headrace
+from headrace.contexts import open_contexts
+from headrace.errors import CorruptShard, SettingsError, StoreError
+from headrace.run.collect import collect
+from headrace.run.events import Event, Step
+from headrace.storage import verbs
+from headrace.storage.remote_path import path_of
+
+
+def shards_of(place: str | Path) -> dict[str, bytes]:
+    """The files of a dataset directory but for what tells the time or is for local file systems only."""
+    found = tree(place)
+    return {
+        name: data
+        for name, data in found.items()
+        if not name.endswith(("manifest.json", ".lock"))
+        and not name.startswith(("splits", "work/"))
+        and not Path(name).is_symlink()
+        and "/stage/" not in name
+    }
+
+
+def files_on_disk(out: Path) -> dict[str, bytes]:
+    """The same of a local directory: its files, not its links."""
+    return {name: data for name, data in shards_of(out).items() if _is_real(out / name, out)}
+
+
+def _is_real(path: Path, out: Path) -> bool:
+    return not any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(out) and each != out)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, name: str) -> None:
+    recipe = recipes_over(tmp_path / "source", rows=300, shards=3)[name]
+    local = headrace.prepare(recipe(), tmp_path / "out", workers=2)
+
+    remote = headrace.prepare(recipe(), f"{s3}/some/out", workers=2, work_dir=tmp_path / "work")
+    again = headrace.prepare(recipe(), f"{s3}/some/out", workers=2, work_dir=tmp_path / "work")
+
+    assert shards_of(f"{s3}/some/out") == files_on_disk(tmp_path / "out")
+    assert remote.manifest.run_id == local.manifest.run_id
+    assert (remote.how, again.how) == ("computed", "reused")
+    assert str(remote.run) == f"{s3}/some/out/runs/{local.manifest.run_id}"
+    assert headrace.verify(f"{s3}/some/out").problems == []
+    assert list((tmp_path / "work" / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
+def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> None:
+    raw = write_raw(tmp_path / "raw", suffix=suffix.removesuffix(".gz"))
+    if suffix.endswith("gz"):
+        for path in sorted(raw.iterdir()):
+            subprocess.run(["gzip", "-n", str(path)], check=True)
+    upload(raw, f"{s3}/raw")
+    local = headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=2)
+
+    remote = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", workers=2, work_dir=tmp_path / "work")
+
+    here, there = headrace.open(local.run), headrace.open(remote.run)
+    for split in ("train", "val", "test"):
+        assert rows_of(there, split) == rows_of(here, split)
+    assert json.loads((remote.run / "config.json").read_bytes())["source"] == [f"{s3}/raw"]
+
+
+def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None:
+    recipes_over(tmp_path / "source", rows=300, shards=3)
+    for part in ("tokens", "pings", "series"):
+        upload(tmp_path / "source" / part, f"{s3}/{part}")
+    names = sorted(path.name for path in (tmp_path / "source" / "tokens").iterdir())
+
+    packed = headrace.PackedSequences(blend=[f"{s3}/tokens/{name}" for name in names], pack_size=512)
+    histories = headrace.Histories(source=f"{s3}/pings", peer="dst_addr", partitions=4, train_ratio=0.6)
+    rewrite = headrace.Rewrite(source=f"{s3}/pings", cache_dir=tmp_path / "cache")
+    series = headrace.Series(
+        source=f"{s3}/series", target="flow", features=["warmth"], min_train_years=0.2, batch_size=2
+    )
+    made_of = {"packed": packed, "histories": histories, "rewrite": rewrite, "series": series}
+    for place, recipe in made_of.items():
+        made = headrace.prepare(recipe, tmp_path / place, workers=2)
+
+        assert sum(each.rows for each in made.manifest.splits.values()) > 0
+        assert headrace.verify(tmp_path / place).problems == []
+
+
+def test_a_prepared_dataset_in_a_store_is_rewritten(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+
+    made = headrace.prepare(headrace.Rewrite(source=f"{s3}/out"), f"{s3}/faster", work_dir=tmp_path / "work")
+
+    assert rows_of(headrace.open(made.run), "train") == rows_of(headrace.open(f"{s3}/out"), "train")
+
+
+def test_a_changed_source_is_another_run(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    upload(raw, f"{s3}/raw")
+    first = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", work_dir=tmp_path / "work")
+    place = path_of(f"{s3}/raw/part-00000.csv")
+    verbs.replace(place, place.read_bytes().replace(b"\n0,e0,", b"\n0,e9,"))  # as many bytes
+    second = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", work_dir=tmp_path / "work")
+
+    assert first.manifest.run_id != second.manifest.run_id
+    assert headrace.open(f"{s3}/out").manifest == second.manifest
+    assert headrace.open(f"{s3}/out", run=first.manifest.run_id).manifest == first.manifest
+
+
+class Stop(BaseException):
+    """As if the process had been killed."""
+
+
+@pytest.mark.parametrize("work", ["same", "other"])
+def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_path: Path, work: str) -> None:
+    raw = write_raw(tmp_path / "raw", shards=5)
+    headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+    expected = files_on_disk(tmp_path / "out")
+    steps: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Step):
+            steps.append(event.name)
+
+    headrace.prepare(split_of(str(raw)), f"{s3}/count", workers=1, work_dir=tmp_path / "w", on_event=note)
+    stops = [place for place, step in enumerate(steps) if step in ("receipt.linked", "index.linked", "manifest.linked")]
+    for number, stop in enumerate([*stops[5::2], len(steps) - 1]):
+        out, seen = f"{s3}/out-{number}", [0]
+
+        def stopping(event: Event, stop: int = stop, seen: list[int] = seen) -> None:
+            if isinstance(event, Step):
+                seen[0] += 1
+                if seen[0] > stop:
+                    raise Stop
+
+        with pytest.raises(Stop):
+            headrace.prepare(split_of(str(raw)), out, workers=1, work_dir=tmp_path / "w", on_event=stopping)
+        there = {name for name in tree(out) if "/receipts/split-" in name}
+        again: list[str] = []
+        place = tmp_path / ("w" if work == "same" else f"w-{number}")
+        headrace.prepare(
+            split_of(str(raw)), out, workers=1, work_dir=place,
+            on_event=lambda event, again=again: again.append(event.subject)  # type: ignore[misc]
+            if isinstance(event, Step) and event.name == "receipt.linked" else None,
+        )  # fmt: skip
+
+        assert shards_of(out) == expected
+        assert len([each for each in again if each.startswith("split")]) == 5 - len(there)
+
+
+_CHILD = """
+import sys
+from store_cases import split_of
+import headrace
+headrace.prepare(split_of(sys.argv[1]), sys.argv[2], workers=2, work_dir=sys.argv[3])
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
+    bucket, proxy = proxied
+    raw = write_raw(tmp_path / "raw", shards=6)
+    headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    arguments = [sys.executable, "-c", _CHILD, str(raw), f"{bucket}/out", str(tmp_path / "work")]
+    for puts in (3, 12):
+        proxy.begin(Faults())
+        child = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
+        while child.poll() is None and proxy.seen.requests["PUT"] < puts:
+            try:
+                child.wait(0.005)
+            except subprocess.TimeoutExpired:
+                continue
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    headrace.prepare(split_of(str(raw)), f"{bucket}/out", work_dir=tmp_path / "work")
+
+    assert shards_of(f"{bucket}/out") == files_on_disk(tmp_path / "out")
+    assert headrace.verify(f"{bucket}/out").problems == []
+
+
+def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(raw), f"{s3}/out", str(tmp_path / f"work-{number}")],
+            env={**os.environ, "PYTHONPATH": path},
+            stderr=subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    told = [child.communicate(timeout=120)[1].decode() for child in children]
+
+    assert [child.returncode for child in children] == [0, 0], told
+    assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")
+    assert headrace.verify(f"{s3}/out").problems == []
+
+
+def test_other_bytes_under_a_name_stop_the_run(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    run = headrace.prepare(split_of(str(raw)), f"{s3}/first", work_dir=tmp_path / "work").manifest.run_id
+    verbs.put_new(path_of(f"{s3}/out/runs/{run}/training_data/train/part-00001.csv"), b"something else")
+
+    with pytest.raises(CorruptShard, match=r"part-00001\.csv"):
+        headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+    assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed
+    headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+
+    assert headrace.verify(f"{s3}/out").problems == []
+
+
+def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+    before = tree(f"{s3}/out")
+
+    assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed == ()
+    assert tree(f"{s3}/out") == before
+
+
+def test_contexts_say_that_they_need_a_local_run(s3: str, tmp_path: Path) -> None:
+    recipe = recipes_over(tmp_path / "source", rows=100, shards=2)["histories"]
+    headrace.prepare(recipe(), f"{s3}/out", work_dir=tmp_path / "work")
+
+    with pytest.raises(StoreError, match=r"rows\.parquet.*copy it to a disk"):
+        open_contexts(f"{s3}/out")
+
+
+def test_sharing_a_run_out_needs_a_shared_file_system(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+
+    with pytest.raises(SettingsError, match="shard_of"):
+        headrace.prepare(split_of(str(raw)), f"{s3}/out", shard_of=(0, 2), work_dir=tmp_path / "work")
+
+
+def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    made = headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
+
+    found: dict[str, Any] = {**tree(f"{s3}/out"), **tree(tmp_path)}
+    assert [name for name, data in found.items() if CANARY.encode() in data or CANARY in name] == []
+    assert CANARY not in repr(made) + repr(headrace.open(f"{s3}/out"))

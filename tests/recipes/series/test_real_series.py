@@ -1,0 +1,193 @@
+"""The traps of two real data sets, each with the outcome it must have.
+
+Caravan (Kratzert et al. 2023, CC BY 4.0): five basins of three countries, with their files' columns, periods and gaps
+as they come. CAMELS-US (Newman 2014, Addor 2017): four basins as text files of four forcing products.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from basins import SPLITS, readable_rows
+
+import headrace
+from headrace.recipes.series.config import Series
+from headrace.recipes.series.pipelines.save import load_pipelines
+from headrace.run.prepare import Prepared, prepare
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data"
+CARAVAN, CAMELS = DATA / "job4-caravan", DATA / "job4-camels-us"
+FORCING = ("potential_evaporation_sum", "temperature_2m_mean", "total_precipitation_sum")
+STATIC = ("aridity", "frac_snow", "p_mean")
+
+needs_caravan = pytest.mark.skipif(not CARAVAN.is_dir(), reason=f"{CARAVAN} is not there: it is not in the repository")
+needs_camels = pytest.mark.skipif(not CAMELS.is_dir(), reason=f"{CAMELS} is not there: it is not in the repository")
+
+
+def caravan(out: Path, **more) -> Prepared:
+    asked = {
+        "source": CARAVAN / "timeseries",
+        "target": "streamflow",
+        "features": FORCING,
+        "static": CARAVAN / "attributes" / "attributes_caravan_*.csv.gz",
+        "static_entity": "gauge_id",
+        "static_features": STATIC,
+        "min_train_years": 3,
+    }
+    return prepare(Series(**{**asked, **more}), out)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Caravan with its usual settings, made once."""
+    return caravan(tmp_path_factory.mktemp("caravan") / "out")
+
+
+def flows_of(name: str) -> tuple[list[str], np.ndarray]:
+    """Days and flows of a Caravan file, by polars alone."""
+    table = pl.read_csv(CARAVAN / "timeseries" / f"{name}.csv.gz", columns=["date", "streamflow"], infer_schema=False)
+    return table["date"].to_list(), table["streamflow"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+
+
+@needs_caravan
+def test_caravan_end_to_end(prepared: Prepared) -> None:
+    manifest = prepared.manifest
+    assert "1d" == manifest.facts["frequency"]
+    assert 14_610 * 2 + 10_958 + 8_399 * 2 == manifest.source["rows"]
+    assert manifest.source["rows"] == sum(manifest.facts["source_rows"].values()) + manifest.dropped["trimmed"]
+    assert [] == headrace.verify(prepared.out).problems
+    assert 616 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
+
+
+@needs_caravan
+def test_caravan_values_come_back_as_they_were(prepared: Prepared) -> None:
+    """Every observed flow of the file, in its place, by the inverse of what was fitted; and never another basin's."""
+    pipelines = load_pipelines(prepared.out)
+    readable = readable_rows(prepared)
+
+    for name in ("camelsch_4001", "camelsch_4003", "camelses_1414", "camelslx_054", "camelslx_055"):
+        days, flows = flows_of(name)
+        observed = {day: flow for day, flow in zip(days, flows, strict=True) if not np.isnan(flow)}
+        rows = [(f"{time:%Y-%m-%d}", values[0]) for split in SPLITS for time, values in zip(readable[split][name].times, readable[split][name].values, strict=True)]  # fmt: skip
+        told = [(day, value) for day, value in rows if value is not None]
+        back = pipelines.inverse_transform(np.array([value for _, value in told], np.float64), entity=name)
+        assert sorted(observed) == [day for day, _ in told]
+        np.testing.assert_allclose([observed[day] for day, _ in told], back, rtol=2e-5, atol=1e-5)
+
+
+@needs_caravan
+def test_caravan_quality_reports_tell_the_traps(prepared: Prepared) -> None:
+    def report(name: str) -> dict:
+        return json.loads((prepared.run / "quality_reports" / f"{name}.json").read_bytes())
+
+    swiss, spanish = report("camelsch_4001"), report("camelses_1414")
+    assert ("1985-11", "2019-05") == (swiss["period"]["start"][:7], swiss["period"]["end"][:7])
+    assert "2006-12" == report("camelslx_055")["period"]["start"][:7]
+    flow = spanish["imputation_info"]["streamflow"]
+    days, flows = flows_of("camelses_1414")
+    lost = np.isnan(flows)
+    inside = lost[np.argmax(~lost) : len(lost) - np.argmax(~lost[::-1])]
+    gaps = int((np.diff(inside.astype(int)) == 1).sum())
+    assert (0, 0, gaps) == (flow["imputed_values_count"], flow["short_gaps_count"], flow["long_gaps_count"])
+    assert int(inside.sum()) == flow["missing_values_count"]
+    assert len(days) == 10_958
+
+
+@needs_caravan
+def test_a_column_that_only_some_files_have_fails_the_others(tmp_path: Path) -> None:
+    prepared = caravan(tmp_path / "out", features=[*FORCING, "pr_emo1"])
+
+    summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
+    assert ["camelses_1414"] == summary["retained_basins"]
+    assert 4 == len(summary["excluded_basins"])
+    assert all("has no column 'pr_emo1'" in each for each in summary["excluded_basins"].values())
+
+
+@needs_caravan
+def test_regions_are_found_by_prefix(tmp_path: Path) -> None:
+    """The specification's form: directories by region, attributes beside them."""
+    static = {region: tmp_path / f"attributes_{region}" for region in ("camelsch", "camelslx")}
+    for region, directory in static.items():
+        directory.mkdir()
+        for path in (CARAVAN / "attributes").glob(f"attributes_*_{region}.csv.gz"):
+            (directory / path.name).symlink_to(path)
+    series_ = {region: tmp_path / region for region in static}
+    for region, directory in series_.items():
+        directory.mkdir()
+        for path in (CARAVAN / "timeseries").glob(f"{region}_*"):
+            (directory / path.name).symlink_to(path)
+    (series_["camelslx"] / "camelsch_9.csv.gz").symlink_to(CARAVAN / "timeseries" / "camelsch_4001.csv.gz")
+
+    prepared = caravan(
+        tmp_path / "out",
+        source=(),
+        static=(),
+        region_time_series_base_dirs=series_,
+        region_static_attributes_base_dirs=static,
+    )
+
+    summary = json.loads((prepared.run / "quality_summary.json").read_bytes())
+    assert ["camelsch_4001", "camelsch_4003", "camelslx_054", "camelslx_055"] == summary["retained_basins"]
+    assert "is of region 'camelsch' by its name" in summary["excluded_basins"]["camelsch_9"]
+
+
+def camels(out: Path, forcing: str, **more) -> Prepared:
+    asked = {
+        "source": CAMELS,
+        "reader": "camels_us",
+        "forcing": forcing,
+        "target": "qobs",
+        "features": ("prcp", "srad", "tmax", "tmin", "vp"),
+        "entities_file": CAMELS / "4_basins_test_set.txt",
+        "static": CAMELS / "camels_attributes_v2.0",
+        "static_entity": "gauge_id",
+        "static_features": ("elev_mean", "slope_mean", "area_gages2", "root_depth_50"),
+        "min_train_years": 1,
+    }
+    return prepare(Series(**{**asked, **more}), out)
+
+
+@needs_camels
+@pytest.mark.parametrize("forcing", ["daymet", "maurer", "maurer_extended", "nldas"])
+def test_camels_us_end_to_end(tmp_path: Path, forcing: str) -> None:
+    prepared = camels(tmp_path / "out", forcing)
+
+    names = ["01022500", "01547700", "02064000", "03015500"]  # leading zeros stay
+    assert names == json.loads((prepared.run / "quality_summary.json").read_bytes())["retained_basins"]
+    assert 4 * 1_096 == sum(prepared.manifest.facts["source_rows"].values())
+    assert (365 if forcing == "daymet" else 0) == prepared.manifest.dropped["trimmed"]  # a year without discharge
+    assert [] == headrace.verify(tmp_path / "out").problems
+    statics = pq.read_table(prepared.run / "processed_static_features.parquet")
+    assert names == statics["gauge_id"].to_pylist()
+    assert 667 == json.loads((prepared.run / "quality_summary.json").read_bytes())["attributes_without_series"]
+
+
+@needs_camels
+def test_camels_us_discharge_is_cubic_feet_over_the_basin(tmp_path: Path) -> None:
+    readable = readable_rows(camels(tmp_path / "out", "maurer_extended"))
+    scaled = np.array([row[0] for split in SPLITS for row in readable[split]["01022500"].values])
+    found = load_pipelines(tmp_path / "out").inverse_transform(scaled, entity="01022500")
+
+    with gzip.open(CAMELS / "usgs_streamflow" / "01022500_streamflow_qc.txt.gz", "rt") as file:
+        lines = file.read().splitlines()
+    cubic_feet = np.array([float(line.split()[4]) for line in lines])
+    np.testing.assert_allclose(cubic_feet * 0.3048**3 * 86_400 / 587_675_987 * 1_000, found, rtol=1e-4, atol=1e-5)
+
+
+@needs_camels
+def test_camels_us_flags_are_a_column(tmp_path: Path) -> None:
+    plain = {"strategy": "per_group", "pipeline": []}
+    prepared = camels(
+        tmp_path / "out",
+        "daymet",
+        features=("estimated", "prcp"),
+        preprocessing_configs={"features": plain},
+    )
+    rows = readable_rows(prepared)
+
+    estimated = [sum(row[1] for split in SPLITS for row in rows[split][name].values) for name in ("01022500",)]
+    assert [225] == estimated

@@ -1,0 +1,138 @@
+"""`headrace series`, `headrace run`, `headrace verify` and the builder: one job, said in different ways."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from basins import a_basin, files_of, series, settings, write_basins
+
+import headrace
+from headrace.run.prepare import prepare
+
+
+def headrace_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    code = "from headrace.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def configuration(directory: Path, **more) -> Path:
+    source = write_basins(directory / "in", {f"g{place}": a_basin(place) for place in range(4)})
+    record = {
+        "recipe": "series",
+        "source": str(source),
+        "target": "flow",
+        "features": ["rain", "cold"],
+        "frequency": "1d",
+        "min_train_years": 0.02,
+        "batch_size": 3,
+        "preprocessing_configs": {
+            "features": {"strategy": "unified", "pipeline": ["MinMaxScaler"], "fit_on_n_basins": 2},
+            "target": {"strategy": "per_group", "pipeline": [{"step": "StandardScaler", "with_mean": False}]},
+        },
+        "out": str(directory / "out"),
+        **more,
+    }
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(record))
+    return path
+
+
+def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    done = headrace_command("series", config, "--json")
+    again = headrace_command("run", config, "--json")
+    record = yaml.safe_load(config.read_text())
+    same = series(tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"])
+
+    assert (0, 0) == (done.returncode, again.returncode), done.stderr
+    assert ("computed", "reused") == (json.loads(done.stdout)["how"], json.loads(again.stdout)["how"])
+    assert same.manifest.run_id == json.loads(done.stdout)["run_id"] == json.loads(again.stdout)["run_id"]
+
+
+def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    (tmp_path / "in" / "broken.parquet").write_bytes(b"PAR1")
+    done = headrace_command("series", config, "--set", "max_imputation_gap_size=2", "--layout", "packed")
+    verified = headrace_command("verify", tmp_path / "out", "--json")
+
+    assert 0 == done.returncode, done.stderr
+    assert "4 of 5 entities" in done.stdout
+    assert "broken" in done.stdout
+    assert "1d" in done.stdout
+    verdict = json.loads(verified.stdout)
+    assert verdict["ok"], verdict
+    assert "scalers are of train rows" in [check["name"] for check in verdict["checks"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "min_train_years"], "give NAME=VALUE"),
+        (["--set", "min_train_year=1"], "did you mean 'min_train_years'"),
+        (["--layout", "wide"], "layout is 'wide'"),
+        (["--entities", "no.txt"], "no.txt: cannot be read"),
+    ],
+)
+def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = headrace_command("series", configuration(tmp_path), *arguments)
+
+    assert 2 == done.returncode
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
+    done = headrace_command("series", config, "--entities", tmp_path / "some.txt", "--json")
+
+    summary = json.loads((Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes())
+    assert ["g0", "g2"] == summary["retained_basins"]
+    assert {"nobody": "no file has its name; correct the list of entities"} == summary["excluded_basins"]
+
+
+def test_the_builder_says_the_same_as_settings(tmp_path: Path) -> None:
+    source = write_basins(tmp_path / "in", {f"g{place}": a_basin(place) for place in range(3)})
+    scaler = {"step": "StandardScaler", "with_mean": False}
+    built = (
+        headrace.SeriesBuilder(source)
+        .target("flow")
+        .features("rain", "cold")
+        .time("date", "iso")
+        .frequency("1d")
+        .split(train=0.5, val=0.25, test=0.25)
+        .quality(min_train_years=0.02, max_imputation_gap_size=3)
+        .scale("features", "MinMaxScaler", strategy="unified", fit_on_n_basins=2, columns=["rain"])
+        .scale("features", scaler, strategy="per_group", columns=["cold"])
+        .where(batch_size=3)
+        .build()
+    )
+    said = settings(
+        source,
+        train_prop=0.5,
+        val_prop=0.25,
+        test_prop=0.25,
+        max_imputation_gap_size=3,
+        preprocessing_configs={
+            "features": [
+                {"strategy": "unified", "pipeline": ["MinMaxScaler"], "fit_on_n_basins": 2, "columns": ["rain"]},
+                {"strategy": "per_group", "pipeline": [scaler], "columns": ["cold"]},
+            ]
+        },
+    )
+
+    assert said == built
+    first, second = prepare(built, tmp_path / "one"), prepare(said, tmp_path / "two")
+    assert files_of(first) == files_of(second)
+
+
+def test_the_builder_refuses_what_settings_refuse(tmp_path: Path) -> None:
+    with pytest.raises(headrace.SettingsError, match="target is required"):
+        headrace.SeriesBuilder(tmp_path).features("rain").build()
+    with pytest.raises(headrace.SettingsError, match="role 'feature'"):
+        headrace.SeriesBuilder(tmp_path).scale("feature", "StandardScaler", strategy="per_group")

@@ -1,0 +1,106 @@
+"""The page of a plan draws what the plan says: every block where it is read, what is read twice, and who idles."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Tab
+from test_browser import check
+
+import headrace
+from headrace.report.figure import Page
+from headrace.report.lanes import plan_page
+from headrace.report.write import publish
+from headrace.stream.options import StreamOptions
+from headrace.stream.order import EpochOrder
+from headrace.stream.passes import first_state, plan_pass
+from headrace.stream.plan import Plan, estimate_peak_bytes
+from headrace.stream.topology import Topology
+
+
+def plan_of(path: Path, *, ranks: int, workers: int = 0, **settings: object) -> tuple[Plan, Page]:
+    index = headrace.open(path).split_index("train")
+    options = StreamOptions(**{"shuffle": True, "batch_size": 4, **settings})
+    state = first_state(index, options, world_size=ranks, workers=workers, epoch=0)
+    plan = plan_pass(index, options, state, topology=Topology(rank=0, world_size=ranks), workers=workers)
+    record = {
+        "read_amplification": 1.0,
+        "peak_memory_bytes_per_worker": estimate_peak_bytes(plan),
+        "shuffle_quality": 0.5,
+    }
+    return plan, plan_page(plan, index, record)
+
+
+def stretches(page: Page) -> list[dict[str, object]]:
+    chart = next(each for each in page.figures if each.key == "lanes").chart
+    assert chart is not None
+    return list(chart.spec["data"]["values"])
+
+
+def words(page: Page, key: str) -> str:
+    return next(each for each in page.figures if each.key == key).answer
+
+
+@pytest.mark.parametrize("lanes", [None, 3, 8])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_stretches_of_a_line_follow_each_other_and_last_the_epoch(
+    runs: dict[str, Path], lanes: int | None, shuffle: bool
+) -> None:
+    plan, page = plan_of(runs["temporal_split"], ranks=2, lanes=lanes, shuffle=shuffle)
+    lines: dict[object, list[dict[str, object]]] = {}
+    for each in stretches(page):
+        lines.setdefault(each["label"], []).append(each)
+
+    assert plan.order.lanes == len(lines)
+    for each in lines.values():
+        ends = [stretch["to"] for stretch in each]
+        assert 0 == each[0]["from"]
+        assert [stretch["from"] for stretch in each[1:]] == pytest.approx(ends[:-1])
+        assert plan.steps_per_consumer - 1 <= ends[-1] <= plan.steps_per_consumer
+
+
+def test_every_block_with_rows_is_named(runs: dict[str, Path]) -> None:
+    plan, page = plan_of(runs["temporal_split"], ranks=2)
+    assert isinstance(plan.order, EpochOrder)
+    hints = " ".join(str(each["hint"]) for each in stretches(page))
+    index = headrace.open(runs["temporal_split"]).split_index("train")
+
+    for block in np.flatnonzero(index.rows):
+        assert index.shards[index.shard_of_block[block]].rsplit("/", 1)[-1] in hints
+
+
+def test_lanes_that_readers_do_not_divide_are_called_shared_and_the_way_out_is_said(runs: dict[str, Path]) -> None:
+    plan, page = plan_of(runs["temporal_split"], ranks=3, lanes=4)
+
+    assert {"decoded by several readers"} == {each["role"] for each in stretches(page)}
+    assert plan.read_amplification > 2
+    assert "--lanes 6" in words(page, "amplification")
+    _, mended = plan_of(runs["temporal_split"], ranks=3, lanes=6)
+    assert {f"rank {lane % 3}, lane {lane}" for lane in range(6)} == {each["label"] for each in stretches(mended)}
+
+
+def test_readers_without_rows_are_idle_and_named(runs: dict[str, Path]) -> None:
+    plan, page = plan_of(runs["temporal_split"], ranks=9, distribution="round_robin")
+    idle = {f"rank {rank}" for rank in np.flatnonzero(plan.rows_per_consumer == 0)}
+
+    assert idle
+    assert idle <= {each["label"] for each in stretches(page) if each["role"] == "nothing left"}
+    assert f"{len(idle)} readers have no row at all" in words(page, "load")
+
+
+def test_thousands_of_readers_are_drawn_as_a_few(runs: dict[str, Path]) -> None:
+    _, page = plan_of(runs["temporal_split"], ranks=500, workers=4, batch_size=1)
+
+    assert 24 == len({each["label"] for each in stretches(page)})
+    assert "24 of 2,000 are drawn" in words(page, "lanes")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"ranks": 2, "workers": 2}, {"ranks": 9, "distribution": "by_size"}, {"ranks": 2, "samples_per_epoch": 100}]
+)  # fmt: skip
+def test_the_page_opens_in_a_browser(
+    settings: dict[str, object], runs: dict[str, Path], tab: Tab, tmp_path: Path
+) -> None:
+    _, page = plan_of(runs["temporal_split"], **settings)  # type: ignore[arg-type]
+
+    check(tab, publish(page, tmp_path / "plan.html"), f"plan-{'-'.join(map(str, settings.values()))}")

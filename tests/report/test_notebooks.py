@@ -1,0 +1,62 @@
+"""Datasets, plans and manifests show themselves in notebooks; no text of the data becomes markup."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from report_cases import split_run
+
+import headrace
+from headrace.dataset.html import table_html
+from headrace.stream.plan import make_plan
+
+
+class Cells(HTMLParser):
+    """Every tag that opens, and the texts between."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - the name HTMLParser gives it
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_manifests_and_datasets_show_their_rows(runs: dict[str, Path]) -> None:
+    for out in runs.values():
+        dataset = headrace.open(out)
+        assert dataset.manifest is not None
+        for shown in (dataset, dataset.manifest):
+            texts = Cells(shown._repr_html_()).texts
+            for name, rows in dataset.split_rows.items():
+                assert f"{rows:,}" == texts[texts.index(name) + 1]
+
+
+def test_a_plan_shows_its_steps(runs: dict[str, Path]) -> None:
+    plan = make_plan(
+        headrace.open(runs["temporal_split"]).split_index("train"), batch_size=8, world_size=3, shuffle=True
+    )
+    texts = Cells(plan._repr_html_()).texts
+
+    assert f"{plan.steps_per_rank:,}" == texts[texts.index("steps of each rank") + 1]
+    assert f"{plan.padded_rows:,}" == texts[texts.index("repeated rows") + 1]
+
+
+def test_names_of_columns_stay_text(tmp_path: Path) -> None:
+    nasty = "<script>alert(1)</script>"
+    shown = headrace.open(split_run(tmp_path / "run", nasty=nasty))._repr_html_()
+
+    assert "script" not in Cells(shown).tags
+    assert nasty in "".join(Cells(shown).texts)
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    shown = table_html("t", ["n"], [[n] for n in range(50)])
+
+    assert 41 == len(re.findall("<tr>", shown))
+    assert "and 10 more" in shown

@@ -1,0 +1,207 @@
+"""What pages say is what the runs hold; they cost little, and never touch what they are about."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from report_cases import RUNS, histories_run, packed_run, series_run, split_run
+
+import headrace
+from headrace.errors import InputError, MissingExtra
+from headrace.report import draw
+from headrace.report.build import page_of
+from headrace.report.compare import differences
+from headrace.report.facts import read_run
+from headrace.report.figure import Figure, Page
+from headrace.report.write import REPORT, write_report
+
+
+def figure(page: Page, key: str) -> Figure:
+    return next(each for each in page.figures if each.key == key)
+
+
+def total(figure: Figure) -> float:
+    """Everything in the numbers of a picture, but for their labels."""
+    assert figure.chart is not None
+    return sum(float(cell.replace(",", "")) for row in figure.chart.rows for cell in row[1:])
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_every_picture_has_an_answer_and_numbers(recipe: str, runs: dict[str, Path]) -> None:
+    page = page_of(read_run(runs[recipe]))
+    keys = [each.key for each in page.figures]
+
+    assert len(keys) >= 4
+    assert len(set(keys)) == len(keys)
+    for each in page.figures:
+        assert each.question.endswith("?")
+        assert len(each.answer) > 10
+        assert each.chart is None or each.chart.rows
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_rows_and_blocks_in_the_pictures_are_those_of_the_run(recipe: str, runs: dict[str, Path]) -> None:
+    facts = read_run(runs[recipe])
+    page = page_of(facts)
+    rows = figure(page, "rows").chart
+
+    assert rows is not None
+    assert int(facts.manifest.source["rows"]) == sum(int(row[1].split(" ")[0].replace(",", "")) for row in rows.rows)
+    assert sum(each.rows for each in facts.manifest.splits.values()) == total(figure(page, "shards"))
+    assert len(facts.blocks.filter(facts.blocks["rows"] > 0)) == total(figure(page, "blocks"))
+
+
+def test_the_timeline_counts_every_row_of_every_split(runs: dict[str, Path]) -> None:
+    for recipe, rows in (("temporal_split", None), ("histories", "source_rows")):
+        facts = read_run(runs[recipe])
+        there = facts.rows_in_splits if rows else {name: each.rows for name, each in facts.manifest.splits.items()}
+        spec = figure(page_of(facts), "timeline").chart
+        assert spec is not None
+        found = dict.fromkeys(there, 0.0)
+        for each in spec.spec["data"]["values"]:
+            found[each["role"]] += each["high"] - each["low"]
+
+        assert there == pytest.approx(found)
+
+
+def test_shards_without_rows_of_a_split_are_named(runs: dict[str, Path]) -> None:
+    answer = figure(page_of(read_run(runs["temporal_split"])), "shards").answer
+
+    assert "1 source shard has no rows at all: part-00005.csv." in answer
+    assert "1 of 5 source shards has no train or val rows: part-00002.csv." in answer
+    assert "1 of 5 source shards has no test rows: part-00004.csv." in answer
+
+
+def test_entities_are_counted_in_the_shards(runs: dict[str, Path]) -> None:
+    facts = read_run(runs["temporal_split"])
+    known = facts.manifest.facts
+    found = figure(page_of(facts), "entities")
+
+    assert "no customer both trains and tests" in found.answer
+    assert f"train: {known['train_entities']} entities" in found.answer
+    assert f"val: {known['val_entities']} entities" in found.answer
+
+
+def test_a_run_whose_splits_overlap_is_called_a_leak(tmp_path: Path) -> None:
+    out = split_run(tmp_path / "run")
+    facts = read_run(out)
+    test, train = (sorted((facts.run.root / "training_data" / split).iterdir()) for split in ("test", "train"))
+    test[0].write_bytes(train[0].read_bytes())
+
+    assert "both train and test, a leak" in figure(page_of(read_run(out)), "entities").answer
+
+
+def test_tokens_of_packed_bins_are_trained_read_or_empty(runs: dict[str, Path]) -> None:
+    facts = read_run(runs["packed_sequences"])
+    page = page_of(facts)
+    groups = facts.manifest.facts["groups"]
+
+    assert sum(group["bins"] for group in groups) * 128 == total(figure(page, "contents"))
+    assert sum(group["sequences"] for group in groups) == total(figure(page, "lengths"))
+    assert sum(group["bins"] for group in groups) == total(figure(page, "loads")) == total(figure(page, "members"))
+    cut = facts.manifest.facts["too_long"]["truncated"]
+    assert cut
+    assert f"{cut} sequence" in figure(page, "left-out").answer
+
+
+@pytest.mark.parametrize("storage", ["binary", "legacy_npy_pickle"])
+def test_bins_of_other_storages_have_a_page_without_their_lengths(storage: str, tmp_path: Path) -> None:
+    settings = {"packed_storage": storage}
+    page = page_of(read_run(packed_run(tmp_path / "run", **settings)))
+
+    assert {"contents", "fill"} <= {each.key for each in page.figures}
+    assert "lengths" not in {each.key for each in page.figures}
+
+
+@pytest.mark.parametrize("format_", ["array_record", "arrow"])
+def test_histories_count_each_entity_once(format_: str, tmp_path: Path) -> None:
+    facts = read_run(histories_run(tmp_path / "run", format=format_, max_row_bytes="2KiB"))
+    found = figure(page_of(facts), "entities")
+
+    assert sum(facts.manifest.facts["entities"].values()) == total(found)
+    assert re.search(r"\d+ entities are cut into several rows", found.answer)
+
+
+@pytest.mark.parametrize("layout", ["files", "packed"])
+def test_series_say_who_failed_and_what_was_filled(layout: str, tmp_path: Path) -> None:
+    out = series_run(tmp_path / "run", layout=layout)
+    page = page_of(read_run(out))
+    summary = json.loads((read_run(out).run.root / "quality_summary.json").read_bytes())
+
+    assert list(summary["excluded_basins"]) == ["probe_005"]
+    assert "1 entity of 6 (16.7 %) was left out: probe_005." in figure(page, "quality").answer
+    labels = {row["label"] for row in figure(page, "availability").chart.spec["data"]["values"]}
+    assert set(summary["retained_basins"]) == labels
+    filled = {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in figure(page, "filled").chart.rows}
+    assert set(filled) == {"rain", "warmth", "flow"}
+    assert filled["rain"][1] > 0 == filled["flow"][1]
+
+
+def test_many_series_are_counted_instead_of_drawn_one_by_one(tmp_path: Path) -> None:
+    out = series_run(tmp_path / "run", entities=60, layout="packed")
+    found = figure(page_of(read_run(out)), "availability")
+
+    assert len(found.chart.rows) <= 80
+    assert "probe_003" not in json.dumps(found.chart.spec)
+
+
+def test_writing_a_page_changes_nothing_else_and_replaces_an_older_one(tmp_path: Path) -> None:
+    out = split_run(tmp_path / "run")
+    root = read_run(out).run.root
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    (root / REPORT).write_text("an older one")
+    page = write_report(out)
+    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    assert root / REPORT == page
+    assert before == {path: data for path, data in after.items() if path != page}
+    assert after[page].startswith(b"<!doctype html>")
+    assert len(after[page]) < 1_500_000
+    assert not headrace.verify(out).problems
+
+
+def test_a_page_is_the_same_twice(runs: dict[str, Path], tmp_path: Path) -> None:
+    pages = [write_report(runs["histories"], to=tmp_path / f"{n}.html").read_bytes() for n in range(2)]
+
+    assert pages[0] == pages[1]
+
+
+def test_the_page_asks_for_nothing_from_anywhere(runs: dict[str, Path], tmp_path: Path) -> None:
+    page = write_report(runs["series"], to=tmp_path / "page.html").read_text()
+
+    assert set(re.findall(r"https?://[^\"' ]+", page)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_without_a_finished_run_there_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such directory"):
+        write_report(tmp_path / "nothing")
+
+
+def test_without_the_extra_the_error_names_it(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+
+    with pytest.raises(MissingExtra, match=r"headrace\[report\]"):
+        write_report(runs["temporal_split"], to=tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+    assert draw.can_draw.__doc__
+
+
+def test_a_run_does_not_differ_from_itself(runs: dict[str, Path]) -> None:
+    for out in runs.values():
+        assert [] == differences(read_run(out), read_run(out))
+
+
+def test_differences_are_settings_source_counts_and_columns(tmp_path: Path) -> None:
+    first = read_run(split_run(tmp_path / "one"))
+    second = read_run(split_run(tmp_path / "two", train_ratio=0.5, lineage="columns"))
+    found = {(each.kind, each.name): (each.first, each.second) for each in differences(first, second)}
+    back = {(each.kind, each.name): (each.second, each.first) for each in differences(second, first)}
+
+    assert found == back
+    assert ("0.7", "0.5") == found["settings", "train_ratio"]
+    assert ("–", "int64, no nulls") == found["schema", "source_row"]
+    assert ("counts", "train rows") in found
+    assert ("source", "rows") not in found

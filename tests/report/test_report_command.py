@@ -1,0 +1,114 @@
+"""`headrace report` and the page at the end of a run, as their users meet them: real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_cases import split_run
+
+from headrace.cli.report_command import report
+from headrace.errors import SettingsError
+
+HEADRACE = Path(sys.executable).parent / "headrace"
+NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
+
+
+def headrace(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **{name: value for name, value in os.environ.items() if name != "HEADRACE_REPORT"},
+        "COLUMNS": "200",
+        **environment,
+    }
+    return subprocess.run(
+        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=env, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("raw")
+    split_run(root)
+    return root / "raw"
+
+
+def test_a_run_ends_with_its_page_and_names_it(raw: Path, tmp_path: Path) -> None:
+    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED)
+    (page,) = (tmp_path / "out" / "runs").glob("*/report.html")
+
+    assert done.returncode == 0
+    assert f"report  {page}" in done.stdout
+    again = headrace("split", raw, "--out", tmp_path / "out", *NEEDED)
+    assert f"report  {page}" in again.stdout
+    assert "reused" in again.stdout
+
+
+@pytest.mark.parametrize("how", ["flag", "environment", "json"])
+def test_no_page_where_none_is_wanted(how: str, raw: Path, tmp_path: Path) -> None:
+    flags = {"flag": ["--report", "never"], "environment": [], "json": ["--json"]}[how]
+    environment = {"HEADRACE_REPORT": "never"} if how == "environment" else {}
+    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, *flags, **environment)
+
+    assert done.returncode == 0
+    assert "report.html" not in done.stdout + done.stderr
+    assert list((tmp_path / "out" / "runs").glob("*/report.html")) == []
+
+
+def test_without_the_extra_a_run_says_quietly_how_to_get_pages(raw: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['vl_convert'] = None\n")
+    path = os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])
+    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, PYTHONPATH=path)
+    asked = headrace("report", tmp_path / "out", PYTHONPATH=path)
+
+    assert done.returncode == 0
+    assert "pip install 'headrace[report]'" in done.stdout
+    assert asked.returncode == 2
+    assert "pip install 'headrace[report]'" in asked.stderr
+    assert "Traceback" not in done.stderr + asked.stderr
+
+
+def test_a_word_that_is_none_is_refused_before_the_work(raw: Path, tmp_path: Path) -> None:
+    done = headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--report", "sometimes")
+
+    assert done.returncode == 2
+    assert "'sometimes'; give one of auto, never" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_writes_and_compares(tmp_path: Path) -> None:
+    out = split_run(tmp_path / "one")
+    runs = [out, split_run(tmp_path / "two", train_ratio=0.5)]
+    written = json.loads(headrace("report", out, "--to", tmp_path / "page.html", "--json").stdout)
+    compared = headrace("report", "--compare", *runs, "--to", tmp_path / "compared.html")
+    record = json.loads(headrace("report", "--compare", *runs, "--json").stdout)
+
+    assert {"report": str(tmp_path / "page.html")} == written
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert "train_ratio" in compared.stdout
+    assert (tmp_path / "compared.html").exists()
+    assert {"settings", "counts"} <= {each["kind"] for each in record["differences"]}
+
+
+def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:
+    for arguments, words in (
+        ({"paths": [tmp_path, tmp_path]}, "add --compare"),
+        ({"paths": [tmp_path], "compare": True}, "headrace report --compare RUN1 RUN2"),
+        ({"paths": [tmp_path, tmp_path], "compare": True, "show": True}, "--to FILE.html"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            report(**arguments)
+
+
+def test_plan_draws_its_page(raw: Path, tmp_path: Path) -> None:
+    arguments = ("plan", raw, "--ranks", "2", "--batch-size", "8", "--cache-dir", tmp_path / "cache")
+    done = headrace(*arguments, "--html", tmp_path / "plan.html")
+    record = json.loads(headrace(*arguments, "--html", tmp_path / "plan.html", "--json").stdout)
+
+    assert done.returncode == 0
+    assert f"page  {tmp_path / 'plan.html'}" in done.stdout
+    assert str(tmp_path / "plan.html") == record["html"]
+    assert "Who reads what when?" in (tmp_path / "plan.html").read_text()

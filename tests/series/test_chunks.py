@@ -1,0 +1,78 @@
+"""Chunks of entities: each pass has each entity once, in an order of its own, within the bound."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import SettingsError
+from headrace.series.chunks import ChunkPlan, choose_entities
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 5), st.integers(1, 8), st.booleans())
+def test_every_pass_has_every_entity_once_and_epochs_walk_through_the_passes(rows, seed, size, by_rows):
+    rows = np.array(rows)
+    bound = max(int(rows.max()), 10 * size)
+    plan = ChunkPlan(rows, seed, max_rows=bound) if by_rows else ChunkPlan(rows, seed, chunk_size=size)
+    again = ChunkPlan(rows, seed, max_rows=bound) if by_rows else ChunkPlan(rows, seed, chunk_size=size)
+
+    epoch = 0
+    for number in range(3):
+        seen = []
+        for chunk in range(len(plan.of_pass(number)[1]) - 1):
+            entities = plan.entities(epoch)
+
+            assert (number, chunk) == plan.place(epoch)
+            assert (np.diff(entities) > 0).all()
+            assert (
+                (rows[entities].sum() <= bound) if by_rows else (len(entities) == min(size, len(rows) - chunk * size))
+            )
+            seen += entities.tolist()
+            epoch += 1
+        assert list(range(len(rows))) == sorted(seen)
+    assert again.entities(epoch).tolist() == plan.entities(epoch).tolist()  # asked at once, not one after another
+
+
+def test_a_pass_has_chunks_unlike_those_of_the_pass_before():
+    """T7: the same permutation in every pass makes chunks that never mix."""
+    plan = ChunkPlan(np.ones(100, np.int64), 0, chunk_size=10)
+
+    chunks = [{tuple(plan.entities(10 * number + chunk)) for chunk in range(10)} for number in range(3)]
+
+    assert not chunks[0] & chunks[1]
+    assert not chunks[1] & chunks[2]
+
+
+def test_another_seed_has_other_chunks():
+    chunks = [ChunkPlan(np.ones(100, np.int64), seed, chunk_size=10).entities(0).tolist() for seed in (0, 1)]
+
+    assert chunks[0] != chunks[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chunk_size": 0}, "chunk_size is 0; give 1 entity or more"),
+        ({"max_rows": 8}, "8 rows at a time, the longest entity has 9; allow more memory"),
+        ({}, "give one of them"),
+        ({"chunk_size": 2, "max_rows": 20}, "give one of them"),
+    ],
+)
+def test_what_cannot_be_is_said(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        ChunkPlan(np.array([9, 3]), 0, **settings)
+    with pytest.raises(SettingsError, match="no entity with a window"):
+        ChunkPlan(np.array([], np.int64), 0, chunk_size=1)
+
+
+def test_chosen_entities_stay_chosen_beside_new_ones_that_hash_higher():
+    random = np.random.default_rng(0)
+    high = random.integers(0, 1 << 60, 50).astype(np.uint64)
+    low = np.zeros(50, np.uint64)
+    chosen = choose_entities(high, low, 7)
+
+    more = choose_entities(np.append(high, np.uint64(1 << 61)), np.append(low, np.uint64(0)), 7)
+
+    assert 7 == chosen.sum()
+    assert chosen.tolist() == more[:-1].tolist()
+    assert high[chosen].max() < high[~chosen].min()

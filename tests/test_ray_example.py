@@ -1,0 +1,47 @@
+"""The example under Ray Train: a split on Ray, two workers of which one dies, and every row of each epoch once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "examples" / "ray_train" / "train.py"
+DATA = ROOT.parent / "shared" / "data" / "job1-cdnow"
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(Path(headrace.__file__).parents[1]),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+}
+
+
+def run(*arguments):
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not DATA.is_dir(), reason="the purchases are not beside the project: no CDNOW_master.txt.gz")
+def test_a_worker_dies_and_every_row_comes_exactly_once(tmp_path):
+    done = run("--out", tmp_path / "out", "--limit", 20_000, "--data", DATA)
+    assert done.returncode == 0, done.stderr
+    rows = headrace.open(tmp_path / "out" / "split").manifest.splits["train"].rows
+    epochs = re.findall(r"epoch (\d): ([\d,]+) rows exactly once on 2 workers, loss ([\d.]+)", done.stdout)
+    (resumed,) = re.findall(r"a worker died; epoch (\d) went on behind its first ([\d,]+) rows", done.stdout)
+
+    assert [("0", f"{rows:,}"), ("1", f"{rows:,}")] == [(number, count) for number, count, _ in epochs]
+    assert float(epochs[0][2]) > float(epochs[1][2])
+    assert resumed in (("1", "5,120"), ("1", "0"))  # five steps, or the checkpoint before them if Ray was that slow
+
+
+def test_without_the_data_the_example_says_what_to_do(tmp_path):
+    done = run("--out", tmp_path / "out", "--data", tmp_path)
+
+    assert done.returncode == 1
+    assert "CDNOW_master.txt.gz does not exist; say where CDNOW_master.txt.gz is with --data DIR" in done.stderr

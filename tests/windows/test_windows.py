@@ -1,0 +1,255 @@
+"""Windows of small runs on disk against looking at every start, and every value against where it is from."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from series_cases import FEATURES, MASKS, RUN_ID, expected_windows, write_run
+
+import headrace
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.windows import open_windows
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("series")
+    return out, write_run(out)
+
+
+def check_values(windows, values, expected, options):
+    """Every array of all windows is the slice of its entity's rows that it should be."""
+    batch = windows.batch(range(len(windows)))
+    L, H = options["input_length"], options["output_length"]
+    first = 0 if options.get("is_autoregressive") else 1
+    assert [number for number, _ in expected] == batch["entity"].tolist()
+    for place, (number, start) in enumerate(expected):
+        table = values[number]
+        np.testing.assert_array_equal(table[start : start + L, first:3], batch["X"][place])
+        if "future" in batch:
+            np.testing.assert_array_equal(table[start + L : start + L + H, 1:3], batch["future"][place])
+        if "y" in batch:
+            labels = table[start + L : start + L + H, 0][[h - 1 for h in options.get("horizons") or range(1, H + 1)]]
+            np.testing.assert_array_equal(np.nan_to_num(labels), batch["y"][place])
+            if "y_observed" in batch:
+                np.testing.assert_array_equal(~np.isnan(labels), batch["y_observed"][place])
+        assert [number, 10 + number] == batch["static"][place].tolist()
+        date = np.datetime64("2001-02-03", "us") + np.timedelta64(number + start + L - 1, "D")
+        assert date == batch["input_end_date"][place]
+    return batch
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["train", "val", "test", "all"]),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "stride": st.integers(1, 5),
+            "is_autoregressive": st.booleans(),
+            "history": st.sampled_from(["within", "preceding"]),
+            "targets": st.sampled_from(["all", "any", "none"]),
+            "future": st.sampled_from(["known", "none"]),
+            "incomplete": st.sampled_from(["skip", "keep"]),
+            "layout": st.sampled_from(["views", "contiguous"]),
+            "horizons": st.just((1,)),
+        },
+    ),
+)
+def test_windows_are_those_of_every_start_and_hold_their_entitys_rows(run, split, before, after, options):
+    out, values = run
+    options = {"input_length": before, "output_length": after, **options}
+    windows = open_windows(out, split, **options)
+    expected = expected_windows(values, split, **options)
+
+    assert len(expected) == len(windows)
+    batch = check_values(windows, values, expected, options)
+    if options.get("incomplete") != "keep":
+        assert all(np.isfinite(batch[name]).all() for name in ("X", "y", "future") if name in batch)
+    else:
+        inputs = [batch[name].reshape(len(windows), -1) for name in ("X", "future") if name in batch]
+        np.testing.assert_array_equal(~np.isnan(np.concatenate(inputs, 1)).any(1), batch["complete"])
+    if options.get("layout") == "contiguous":
+        assert all(values.flags.c_contiguous for values in batch.values())
+
+
+def test_a_window_never_takes_rows_of_another_entity_whatever_order_entities_are_loaded_in(run):
+    """Offsets in one order and rows in another gave windows of other basins."""
+    out, values = run
+    options = {"input_length": 5, "output_length": 2}
+    windows = open_windows(out, "train", **options)
+    expected = expected_windows(values, "train", **options)
+    entities = np.array([1, 2, 5])
+
+    chunk = windows.in_memory(entities)
+
+    mine = [each for each in expected if each[0] in entities]
+    assert len(mine) == len(chunk)
+    check_values(chunk, values, mine, options)
+    assert sum(len(values[each]) * 3 // 5 for each in entities) == chunk.matrices.rows
+    assert not np.shares_memory(chunk.matrices.matrices[0], windows.matrices.matrices[0])
+
+
+def test_dates_inside_a_window_are_one_step_apart(run):
+    """T1: rows without a target are rows, so no window jumps over an outage: rain counts the days."""
+    out, _ = run
+    batch = open_windows(out, "train", input_length=6, output_length=3, targets="any").batch(range(40))
+
+    steps = np.diff(np.concatenate([batch["X"][:, :, 0], batch["future"][:, :, 0]], axis=1), axis=1)
+
+    np.testing.assert_allclose(steps, 1 / 1024, atol=1e-6)
+
+
+def test_masks_of_filled_values_are_inputs_where_asked_for(tmp_path):
+    values = write_run(tmp_path, masks=MASKS, missing=0)
+    windows = open_windows(tmp_path, "train", input_length=4, output_length=2, masks="inputs", is_autoregressive=True)
+
+    assert ("flow", *FEATURES, *MASKS) == windows.input_names
+    assert FEATURES == windows.future_names
+    np.testing.assert_array_equal(values[0][:4], windows[0]["X"])
+    without = open_windows(tmp_path, "train", input_length=4, output_length=2)
+    assert FEATURES == without.input_names
+
+
+@pytest.mark.parametrize(
+    ("frequency", "first", "expected"),
+    [
+        ("1h", "2001-02-03", "2001-02-03T04"),
+        ("15m", "2001-02-03", "2001-02-03T01"),
+        ("1mo", "2001-02-03", "2001-06-03"),
+        ("1mo", "2001-01-31", "2001-05-31"),
+        ("1q", "2001-03-31", "2002-03-31"),
+        ("1w", "2001-02-03", "2001-03-03"),
+    ],
+)
+def test_input_end_dates_follow_the_frequency(tmp_path, frequency, first, expected):
+    write_run(tmp_path, missing=0, frequency=frequency, first_time=first)
+    windows = open_windows(tmp_path, "train", input_length=5, output_length=1)
+
+    assert np.datetime64(expected, "us") == windows[0]["input_end_date"]
+
+
+def test_predicting_beyond_the_last_row_needs_no_horizon(run):
+    out, values = run
+    options = {"targets": "none", "future": "none", "incomplete": "keep", "history": "preceding"}
+    windows = open_windows(out, "test", input_length=5, output_length=7, **options)
+    batch = windows.batch(range(len(windows)))
+    ends = dict(zip(batch["entity"].tolist(), batch["input_end_date"], strict=True))
+
+    assert "y" not in windows[0]
+    assert "future" not in windows[0]
+    for number, table in enumerate(values):  # the last window of each entity ends with its last row
+        last = np.datetime64("2001-02-03", "us") + np.timedelta64(number + len(table) - 1, "D")
+        assert last == ends[number]
+
+
+def test_windows_travel_to_other_processes(run):
+    out, _ = run
+    windows = open_windows(out, "train", input_length=5, output_length=2)
+    chunk = windows.in_memory(np.array([0, 3]))
+    before = windows.batch([3, 1]), chunk.batch([4, 2])
+
+    parcels = [pickle.dumps(each) for each in (windows, chunk)]
+    after = [pickle.loads(each).batch(numbers) for each, numbers in zip(parcels, ([3, 1], [4, 2]), strict=True)]
+
+    assert len(parcels[0]) < 20_000
+    for expected, found in zip(before, after, strict=True):
+        for name, values in expected.items():
+            np.testing.assert_array_equal(values, found[name])
+
+
+def test_identities_differ_with_what_a_number_means(run):
+    out, _ = run
+    options = {"input_length": 5, "output_length": 2}
+    windows = [
+        open_windows(out, "train", **options),
+        open_windows(out, "val", **options),
+        open_windows(out, "train", **options, stride=2),
+        open_windows(out, "train", **options, is_autoregressive=True),
+        open_windows(out, "train", **options).of_entities(np.arange(7) > 2),
+    ]
+
+    assert len(windows) == len({each.identity for each in windows})
+    assert windows[0].identity == open_windows(out, "train", **options, layout="contiguous").identity
+
+
+def test_names_of_entities_come_on_demand(run):
+    out, _ = run
+    windows = open_windows(out, "train", input_length=5, output_length=2)
+
+    assert ["basin_002", "basin_000"] == windows.entity_names(np.array([2, 0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_length": 0}, "input_length is 0; expected an integer of 1 or more"),
+        ({"output_length": 0}, "output_length is 0; expected an integer of 1 or more"),
+        ({"stride": True}, "stride is True"),
+        ({"horizons": (1, 3)}, r"ascending steps from 1 to output_length, 2"),
+        ({"horizons": (2, 1)}, "ascending steps"),
+        ({"horizons": ()}, "ascending steps"),
+        ({"history": "all"}, "history is 'all'; choose one of within, preceding"),
+        ({"targets": None}, "targets is None; choose one of all, any, none"),
+        ({"is_autoregressive": "yes"}, "expected True or False"),
+    ],
+)
+def test_options_that_cannot_work_are_said(run, options, message):
+    with pytest.raises(SettingsError, match=message):
+        open_windows(run[0], "train", **{"input_length": 5, "output_length": 2, **options})
+
+
+def test_windows_that_do_not_exist_are_index_errors(run):
+    windows = open_windows(run[0], "train", input_length=5, output_length=2)
+
+    for number in (-1, len(windows)):
+        with pytest.raises(IndexError, match=f"window {number} of {len(windows)}"):
+            windows.batch([0, number])
+
+
+def test_what_holds_no_series_is_said(tmp_path, run):
+    with pytest.raises(InputError, match="has no split 'training'"):
+        open_windows(run[0], "training", input_length=5, output_length=2)
+    (tmp_path / "raw.jsonl").write_text("".join(f'{{"a": {each}, "t": "2020-01-01"}}\n' for each in range(20)))
+    headrace.prepare(
+        headrace.TemporalSplit(
+            source=tmp_path / "raw.jsonl", date_column="t", group_column="a", split_date="2021-01-01"
+        ),
+        tmp_path / "out",
+    )
+    with pytest.raises(InputError, match="'temporal_split' and holds no series"):
+        open_windows(tmp_path / "out", "train", input_length=5, output_length=2)
+
+
+def test_missing_attributes_are_an_error_and_never_zero(tmp_path):
+    """T11"""
+    write_run(tmp_path, without_attribute=4)
+
+    with pytest.raises(InputError, match="'basin_004' are missing, and of 0 others; prepare with another"):
+        open_windows(tmp_path, "train", input_length=5, output_length=2)
+    windows = open_windows(tmp_path, "train", input_length=5, output_length=2, static="none")
+    assert "static" not in windows[0]
+
+
+@pytest.mark.parametrize("name", ["store/part-00001.arrow", "entities.parquet", "processed_static_features.parquet"])
+def test_a_changed_byte_is_never_delivered(tmp_path, name):
+    write_run(tmp_path)
+    path = tmp_path / "runs" / RUN_ID / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(CorruptShard, match="are not those that were published"):
+        open_windows(tmp_path, "train", input_length=5, output_length=2)
+
+
+def test_a_lost_shard_is_said(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "runs" / RUN_ID / "store" / "part-00000.arrow").unlink()
+
+    with pytest.raises(CorruptShard, match=r"part-00000.arrow: cannot be read"):
+        open_windows(tmp_path, "train", input_length=5, output_length=2)
