@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed test faults check format lint types imports docs bench clean
+.PHONY: help demo remarks packed caravan test faults check format lint types imports docs bench clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -47,6 +47,10 @@ packed: $(VENV)/base ## packed chats in a small transformer, token by token; DAT
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,chat]'
 	$(BIN)/python examples/packed_gsm8k/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
+caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
+	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
+
 test: $(VENV)/test ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
@@ -81,6 +85,7 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/tokenising.py
 	$(BIN)/python benchmarks/packed_reading.py
+	$(BIN)/python benchmarks/series.py
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

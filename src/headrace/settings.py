@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError
 
 
@@ -19,7 +20,15 @@ def _as_tuple(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_tuple)]
+
+
+def _as_paths(value: object) -> object:
+    found = _as_tuple(value)
+    refuse_credentials(found)
+    return found
+
+
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_paths)]
 
 
 class Settings(BaseModel):
@@ -43,11 +52,13 @@ def shown(value: object, most: int = 200) -> str:
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
     lines = []
+    told = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
         name = ".".join(str(part)[:80] for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, model.model_fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
+            hint = f"did you mean {near[0]!r}?" if near else told
+            told = told if near else "nor is this"
             lines.append(f"{model.__name__}: {name!r} is no setting; {hint}")
         elif problem["type"] == "missing":
             lines.append(f"{model.__name__}: {name} is required; give it")

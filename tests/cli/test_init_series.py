@@ -90,14 +90,16 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
 def test_short_series_doubled_times_and_the_target_in_disguise(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     for entity in ("a", "b"):
-        table = frame_of(entity, days=400).with_columns(cfs=pl.col("q") * 35.3)
+        table = frame_of(entity, days=400).with_columns(cfs=pl.col("q") * 35.3, none=pl.lit(None, pl.Float64))
         pl.concat([table, table.slice(30, 1)]).write_parquet(tmp_path / f"raw/{entity}.parquet")
 
     text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
     made = run(tmp_path)
 
     assert config["features"] == ["rain", "warm"]
-    assert "Left out: cfs, which is q in another unit" in text
+    words = text.replace("\n# ", " ")
+    assert "Left out: cfs, which is q in another unit" in words
+    assert "Left out: none, of which some entity has no value" in words
     assert 0.5 < config["min_train_years"] < 0.7
     assert config["duplicate_times"] == "first"
     assert made["facts"]["entities"]["passed"] == 2

@@ -17,7 +17,8 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 from store_servers import CANARY
 
 import headrace
-from headrace.errors import CorruptShard, SettingsError
+from headrace.contexts import open_contexts
+from headrace.errors import CorruptShard, SettingsError, StoreError
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage import verbs
@@ -81,14 +82,18 @@ def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> N
 
 def test_a_source_of_chats_and_pings_in_a_store(s3: str, tmp_path: Path) -> None:
     recipes_over(tmp_path / "source", rows=300, shards=3)
-    for part in ("tokens", "pings"):
+    for part in ("tokens", "pings", "series"):
         upload(tmp_path / "source" / part, f"{s3}/{part}")
     names = sorted(path.name for path in (tmp_path / "source" / "tokens").iterdir())
 
     packed = headrace.PackedSequences(blend=[f"{s3}/tokens/{name}" for name in names], pack_size=512)
     histories = headrace.Histories(source=f"{s3}/pings", peer="dst_addr", partitions=4, train_ratio=0.6)
     rewrite = headrace.Rewrite(source=f"{s3}/pings", cache_dir=tmp_path / "cache")
-    for place, recipe in (("packed", packed), ("histories", histories), ("rewrite", rewrite)):
+    series = headrace.Series(
+        source=f"{s3}/series", target="flow", features=["warmth"], min_train_years=0.2, batch_size=2
+    )
+    made_of = {"packed": packed, "histories": histories, "rewrite": rewrite, "series": series}
+    for place, recipe in made_of.items():
         made = headrace.prepare(recipe, tmp_path / place, workers=2)
 
         assert sum(each.rows for each in made.manifest.splits.values()) > 0
@@ -227,6 +232,14 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
 
     assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed == ()
     assert tree(f"{s3}/out") == before
+
+
+def test_contexts_say_that_they_need_a_local_run(s3: str, tmp_path: Path) -> None:
+    recipe = recipes_over(tmp_path / "source", rows=100, shards=2)["histories"]
+    headrace.prepare(recipe(), f"{s3}/out", work_dir=tmp_path / "work")
+
+    with pytest.raises(StoreError, match=r"rows\.parquet.*copy it to a disk"):
+        open_contexts(f"{s3}/out")
 
 
 def test_sharing_a_run_out_needs_a_shared_file_system(s3: str, tmp_path: Path) -> None:

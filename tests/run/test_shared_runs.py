@@ -16,9 +16,10 @@ from recipe_runs import RECIPES, recipes_over
 from shared_child import PATIENCE, Fate, Process
 
 import headrace
-from headrace.errors import RunBusy, SettingsError
+from headrace.errors import CorruptShard, RunBusy, SettingsError
 from headrace.run.collect import collect
 from headrace.run.events import Step
+from headrace.run.prepare import _publish_manifest as publish_manifest
 from headrace.run.prepare import prepare
 from headrace.storage.local import strays
 from tables import digests, small_source, write_rows
@@ -274,6 +275,15 @@ def test_a_damaged_intermediate_file_is_made_again(
     victim.write_bytes(data)
 
     assert expected("temporal_split") == digests(prepare(recipe(), out, shard_of=(0, 1)).run)
+
+
+def test_who_publishes_second_finds_the_first_manifest(tmp_path: Path, recipes: Mapping[str, Any]) -> None:
+    prepared = prepare(recipes["temporal_split"](), tmp_path / "out")
+    later = replace(prepared.manifest, created_at="2999-01-01T00:00:00+00:00")
+
+    assert prepared.manifest == publish_manifest(prepared.run, later)
+    with pytest.raises(CorruptShard, match="exists with other bytes"):
+        publish_manifest(prepared.run, replace(later, index_digest="0" * 64))
 
 
 @pytest.mark.parametrize("share", [(3, 3), (-1, 3), (0, 0), (0.5, 2)])

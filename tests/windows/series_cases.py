@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.dataset.manifest import Manifest
-from headrace.digest import checksum_file, sha256_file
+from headrace.digest import checksum_file, sha256_file, sha256_hex
 
 TARGET, FEATURES, MASKS = "flow", ("rain", "warmth"), ("flow_was_filled",)
 RUN_ID = "11111111-2222-5333-8444-555555555555"
@@ -103,7 +103,7 @@ def write_run(
         digests["processed_static_features.parquet"] = sha256_file(run / "processed_static_features.parquet")
     manifest = Manifest(
         run_id=run_id, recipe="series", created_at="2026-01-01T00:00:00+00:00", libraries={}, source={}, schema=[],
-        splits={}, dropped={}, index_digest="", config_digest="", facts={"series_files": digests},
+        splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), facts={"series_files": digests},
     )  # fmt: skip
     (run / "manifest.json").write_bytes(manifest.to_json())
     return values

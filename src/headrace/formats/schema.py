@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -25,6 +25,12 @@ TYPES: Mapping[str, pa.DataType] = {
     "datetime": pa.timestamp("us"),
 }
 _UNITS = ("s", "ms", "us", "ns")
+
+
+def few(names: Sequence[str]) -> str:
+    """Column names for a message: the first of very many, and none of endless length."""
+    shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
+    return shown if len(names) <= 40 else f"{shown}, … ({len(names):,} in all)"
 
 
 def type_named(word: str) -> pa.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from headrace.recipes.histories.verify import verify_histories
 from headrace.recipes.packed_sequences.verify import verify_packed
 from headrace.recipes.series.verify import verify_series
 from headrace.recipes.temporal_split.verify import verify_split
+from headrace.storage.fetched import local_tree
+from headrace.storage.remote_path import RemotePath
 
 _LAWS = {
     "histories": verify_histories,
@@ -20,6 +23,17 @@ _LAWS = {
     "series": verify_series,
     "temporal_split": verify_split,
 }
+
+
+def _laws(run: FinishedRun, workers: int | None) -> list[Check]:
+    check = _LAWS[run.manifest.recipe]
+    if run.manifest.recipe != "series" or not isinstance(run.root, RemotePath):
+        return check(run, workers)
+    with local_tree(run.root) as here:  # many small files, mapped and compared with each other
+        found = check(FinishedRun(here, run.manifest), workers)
+        return [
+            replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found
+        ]
 
 
 def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
@@ -33,7 +47,7 @@ def verify(path: str | Path, *, run: str | None = None, workers: int | None = No
     try:
         verdict.checks += verify_files(finished, workers)
         if not verdict.problems and manifest.recipe in _LAWS:
-            verdict.checks += _LAWS[manifest.recipe](finished, workers)
+            verdict.checks += _laws(finished, workers)
     except HeadraceError as error:
         verdict.checks.append(Check("laws", "could be checked", str(error)))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:

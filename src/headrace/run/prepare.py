@@ -185,8 +185,8 @@ def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: Engine
     in_store.point(out, asked.identity, manifest)
     asked.on_event(Step("splits.linked", str(out)))
     if work.is_dir():
-        with local.storing(work):
-            shutil.rmtree(work)
+        with suppress(RunBusy, StoreError), only_writer(work):  # another process removes it when it is done with it
+            shutil.rmtree(work, ignore_errors=True)
     return Prepared(out, target, manifest, how)
 
 

@@ -77,8 +77,8 @@ def _fit(
             row, column = (int(each[0]) for each in np.nonzero(lost))
             raise InputError(
                 f"{who(int(groups[row]))}, column {columns[column]!r}: {float(before[row, column])!r} has no finite "
-                f"value behind {step.params.get('func') or step.word}; correct the data, or choose a step that is defined "
-                f"for it"
+                f"value behind {step.params.get('func') or step.word}; correct the data, or choose a step that is "
+                f"defined for it"
             )
     return fitted
 

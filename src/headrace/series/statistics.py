@@ -39,8 +39,9 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
 
     def deviations_and_squares(block: F64, group: I64) -> F64:
         both = np.empty((len(block), 2 * columns))
-        both[:, :columns] = present(block - mean[group])
-        np.square(both[:, :columns], out=both[:, columns:])
+        apart = np.subtract(block, mean[group], out=both[:, :columns])
+        apart[np.isnan(apart)] = 0.0
+        np.square(apart, out=both[:, columns:])
         return both
 
     found = sums(matrix, offsets, deviations_and_squares)

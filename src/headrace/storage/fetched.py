@@ -1,13 +1,37 @@
-"""A local file of an object's bytes, for readers that map files or take names only."""
+"""Local files of objects' bytes, for readers that map files or take names only."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.storage.remote_path import RemotePath
+
+_THREADS = 8
+
+
+@contextmanager
+def local_tree(path: Path) -> Iterator[Path]:
+    """The directory itself, or a copy of all objects below the prefix, which is removed afterwards.
+
+    Takes the room of all of them in the directory for temporary files. Raises `StoreError`.
+    """
+    if not isinstance(path, RemotePath):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
+        root = Path(directory) / path.name
+
+        def fetch(name: str) -> None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            path.store.fetch((path / name).key, root / name)
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-get") as pool:
+            list(pool.map(fetch, [fact.name for fact in path.store.below(path.key)]))
+        yield root
 
 
 @contextmanager

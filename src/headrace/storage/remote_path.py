@@ -122,6 +122,10 @@ class RemotePath(PosixPath):
     def rglob(self, pattern: str, **_: Any) -> Generator[RemotePath, None, None]:
         yield from self.glob(f"**/{pattern}")
 
+    def walk(self, *_: Any, **__: Any) -> Any:
+        """Not here: `glob`, `iterdir` and `below` are."""
+        return os.fspath(self)
+
     # Bytes
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:

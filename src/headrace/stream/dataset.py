@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from headrace.credentials import refuse_credentials
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache
 from headrace.dataset.filtered import FilterReport
@@ -273,6 +274,7 @@ def open_dataset(
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
     kept = None if cache_dir is None else Path(cache_dir)
+    refuse_credentials(path)
     if isinstance(path, str | Path):
         root = path_of(path).expanduser()
         empty = not isinstance(root, RemotePath) and _holds_no_data(root)

@@ -42,6 +42,21 @@ def test_an_honest_run_has_no_leak(tmp_path: Path, configs: dict) -> None:
     assert checks["no feature is the target"].detail == "none is"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layout": "packed", "filled_mask": "columns", "impute_target": "forward"},
+        {"train_prop": 0.8, "val_prop": 0.0, "test_prop": 0.2},
+        {"train_prop": 1.0, "val_prop": 0.0, "test_prop": 0.0},
+        {"features": ["rain"], "preprocessing_configs": {"features": {"strategy": "per_group", "pipeline": [{"step": "FunctionTransformer", "func": "square"}]}}},
+    ],
+)  # fmt: skip
+def test_an_honest_run_of_another_shape_has_no_leak(tmp_path: Path, settings: dict) -> None:
+    run_of(write_source(tmp_path / "raw", ENTITIES[:3]), tmp_path / "out", **settings)
+
+    assert [check.problem for check in checks_of(tmp_path / "out").values()] == [None] * 3
+
+
 def test_scalers_fitted_on_all_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def all_rows(entities, values):
         parts = [values[each.first_row : each.first_row + each.rows] for each in entities]

@@ -32,7 +32,7 @@ def _sections(draft: Draft, asked: Asked) -> list[Section]:
     def some(*names: str) -> dict[str, Any]:
         return {name: settings[name] for name in names if name in settings}
 
-    features = " ".join(words[name] for name in ("features", "near") if name in words)
+    features = " ".join(words[name] for name in ("features", "empty", "near") if name in words)
     sections = [
         Section(
             f"Written by `headrace init series` after a look at the data: {draft.about}.\n"

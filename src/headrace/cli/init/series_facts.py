@@ -54,16 +54,20 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
     sentinels = draft.settings.get("missing_numbers", [])
     first = min(int(one.known_times().min()) for _, one in observed)
     last = max(int(one.known_times().max()) for _, one in observed)
-    observed_targets, shares, repeated, between = [], [], 0, 0
+    observed = [
+        (entity, Observed(one.times, np.where(np.isin(one.values, sentinels), np.nan, one.values)))
+        for entity, one in observed
+    ]
+    observed_targets, repeated, between = [], 0, 0
     for _, one in observed:
-        values = np.where(np.isin(one.values, sentinels), np.nan, one.values)
-        observed_targets.append(int((~np.isnan(values[:, 0])).sum()))
-        shares.append(np.isnan(values).mean(axis=0))
+        observed_targets.append(int((~np.isnan(one.values[:, 0])).sum()))
         placed = place(one.known_times(), frequency)
         repeated += int((np.diff(placed.positions) == 0).sum())
         between += len(placed.off_grid)
     _doubtful_times(draft, repeated, between, frequency)
-    missing = np.mean(shares, axis=0)
+    if not asked.features:
+        columns, observed = _without_empty(draft, columns, observed)
+    missing = np.mean([np.isnan(one.values).mean(axis=0) for _, one in observed], axis=0)
     told = [f"{name} {share:.1%}" for name, share in zip(columns, missing, strict=True) if share > 0]
     draft.words["gaps"] = f"Missing: {', '.join(told)}." if told else "Nothing is missing in what was looked at."
     years = TRAIN * np.array(observed_targets) / frequency.steps_per_year
@@ -73,11 +77,28 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
         f"Entities need so many years' worth of observed {shape.target} to train on; of the {len(years)} looked at "
         f"they have {years.min():.1f} to {years.max():.1f}" + (f", and {low} would be left out." if low else ".")
     )
-    _look_for_target(draft, asked, columns, observed, sentinels)
+    _look_for_target(draft, asked, columns, observed)
     period = f"{_day(first)} to {_day(last)}"
     draft.words["period"] = period
     count = f"{len(draft.entities):,} entities{'' if draft.whole else ' in the first rows'}"
     draft.about = f"{count}, {frequency.word} steps, {period}"
+
+
+def _without_empty(
+    draft: Draft, columns: list[str], observed: list[tuple[str, Observed]]
+) -> tuple[list[str], list[tuple[str, Observed]]]:
+    """Without the features that some entity has no value of."""
+    keep = [
+        at
+        for at in range(len(columns))
+        if at == 0 or not any(bool(np.isnan(one.values[:, at]).all()) for _, one in observed)
+    ]
+    names = [columns[at] for at in keep]
+    empty = [name for name in columns if name not in names]
+    if empty:
+        draft.settings["features"] = [name for name in draft.settings["features"] if name not in empty]
+        draft.words["empty"] = f"Left out: {', '.join(empty)}, of which some entity has no value."
+    return names, [(entity, Observed(one.times, one.values[:, keep])) for entity, one in observed]
 
 
 def _find_sentinels(draft: Draft, columns: Sequence[str], observed: Sequence[tuple[str, Observed]]) -> None:
@@ -118,13 +139,10 @@ def _enough_years(years: Any) -> float:
     return min(_YEARS, max(0.0, usual))
 
 
-def _look_for_target(
-    draft: Draft, asked: Asked, columns: list[str], observed: Sequence[tuple[str, Observed]], sentinels: Sequence[float]
-) -> None:
+def _look_for_target(draft: Draft, asked: Asked, columns: list[str], observed: Sequence[tuple[str, Observed]]) -> None:
     if len(columns) < 2:
         return
     matrix = np.concatenate([one.values for _, one in observed])
-    matrix[np.isin(matrix, sentinels)] = np.nan
     offsets = np.cumsum([0, *(len(one.values) for _, one in observed)], dtype=np.int64)
     found = suspects([tally(columns[1:], correlations(matrix, offsets, 0)[:, 1:])])
     told = warning(columns[0], found)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.init.look import NULLS, Look, known, look, time_format
+from headrace.cli.init.look import NULLS, ROWS, Look, known, look, time_format
 from headrace.errors import SettingsError
 from headrace.recipes.series.camels_us import FORCING
 from headrace.recipes.series.config import FILE_NAME, Series
@@ -105,7 +105,7 @@ def _tables(asked: Asked) -> Draft:
         draft.observed = _long_observed(seen, settings)
         keys = [as_text(table[entity], NULLS, entity).unique() for _, table in seen.tables]
         draft.entities = sorted({each for key in keys for each in key.to_pylist() if each is not None})
-        draft.whole = False
+        draft.whole = len(seen.tables) == len(seen.names) and all(table.num_rows < ROWS for _, table in seen.tables)
     return draft
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.digest import sha256_file
 from headrace.errors import InputError
 from headrace.formats.detect import stem_of_name
+from headrace.formats.schema import few
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.write import Written
@@ -36,7 +37,7 @@ def check_columns(settings: Histories, shard: Shard) -> None:
     for name in settings.columns():
         if name not in shard.schema.names:
             raise InputError(
-                f"{shard.path}: has no column {name!r}, it has {', '.join(shard.schema.names)}; name its columns with "
+                f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
                 f"entity=, time=, peer= and value="
             )
 

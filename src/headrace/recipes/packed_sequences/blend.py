@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
@@ -100,6 +101,7 @@ def blend_of(value: object) -> object:
     A path to a blend file, a path (or paths) to data, a mapping, or a list of datasets.
     """
     if isinstance(value, str | Path):
+        refuse_credentials(value)
         path = path_of(value).expanduser()
         record = _blend_file(path)
         return plain([path]) if record is None else located(record, path)

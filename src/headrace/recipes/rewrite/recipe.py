@@ -16,6 +16,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
+from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
 from headrace.recipes.rewrite.config import Rewrite
 from headrace.recipes.rewrite.pieces import Piece, plan_pieces
@@ -88,7 +89,7 @@ def _columns(settings: Rewrite, source: IndexedDataset) -> list[str]:
     names = source.schema.names
     unknown = [name for name in settings.columns or () if name not in names]
     if unknown:
-        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {', '.join(names)}")
+        raise SettingsError(f"columns {unknown} are not in {source.root}; it has {few(names)}")
     return list(settings.columns or names)
 
 

@@ -14,7 +14,8 @@ from headrace.recipes.series.pipelines.settings import Preprocessing, Resolved
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.series.axis import Frequency
-from headrace.settings import Names, Paths, Settings
+from headrace.settings import Names, Settings
+from headrace.storage.places import Places
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
@@ -65,7 +66,7 @@ class Series(Settings):
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Paths = ()
+    source: Places = ()
     region_time_series_base_dirs: Mapping[str, Path] = Field(default_factory=dict)
     reader: Literal["table", "camels_us"] = "table"
     forcing: Literal["daymet", "maurer", "maurer_extended", "nldas"] = "daymet"
@@ -76,7 +77,7 @@ class Series(Settings):
     features: Names = ()
     null_values: Names = ("NA",)
     missing_numbers: Numbers = ()
-    static: Paths = ()
+    static: Places = ()
     region_static_attributes_base_dirs: Mapping[str, Path] = Field(default_factory=dict)
     static_entity: str | None = None
     static_features: Names = ()

@@ -13,6 +13,7 @@ from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, stem_of_name
 from headrace.formats.listing import list_files
 from headrace.recipes.series.config import FILE_NAME, Series
+from headrace.storage.remote_path import RemotePath
 
 SERIES, STATIC = "series", "static"
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
@@ -76,15 +77,25 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     """Files, directories' data files and matches of patterns, each once, sorted; text tables too."""
     found: set[Path] = set()
     for entry in source:
-        path = Path(os.path.abspath(entry.expanduser()))
+        path = _absolute(entry)
         if path.is_dir():
             own = [each for each in path.iterdir() if each.name[0] not in "._" and is_table(each.name)]
         else:
-            own = [path] if path.is_file() else [Path(each) for each in glob.glob(str(path), recursive=True)]
+            own = [path] if path.is_file() else _matching(path)
         if not own:
             raise InputError(f"{entry}: no such file, directory or match with tables; check the path of static")
         found.update(own)
     return sorted(found)
+
+
+def _absolute(path: Path) -> Path:
+    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path.expanduser()))
+
+
+def _matching(pattern: Path) -> list[Path]:
+    if isinstance(pattern, RemotePath):
+        return list(RemotePath(*pattern.parts[:2]).glob(pattern.key))
+    return [Path(each) for each in glob.glob(str(pattern), recursive=True)]
 
 
 def is_table(name: str) -> bool:
@@ -93,7 +104,7 @@ def is_table(name: str) -> bool:
 
 
 def _camels_files(root: Path, forcing: str) -> list[tuple[Path, str]]:
-    root = Path(os.path.abspath(root.expanduser()))
+    root = _absolute(root)
     found = []
     for directory, pattern in ((f"basin_mean_forcing/{forcing}", _CAMELS_FORCING), ("usgs_streamflow", _CAMELS_FLOW)):
         files = [each for each in (root / directory).rglob("*.txt*") if pattern.fullmatch(each.name)]

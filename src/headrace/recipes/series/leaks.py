@@ -23,7 +23,7 @@ import numpy as np
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
-from headrace.errors import HeadraceError, SettingsError
+from headrace.errors import HeadraceError, InputError, SettingsError
 from headrace.recipes.series.batches import EntitySource, load
 from headrace.recipes.series.clean import Cleaned, clean
 from headrace.recipes.series.config import Series
@@ -32,7 +32,7 @@ from headrace.recipes.series.pipelines.fitted import Fitted, Part, fit, join
 from headrace.recipes.series.pipelines.frozen import to_bytes
 from headrace.recipes.series.pipelines.save import FACT, Pipelines
 from headrace.recipes.series.pipelines.save import load as load_pipelines
-from headrace.recipes.series.pipelines.settings import PipelineSettings, Resolved, chosen_entities
+from headrace.recipes.series.pipelines.settings import PipelineSettings, Resolved, Strategy, chosen_entities
 from headrace.recipes.series.recipe import entity_source
 from headrace.recipes.series.stored import (
     StoredShard,
@@ -82,15 +82,15 @@ def _refit(
         for entity in set(chosen) & set(parts):
             place = parts[entity]
             kept[entity] = rows[offsets[place] : offsets[place + 1]]
-        own = [each for each in resolved.time_series if not set(each.columns or ()) & gone]
-        again = fit(own, columns, rows, offsets, shard.entities, strategy="per_group")
+        again, unfit = _fitted_again(resolved.time_series, columns, rows, offsets, shard.entities, "per_group", gone)
+        skipped |= unfit
         far, told = _distance(again, columns, rows, offsets, shard.entities, scaled)
         worst, problem = max(worst, far), problem or told
-    once = [each for each in resolved.time_series if not set(each.columns or ()) & skipped]
     if chosen and problem is None:
         matrix = np.concatenate([kept[entity] for entity in chosen])
         edges = np.cumsum([0, *(len(kept[entity]) for entity in chosen)], dtype=np.int64)
-        again = fit(once, columns, matrix, edges, chosen, strategy="unified")
+        again, unfit = _fitted_again(resolved.time_series, columns, matrix, edges, chosen, "unified", skipped)
+        skipped |= unfit
         scaled = pipelines.time_series.transform(columns, matrix, edges, chosen)
         far, told = _distance(again, columns, matrix, edges, chosen, scaled)
         worst, problem = max(worst, far), told
@@ -112,10 +112,29 @@ def _refit_statics(
     entities, scaled = stored_statics(run, settings)
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     rows, gone = _brought_back(pipelines.static_features, names, scaled, offsets, entities)
-    own = [each for each in resolved.static_features if not set(each.columns or ()) & gone]
-    again = fit(own, names, rows, offsets, entities, strategy="unified")
+    again, _ = _fitted_again(resolved.static_features, names, rows, offsets, entities, "unified", gone)
     far, told = _distance(again, names, rows, offsets, entities, scaled)
     return max(worst, far), told
+
+
+def _fitted_again(
+    pipelines: Sequence[PipelineSettings],
+    columns: Sequence[str],
+    rows: F64,
+    offsets: I64,
+    entities: Sequence[str],
+    strategy: Strategy,
+    gone: set[str],
+) -> tuple[Fitted, set[str]]:
+    """The pipelines without columns that are gone, fitted anew; and columns that rounding has made unfit for it."""
+    fits, unfit = [], set[str]()
+    for each in pipelines:
+        if not set(each.columns or ()) & gone:
+            try:
+                fits.append(fit([each], columns, rows, offsets, entities, strategy=strategy))
+            except InputError:
+                unfit |= set(each.columns or ())
+    return join(fits), unfit
 
 
 def _brought_back(
@@ -129,7 +148,8 @@ def _brought_back(
             rows[:, at] = part.invert(scaled[:, at], offsets, entities)
         except SettingsError:
             gone |= set(part.columns)
-        if not isinstance(part, Scalers):  # a step of ranks leaps where float32 rounds a tie apart
+        # a step of ranks leaps where float32 rounds a tie apart, and a root may get something below 0
+        if not isinstance(part, Scalers) or np.any(np.isnan(rows[:, at]) & ~np.isnan(scaled[:, at])):
             gone |= set(part.columns)
     return rows, gone
 

@@ -13,7 +13,7 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
-from headrace.formats.schema import is_text, type_named
+from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey
@@ -107,9 +107,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     wanted |= {f"types[{name!r}]": name for name in settings.types}
     for role, name in wanted.items():
         if name not in schema.names:
-            raise InputError(
-                f"{shards[0].path}: has no column {name!r} ({role}); its columns are {', '.join(schema.names)}"
-            )
+            raise InputError(f"{shards[0].path}: has no column {name!r} ({role}); its columns are {few(schema.names)}")
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(
             f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it"

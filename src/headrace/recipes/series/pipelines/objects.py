@@ -68,9 +68,10 @@ class ObjectScalers:
                     lost = ~np.isfinite(made) & ~np.isnan(rows)
                     if lost.any():
                         row, column = (int(each[0]) for each in np.nonzero(lost))
+                        value = float(rows[row, column])
                         raise InputError(
-                            f"entity {entities[group]!r}, column {self.columns[column]!r}: {float(rows[row, column])!r} "
-                            f"has no finite value behind {_words(self.steps)}; correct the data, or choose other steps"
+                            f"entity {entities[group]!r}, column {self.columns[column]!r}: {value!r} has no finite "
+                            f"value behind {_words(self.steps)}; correct the data, or choose other steps"
                         )
                 out[start:stop] = made
         return out
