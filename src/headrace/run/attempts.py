@@ -96,12 +96,15 @@ def _path(directory: Path, stage: str, task: int) -> Path:
 
 
 def _write(directory: Path, attempt: Attempt) -> None:
+    path = _path(directory, attempt.stage, attempt.task)
+    temporary = local.temporary_for(path)
     with suppress(OSError, StoreError):
-        path = _path(directory, attempt.stage, attempt.task)
         local.make_directory(directory)
-        temporary = local.temporary_for(path)
-        temporary.write_bytes(canonical_json(asdict(attempt)))
-        temporary.replace(path)
+        try:
+            temporary.write_bytes(canonical_json(asdict(attempt)))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk leaves part of it
 
 
 def _read(path: Path) -> Attempt | None:
