@@ -47,7 +47,8 @@ def shown(value: object, most: int = 200) -> str:
     """A value in a message: short, whatever was given. A few bytes of YAML can stand for billions of values."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, most, most, most
-    return short.repr(value)
+    text = short.repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pings import dealt, random_pings, write_pings
 from recipe_cases import sources
+from series_sources import write_source
 
 import headrace
 from headrace.contexts import open_contexts
@@ -123,12 +124,27 @@ def _histories(directory: Path) -> Settings:
     }
 
 
+def _series(directory: Path) -> Settings:
+    source = write_source(directory, [f"g{number}" for number in range(6)], days=500)
+    return {
+        "source": str(source),
+        "target": "q",
+        "features": ["rain", "warm"],
+        "min_train_years": 0.5,
+        "batch_size": 2,
+        "preprocessing_configs": {
+            "features": {"strategy": "unified", "pipeline": ["StandardScaler"], "fit_on_n_basins": 3}
+        },
+    }
+
+
 RECIPES = {
     "split csv.gz": FaultRecipe(headrace.TemporalSplit, _split, read_batches),
     "split single parquet": FaultRecipe(headrace.TemporalSplit, _single, read_batches),
     "rewrite": FaultRecipe(headrace.Rewrite, _rewrite, read_batches),
     "packed": FaultRecipe(headrace.PackedSequences, _packed, read_batches),
     "histories": FaultRecipe(headrace.Histories, _histories, read_contexts),
+    "series": FaultRecipe(headrace.Series, _series, read_batches),
 }
 
 

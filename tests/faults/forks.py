@@ -25,7 +25,13 @@ from typing import Any
 import headrace
 
 TESTS = Path(__file__).parents[1]
-IMPORTED = ("tests", "tests/faults", "tests/recipes/packed_sequences", "tests/recipes/histories")
+IMPORTED = (
+    "tests",
+    "tests/faults",
+    "tests/recipes/packed_sequences",
+    "tests/recipes/histories",
+    "tests/recipes/series",
+)
 PATHS = [str(Path(headrace.__file__).parents[1]), *(str(TESTS.parent / each) for each in IMPORTED)]
 # What the work of a child would import, each time anew: pyarrow looks for pandas, polars for numpy's generators.
 PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_record.python.array_record_module")

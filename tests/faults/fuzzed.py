@@ -14,7 +14,7 @@ from typing import Any
 from fault_recipes import place, settings_of, undisturbed
 from forks import limit_memory
 
-from headrace.cli.commands import _read_config
+from headrace.cli.commands import read_config
 from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem
@@ -67,7 +67,7 @@ def blend(data: bytes, directory: Path) -> object:
 
 def config(data: bytes, directory: Path) -> object:
     (directory / "config.yaml").write_bytes(data)
-    record = _read_config(directory / "config.yaml")
+    record = read_config(directory / "config.yaml")
     record.pop("recipe", None)
     return Histories(**record)
 

@@ -48,7 +48,8 @@ def child(name: str, settings: Settings, directory: str, size: int, expected: di
         assert str(error).startswith(str(place)), error  # noqa: PT017 - a child has no pytest
         assert full in str(error), error  # noqa: PT017 - a child has no pytest
         print("full")
-    assert not list(out.rglob(f"{TEMP_PREFIX}*"))
+    left = list(out.rglob(f"{TEMP_PREFIX}*"))
+    assert not left, left
     for path in out.glob("runs/*/receipts/*.json"):
         for each in json.loads(path.read_bytes())["files"]:
             whole = path.parents[1] / each["path"]

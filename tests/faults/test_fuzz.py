@@ -5,9 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from fault_recipes import undisturbed
 from fault_table import note
 from forks import run_child
 from fuzzed import PARSERS, samples_of
+
+from headrace.dataset.index import read_index, table_bytes
+from headrace.errors import CorruptShard
 
 FEW = 400
 SECONDS = float(os.environ.get("HEADRACE_FUZZ_S", "600"))
@@ -28,6 +32,15 @@ def fuzz(directory: Path, name: str, *, seed: int, inputs: int, seconds: float) 
 @pytest.mark.parametrize("name", PARSERS)
 def test_no_bytes_crash_a_parser(tmp_path: Path, name: str) -> None:
     assert FEW == fuzz(tmp_path, name, seed=0, inputs=FEW, seconds=600)
+
+
+def test_an_index_of_other_columns_is_damage(tmp_path: Path) -> None:
+    index = read_index(undisturbed("split csv.gz").run / "index.parquet")
+    data = table_bytes(index.table.drop_columns(["block"]), index.schema, ())
+    (tmp_path / "index.parquet").write_bytes(data)
+
+    with pytest.raises(CorruptShard, match="columns are not those of an index"):
+        read_index(tmp_path / "index.parquet")
 
 
 @pytest.mark.faults

@@ -180,9 +180,14 @@ def read_index(path: Path, digest: str | None = None) -> Index:
 
 
 def parse_index(data: bytes) -> Index:
-    """The index in the bytes that `index_bytes` gave; decoded on the calling thread, so that none outlives it."""
+    """The index in the bytes that `index_bytes` gave; decoded on the calling thread, so that none outlives it.
+
+    Raises one of the errors that `read_index` catches.
+    """
     with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
         table = file.read(use_threads=False)
-    metadata = table.schema.metadata
+    if not table.schema.equals(INDEX_SCHEMA):
+        raise ValueError("its columns are not those of an index")
+    metadata = table.schema.metadata or {}
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
     return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
