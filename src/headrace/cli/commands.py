@@ -59,7 +59,7 @@ def run(
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
     if not isinstance(name, str) or name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(_RECIPES))}")
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(name, list(_RECIPES))}")
     made_by = getattr(headrace, _RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
