@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fault_recipes import make, settings_of, undisturbed
+from fault_recipes import make
 from forks import limit_memory
 
 import headrace
@@ -44,6 +44,7 @@ class Hostile:
 
 
 CASES: dict[str, Hostile] = {}
+WHOLE: dict[str, str] = {}  # finished runs of the parent, by recipe, and the settings of the first
 
 
 def case(name: str, action: str, says: str = "") -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
@@ -58,9 +59,10 @@ def case(name: str, action: str, says: str = "") -> Callable[[Callable[[Path], A
 # --- what meets them, in a child ---
 
 
-def child(name: str, directory: str) -> None:
+def child(name: str, directory: str, whole: dict[str, str]) -> None:
     """Write the case, meet it with less than 2 GiB more of address space, and print what came of it."""
     place = Path(directory)
+    WHOLE.update(whole)
     hostile = CASES[name]
     place.mkdir()
     given = hostile.write(place)
@@ -89,7 +91,7 @@ def verify(path: Path) -> None:
 
 
 def prepare_again(path: Path) -> None:
-    make("split csv.gz", settings_of("split csv.gz"), path)
+    make("split csv.gz", json.loads(WHOLE["settings"]), path)
 
 
 def split(source: Path) -> None:
@@ -126,7 +128,7 @@ ACTIONS = {f.__name__: f for f in (stream, verify, prepare_again, split, pack, c
 
 def copy_of_run(place: Path, name: str = "split csv.gz") -> Path:
     out = place / "out"
-    shutil.copytree(undisturbed(name).out, out, symlinks=True)
+    shutil.copytree(WHOLE[name], out, symlinks=True)
     (place.parent / SECRET).write_text("id,date,row\n1,2024-01-01,1\n")
     return next((out / "runs").iterdir())
 

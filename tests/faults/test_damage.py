@@ -12,7 +12,7 @@ from forks import run_child
 
 HARMS = ("flip", "cut")
 TRIALS = 200  # of each recipe and harm, in full
-FEW = 6
+FEW = 4
 
 
 def damage(directory: Path, name: str, harm: str, first: int, trials: int) -> Counter[str]:

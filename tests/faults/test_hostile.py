@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fault_recipes import undisturbed
+from fault_recipes import settings_of, undisturbed
 from fault_table import note
 from forks import run_child
 from hostile_files import CASES, GIB
@@ -14,9 +14,12 @@ LIMIT_S = 5  # of processor time: other work on the machine plays no part
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
-    undisturbed("split csv.gz")
+    whole = {each: str(undisturbed(each).out) for each in ("split csv.gz", "split single parquet")}
+    whole["settings"] = json.dumps(settings_of("split csv.gz"))
     (tmp_path / "place").mkdir()
-    ended = run_child("hostile_files:child", name, str(tmp_path / "place" / "inner"), output=tmp_path / "told.txt")
+    ended = run_child(
+        "hostile_files:child", name, str(tmp_path / "place" / "inner"), whole, output=tmp_path / "told.txt"
+    )
 
     assert 0 == ended.code, ended.output[-3000:]
     told = json.loads(ended.output.splitlines()[-1])

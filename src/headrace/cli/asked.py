@@ -46,13 +46,17 @@ def one_setting(text: str) -> tuple[str, Any]:
 
 def nearest(name: object, known: Sequence[str]) -> str:
     """A hint: the known name that is nearest, else all of them."""
-    near = difflib.get_close_matches(str(name), known, n=1)
+    near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def check_names(where: object, record: Mapping[str, Any], known: Sequence[str]) -> None:
     """Raise `SettingsError` naming every key that is no setting, each with the nearest one."""
     allowed = [*known, *OF_THE_RUN]
-    strange = [f"{where}: {name!r} is no setting; {nearest(name, allowed)}" for name in record if name not in allowed]
+    strange = []
+    for name in (each for each in record if each not in allowed):
+        hint = nearest(name, allowed)
+        told = any(line.endswith(hint) for line in strange)  # all of them once is enough
+        strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
     if strange:
         raise SettingsError("\n".join(strange))

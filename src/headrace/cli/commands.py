@@ -59,7 +59,7 @@ def run(
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
     if not isinstance(name, str) or name not in RECIPES:
-        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(str(name), list(RECIPES))}")
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(name, list(RECIPES))}")
     made_by = getattr(headrace, RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
