@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats.write import Written
-from headrace.run.attempts import Attempt, begin, end, fail, left, told
+from headrace.run.attempts import Attempt, begin, end, fail, keep, left, told
 from headrace.run.context import ATTEMPTS, RunContext, Task, TaskFiles
 from headrace.run.events import Event, Note, Step
 from tables import digests, small_source, split
@@ -61,8 +61,8 @@ def test_a_task_that_failed_is_recorded_with_its_error(tmp_path: Path) -> None:
         run_of(tmp_path / "run", []).stage("scan", [writing("a"), failing("b", InputError("b.csv: row 7: is bad"))])
     found = records(tmp_path / "run")
 
-    assert ["scan-00001.json"] == list(found)
-    record = found["scan-00001.json"]
+    assert [".scan-00001.json"] == list(found)
+    record = found[".scan-00001.json"]
     assert ("failed", "b", 1, 10, "b.csv: row 7: is bad") == tuple(
         record[name] for name in ("state", "subject", "number", "input_bytes", "error")
     )
@@ -87,6 +87,7 @@ def test_a_task_with_a_receipt_is_not_told_of(tmp_path: Path) -> None:
     context = run_of(tmp_path / "run", heard)
     context.stage("scan", [writing("a")])
     begin(tmp_path / "run" / ATTEMPTS, "scan", 0, "a", 10)
+    assert [".scan-00000.json"] == list(records(tmp_path / "run"))
     context.stage("scan", [writing("a")])
 
     assert [] == notes(heard)
@@ -139,8 +140,9 @@ def test_a_run_that_was_killed_says_which_tasks_were_cut_short(tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"stage": 1', b"\xff"])
 def test_a_damaged_record_is_as_if_there_were_none(tmp_path: Path, damage: bytes) -> None:
+    keep(tmp_path / "a")
     attempt = begin(tmp_path / "a", "scan", 0, "x", 1)
-    (tmp_path / "a" / "scan-00000.json").write_bytes(damage)
+    (tmp_path / "a" / ".scan-00000.json").write_bytes(damage)
 
     assert [] == left(tmp_path / "a", "scan", [0, 1])
     assert 1 == begin(tmp_path / "a", "scan", 0, "x", 1).number
@@ -154,6 +156,13 @@ def test_records_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     receipts = run_of(tmp_path / "run", []).stage("scan", [writing("a")])
 
     assert ["a"] == [receipt.subject for receipt in receipts]
+
+
+def test_a_task_that_outlives_its_run_leaves_nothing(tmp_path: Path) -> None:
+    attempt = begin(tmp_path / "gone", "scan", 0, "a", 10)
+    fail(tmp_path / "gone", attempt, ValueError("late"), 1.0)
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_many_are_told_of_shortly(tmp_path: Path) -> None:

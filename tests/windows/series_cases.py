@@ -84,6 +84,7 @@ def write_run(
                             strict=True,
                         )
                     ),
+                    "anchor": "start",
                     "static_row": len(lengths) - 1 - number if static else -1,
                 }
             )

@@ -18,6 +18,7 @@ from headrace.cli import (
     pack_command,
     report_command,
     rewrite_command,
+    schema_command,
     series_command,
     split_command,
     stream_command,
@@ -46,6 +47,7 @@ app.command("verify")(commands.verify)
 app.command("gc")(commands.gc)
 app.command("report")(report_command.report)
 app.command("doctor")(doctor_command.doctor)
+app.command("schema")(schema_command.schema)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(stream_commands.plan)
 app.command("stream")(stream_command.stream)

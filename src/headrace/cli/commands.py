@@ -15,7 +15,7 @@ from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import HeadraceError, SettingsError
 from headrace.settings import shown
 
-_RECIPES = {
+RECIPES = {
     "histories": "Histories",
     "packed_sequences": "PackedSequences",
     "rewrite": "Rewrite",
@@ -58,9 +58,9 @@ def run(
 
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
-    if not isinstance(name, str) or name not in _RECIPES:
-        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(name, list(_RECIPES))}")
-    made_by = getattr(headrace, _RECIPES[name])
+    if not isinstance(name, str) or name not in RECIPES:
+        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(name, list(RECIPES))}")
+    made_by = getattr(headrace, RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
     target = out or record.pop("out", None)

@@ -37,6 +37,12 @@ class Attempt:
     error: str | None = None
 
 
+def keep(directory: Path) -> None:
+    """Make the directory; nothing is recorded without it, so a task that outlives its run leaves nothing."""
+    with suppress(OSError, StoreError):
+        local.make_directory(directory)
+
+
 def begin(directory: Path, stage: str, task: int, subject: str, input_bytes: int) -> Attempt:
     """A task starts. What cannot be written is left out here and below, for nothing depends on it."""
     before = _read(_path(directory, stage, task))
@@ -92,19 +98,18 @@ def _tasks(attempts: Sequence[Attempt]) -> str:
 
 
 def _path(directory: Path, stage: str, task: int) -> Path:
-    return directory / f"{stage}-{task:05d}.json"
+    return directory / f".{stage}-{task:05d}.json"  # hidden: no part of what the run makes
 
 
 def _write(directory: Path, attempt: Attempt) -> None:
-    path = _path(directory, attempt.stage, attempt.task)
-    temporary = local.temporary_for(path)
     with suppress(OSError, StoreError):
-        local.make_directory(directory)
+        path = _path(directory, attempt.stage, attempt.task)
+        temporary = local.temporary_for(path)
         try:
             temporary.write_bytes(canonical_json(asdict(attempt)))
             temporary.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)  # a full disk leaves part of it
+            temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Attempt | None:

@@ -138,6 +138,8 @@ class RunContext:
         begun = attempts.left(self.run / ATTEMPTS, name, left)
         if (sentence := attempts.told(name, begun)) is not None:
             self.on_event(Note("warning", sentence))
+        if left:
+            attempts.keep(self.run / ATTEMPTS)
         made = self.engine.run(
             [
                 partial(do_task, self.run, name, number, tasks[number], durable, store=self.store if durable else None)

@@ -220,19 +220,19 @@ def _compute(asked: _Asked, engine: Engine) -> Manifest:
 def _compute_together(asked: _Asked, out: Path, share: Share, patience: Patience) -> Manifest:
     """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
     run, on_event = asked.run, asked.on_event
+    taken: Shared | None = None
     try:
-        with shared_run(run, share, patience, on_event) as shared:
+        with shared_run(run, share, patience, on_event) as taken:
             # Once this process takes part nobody removes the stage: what is unfinished now can be gone on with.
             if read_manifest(run) is None:
-                _execute_together(asked, shared)
-            shared.members.leave()
-            if shared.members.is_last():
-                with suppress(StoreError):  # another one is just removing it
-                    _remove_stage(run, on_event)
+                _execute_together(asked, taken)
     except Exception:
         # Who lags behind may miss what the others, having finished, have removed.
         if read_manifest(run) is None:
             raise
+    if taken is not None and taken.members.is_last():
+        with suppress(StoreError):  # another one is just removing it
+            _remove_stage(run, on_event)
     manifest = read_manifest(run)
     assert manifest is not None
     _link_splits(out, run, manifest, on_event)

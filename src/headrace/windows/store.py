@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.dataset.indexed import Verify
@@ -52,10 +53,11 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Entities:
-    """One entry an entity, in the order of their rows; int64 [E].
+    """One entry an entity, in the order of their rows; int64 [E] but for names and from_end.
 
     first_row, rows: where its rows are; val_row, test_row: positions among them where val and test begin; first_time:
-    microseconds since 1970; static_row: its row of the static features, -1: it has none. names: text [E].
+    microseconds since 1970; from_end: whether its calendar months are counted from their end, bool [E]; static_row: its
+    row of the static features, -1: it has none. names: text [E].
     """
 
     names: pa.Array
@@ -64,6 +66,7 @@ class Entities:
     val_row: I64
     test_row: I64
     first_time: I64
+    from_end: npt.NDArray[np.bool_]
     static_row: I64
 
     def __len__(self) -> int:
@@ -112,7 +115,8 @@ class SeriesStore:
 
     def times(self, entity: I64, position: I64) -> I64:
         """Microseconds since 1970 of rows, by their place among the entity's rows; int64, same length."""
-        return times_at(self.columns.frequency, self.entities.first_time[entity], position)
+        own = self.entities
+        return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
 
     def _matrix(self, number: int) -> F32:
         with self._lock:
@@ -214,7 +218,9 @@ def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]
     names = table["entity"].combine_chunks().cast(pa.large_string())
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     first_time = table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
-    entities = Entities(names, first_row, rows, val_row, test_row, first_time, _int64(table, "static_row"))
+    from_end = np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool)
+    static_row = _int64(table, "static_row")
+    entities = Entities(names, first_row, rows, val_row, test_row, first_time, from_end, static_row)
     return encoded.dictionary.to_pylist(), bases, entities
 
 

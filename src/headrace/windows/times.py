@@ -9,21 +9,17 @@ from headrace.series.axis import Frequency, month_places
 
 I64 = npt.NDArray[np.int64]
 
-_DAY_US = 86_400_000_000
 
-
-def times_at(frequency: Frequency, first_times: I64, positions: I64) -> I64:
+def times_at(frequency: Frequency, first_times: I64, from_end: npt.NDArray[np.bool_], positions: I64) -> I64:
     """Microseconds since 1970 of the rows `positions` steps behind the first of their entity; int64, same length.
 
-    Calendar months count from their start, or from their end where the first is the last day of its month, or a day
-    that other months do not have.
+    from_end: whether calendar months of the entity are counted from their end, as month ends are.
     """
     if not frequency.months:
         return first_times + positions * frequency.micros
     months, since, until = month_places(first_times)
     wanted = months + positions * frequency.months
-    from_start = (since < 28 * _DAY_US) & (until > _DAY_US)
-    return np.where(from_start, _start(wanted) + since, _start(wanted + 1) - until)
+    return np.where(from_end, _start(wanted + 1) - until, _start(wanted) + since)
 
 
 def _start(months: I64) -> I64:

@@ -53,12 +53,13 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     Raises `InputError` if a feature is in no file, is no number, or two files say different things of one entity.
     """
     wanted = sorted(settings.static_features)
-    place = {name: row for row, name in enumerate(sorted(entities))}
+    places = sorted(entities)
+    place = {name: row for row, name in enumerate(places)}
     values = np.full((len(place), len(wanted)), np.nan)
-    said_in: dict[tuple[int, int], Path] = {}
+    said_in = np.zeros(values.shape, np.int32)  # the file that a value is from
     found: set[str] = set()
     strangers: set[str] = set()
-    for path, name in files:
+    for number, (path, name) in enumerate(files):
         table, key = _read(settings, path, name)
         here = [each for each in wanted if each in table.column_names]
         found |= set(here)
@@ -76,39 +77,40 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
             read = np.asarray(column.to_numpy(), np.float64)
             if np.isinf(read).any():
                 raise InputError(f"{path}: row {int(np.argmax(np.isinf(read))) + 1}: {each} is infinite; correct it")
-            for number in settings.missing_numbers:
-                read = np.where(read == number, np.nan, read)
-            _enter(values, rows[known], wanted.index(each), read[known], path, said_in, each)
+            for mark in settings.missing_numbers:
+                read = np.where(read == mark, np.nan, read)
+            column_at = wanted.index(each)
+            clash = _enter(values[:, column_at], said_in[:, column_at], rows[known], read[known], number)
+            if clash is not None:
+                row, value = clash
+                other, before = files[int(said_in[row, column_at])][0], float(values[row, column_at])
+                raise InputError(
+                    f"{path}: {each} of {places[row]} is {value!r}, {other} has {before!r} for it; correct one of them"
+                )
     absent = [each for each in wanted if each not in found]
     if absent:
         raise InputError(
             f"{', '.join(str(path) for path, _ in files[:3])}{', …' if len(files) > 3 else ''}: no file has the static "
             f"feature {absent[0]!r}; correct static_features"
         )
-    return Statics(tuple(wanted), sorted(place), values, len(strangers))
+    return Statics(tuple(wanted), places, values, len(strangers))
 
 
 def _enter(
-    values: F64,
-    rows: npt.NDArray[np.int64],
-    column: int,
-    read: F64,
-    path: Path,
-    said_in: dict[tuple[int, int], Path],
-    name: str,
-) -> None:
-    """Put a column's values in their places; a value that is there already must be the same."""
-    for row, value in zip(rows.tolist(), read.tolist(), strict=True):
-        before = values[row, column]
-        if np.isnan(value):
-            continue
-        if not np.isnan(before) and before != value:
-            other = said_in[row, column]
-            raise InputError(
-                f"{path}: {name} of one entity is {value!r}, {other} has {before!r} for it; correct one of them"
-            )
-        values[row, column] = value
-        said_in[row, column] = path
+    values: F64, said_in: npt.NDArray[np.int32], rows: npt.NDArray[np.int64], read: F64, number: int
+) -> tuple[int, float] | None:
+    """Put what a file says of a column in its rows; (row, value) where another value is there already."""
+    there = ~np.isnan(read)
+    rows, read = rows[there], read[there]
+    for _ in range(2):  # the second time rows that the file itself has twice meet what they said before
+        before = values[rows]
+        clashes = np.flatnonzero(~np.isnan(before) & (before != read))
+        if len(clashes):
+            return int(rows[clashes[0]]), float(read[clashes[0]])
+        new = np.isnan(before)
+        values[rows[new]] = read[new]
+        said_in[rows[new]] = number
+    return None
 
 
 def _read(settings: Series, path: Path, name: str) -> tuple[pa.Table, str]:
@@ -143,7 +145,8 @@ def text_table(path: Path) -> pa.Table:
             data = stream.read()
         header = data.partition(b"\n")[0].decode("utf-8-sig")
         separator = max(_SEPARATORS, key=header.count)
-        return pl.read_csv(data, separator=separator, infer_schema=False).to_arrow()
+        table = pl.read_csv(data, separator=separator, infer_schema=False)
+        return table.with_columns(pl.all().str.strip_chars()).to_arrow()  # fields are often padded
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path}: cannot be read as a table ({error}); correct or convert it") from error
 

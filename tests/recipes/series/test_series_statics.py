@@ -1,0 +1,67 @@
+"""Static tables joined on the entity: any number of them, in any form, none of them silently against another."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from basins import settings
+
+import headrace
+from headrace.recipes.series.statics import read_statics
+
+ASKED = {"static_entity": "gauge", "static_features": ["height", "area"]}
+
+
+def read(directory: Path, *names: str, entities: tuple[str, ...] = ("a", "b", "007")):
+    files = [(directory / name, name) for name in names]
+    return read_statics(settings(directory, static=[path for path, _ in files], **ASKED), files, entities)
+
+
+def test_tables_of_several_kinds_are_one(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("gauge,area,name\na,1.5,Alpha\n007,3,Bond\nstranger,9,X\n")
+    (tmp_path / "two.txt").write_text("gauge;height\nb;20\na;10\n007; 30\n")
+    (tmp_path / "three.txt").write_text("area\tgauge\n2\tb\n1.5\ta\n")
+    found = read(tmp_path, "one.csv", "two.txt", "three.txt")
+
+    assert (["007", "a", "b"], ("area", "height"), 1) == (found.entities, found.names, found.strangers)
+    np.testing.assert_array_equal([[3, 30], [1.5, 10], [2, 20]], found.values)
+    assert {} == found.lacking()
+
+
+def test_what_no_table_says_is_lacking(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("gauge,area,height\na,1.5,NA\nb,,\n")
+    found = read(tmp_path, "one.csv")
+
+    assert {"a": "has no static height", "b": "has no static area, height", "007": "has no static area, height"} == found.lacking()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("gauge,area\na,2\n", "second.csv: area of a is 2.0, .*first.csv has 1.0 for it"),
+        ("gauge,area\nb,2\nb,3\n", "second.csv: area of b is .*second.csv has [23].0 for it"),
+        ("gauge,area\nb,wet\n", "area is 'wet', which is no number; .* leave 'area' out or encode it"),
+        ("gauge,area\nb,inf\n", "row 1: area is infinite"),
+        ("id,area\nb,2\n", "has no column 'gauge' to join on"),
+    ],
+)
+def test_tables_that_contradict_or_cannot_be_read_are_errors(tmp_path: Path, second: str, message: str) -> None:
+    (tmp_path / "first.csv").write_text("gauge,area,height\na,1,2\n")
+    (tmp_path / "second.csv").write_text(second)
+
+    with pytest.raises(headrace.InputError, match=message):
+        read(tmp_path, "first.csv", "second.csv")
+
+
+def test_the_same_said_twice_is_no_contradiction(tmp_path: Path) -> None:
+    (tmp_path / "first.csv").write_text("gauge,area,height\na,1,2\na,1,2\n")
+    (tmp_path / "second.csv").write_text("gauge,area\na,1.0\n")
+
+    assert [1.0, 2.0] == read(tmp_path, "first.csv", "second.csv").values[1].tolist()
+
+
+def test_a_feature_that_no_table_has_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "first.csv").write_text("gauge,area\na,1\n")
+
+    with pytest.raises(headrace.InputError, match="no file has the static feature 'height'"):
+        read(tmp_path, "first.csv")
