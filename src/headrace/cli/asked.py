@@ -53,7 +53,7 @@ def nearest(name: object, known: Sequence[str]) -> str:
 def check_names(where: object, record: Mapping[str, Any], known: Sequence[str]) -> None:
     """Raise `SettingsError` naming every key that is no setting, each with the nearest one."""
     allowed = [*known, *OF_THE_RUN]
-    strange = []
+    strange: list[str] = []
     for name in (each for each in record if each not in allowed):
         hint = nearest(name, allowed)
         told = any(line.endswith(hint) for line in strange)  # all of them once is enough
