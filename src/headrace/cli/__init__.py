@@ -24,6 +24,7 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
+from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -69,7 +70,8 @@ def top(
 def main() -> None:
     """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
     try:
-        app()
+        with heard():
+            app()
     except HeadraceError as error:
         _complain(str(error))
         sys.exit(error.exit_code)

@@ -1,0 +1,38 @@
+"""An interrupt inside a callback whose exceptions are ignored is heard all the same."""
+
+import subprocess
+import sys
+
+LOST = """
+import signal, sys, time, weakref
+from headrace.cli.interrupt import heard
+
+class Thing: pass
+
+def lose(_):
+    signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with heard():
+        things = [Thing() for _ in range(3)]
+        callbacks = [weakref.ref(thing, lose) for thing in things[:1]]
+        things.clear()
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+def test_an_interrupt_that_is_lost_in_a_weak_reference_comes_again():
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=50, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
+
+
+def test_other_errors_that_are_ignored_are_still_reported():
+    code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace("time.sleep(60)", "print('on')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.stdout == "on\n"
+    assert "ZeroDivisionError" in done.stderr
