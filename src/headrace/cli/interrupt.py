@@ -1,7 +1,7 @@
 """Ctrl-C that is always heard.
 
-Python raises an interrupt wherever the main thread happens to be. In a callback whose exceptions are ignored – of a weak
-reference, as imports make them, or a finaliser – it is reported and lost, and the command would go on.
+Python raises an interrupt wherever the main thread happens to be. In a callback whose exceptions are ignored – of a
+weak reference, as imports make them, or a finaliser – it is reported and lost, and the command would go on.
 """
 
 from __future__ import annotations
