@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -63,27 +64,35 @@ def run(
     made_by = getattr(headrace, RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
-    target = out or record.pop("out", None)
-    record.pop("out", None)
-    count = workers if workers is not None else record.pop("workers", None)
-    record.pop("workers", None)
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
-    record.pop("engine", None)
-    record.pop("address", None)
-    if target is None:
-        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-
-    if not isinstance(target, str | Path):
-        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+    asked = Spread(engine, address, shard_of, work_dir)
+    target, count, spread = about_the_run(config, record, out=out, workers=workers, spread=asked)
     recipe = made_by(**record)
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
 
-        show_dry_run(recipe, Path(target), "json" if as_json else "text")
+        show_dry_run(recipe, target, "json" if as_json else "text")
         return
-    execute(recipe, Path(target), count, "json" if as_json else "text", spread, report)
+    execute(recipe, target, count, "json" if as_json else "text", spread, report)
+
+
+def about_the_run(
+    config: Path, record: dict[str, Any], *, out: Path | None, workers: int | None, spread: Spread
+) -> tuple[Path, int | None, Spread]:
+    """Take out of a configuration what is about the run itself: (output, workers, where its tasks are done).
+
+    Flags, which are the arguments, come before the file. Raises `SettingsError`.
+    """
+    found = {name: record.pop(name, None) for name in ("out", "workers", "engine", "address")}
+    target = out or found["out"]
+    count = found["workers"] if workers is None else workers
+    spread = replace(spread, engine=spread.engine or found["engine"], address=spread.address or found["address"])
+    if target is None:
+        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
+    if not isinstance(target, str | Path):
+        raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+        raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
+    return Path(target), count, spread
 
 
 def execute(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.asked import with_settings
-from headrace.cli.commands import Json, execute, read_config
+from headrace.cli.commands import Json, about_the_run, execute, read_config
 from headrace.cli.report_command import Report
 from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
 from headrace.errors import SettingsError
@@ -48,19 +48,12 @@ def series(
     record = read_config(config)
     if record.pop("recipe", "series") != "series":
         raise SettingsError(f"{config}: is of another recipe; use `headrace run {config}`")
-    target = out or record.pop("out", None)
-    record.pop("out", None)
-    count = workers if workers is not None else record.pop("workers", None)
-    record.pop("workers", None)
-    if target is None:
-        raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
     if entities is not None:
         record.pop("entities", None)
         record["entities_file"] = entities
     if layout is not None:
         record["layout"] = layout
     record = with_settings(record, settings or ())
-    spread = Spread(engine or record.pop("engine", None), address or record.pop("address", None), shard_of, work_dir)
-    record.pop("engine", None)
-    record.pop("address", None)
-    execute(Series(**record), Path(target), count, "json" if as_json else "text", spread, report)
+    asked = Spread(engine, address, shard_of, work_dir)
+    target, count, spread = about_the_run(config, record, out=out, workers=workers, spread=asked)
+    execute(Series(**record), target, count, "json" if as_json else "text", spread, report)
