@@ -178,6 +178,24 @@ def test_all_parts_get_all_receipts_and_every_task_is_done_once(
         assert list(range(tasks)) == sorted(accepted[index])
 
 
+def test_what_another_did_and_left_after_the_first_look_is_not_done_again(run: Path) -> None:
+    def takes_part(index: int, do: Callable[[int], Receipt], begin: Callable[[int], None]) -> list[Receipt]:
+        with shared_run(run, Share(index, 2), QUICK, lambda event: None) as shared:
+            return shared.stage("scan", ["x"] * 7, do, 2, begin=begin, accept=lambda receipt: None)
+
+    def other_does_all(finished: int) -> None:
+        def do(number: int) -> Receipt:
+            write_receipt(run, receipt_of(number))
+            return receipt_of(number)
+
+        takes_part(0, do, lambda finished: None)
+
+    again: list[int] = []
+    found = takes_part(1, lambda number: again.append(number) or receipt_of(number), other_does_all)
+
+    assert ([], [receipt_of(number) for number in range(7)]) == (again, found)
+
+
 def test_own_tasks_come_first_and_then_the_neighbours(run: Path) -> None:
     order: list[int] = []
 

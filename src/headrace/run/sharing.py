@@ -67,7 +67,7 @@ class Shared:
         told = False
         while not finished():
             if holder.take():
-                return True
+                return not finished()  # whoever had it may have finished and left since the question before
             if not told:
                 self.on_event(Note("info", f"{self.share}: waiting for {self.members.name(holder.token())} to {name}"))
                 told = True
@@ -187,7 +187,7 @@ class _Stage:
             while running or (len(self.receipts) < len(self.subjects) and not failed):
                 while todo and len(running) < workers and not failed:
                     number = todo.pop()
-                    if self._holder(number).take():
+                    if self._holder(number).take() and not self._done_meanwhile(number, accept):
                         running[pool.submit(do, number)] = number
                 idle = len(running) < workers and not failed
                 if running:
@@ -215,6 +215,14 @@ class _Stage:
         if receipt.number not in self.receipts:
             self.receipts[receipt.number] = receipt
             accept(receipt)
+
+    def _done_meanwhile(self, number: int, accept: Callable[[Receipt], None]) -> bool:
+        """Whether the holder before has finished a task just claimed: it may have left since the last look."""
+        receipt = peek_receipt(self.shared.run, self.name, number)
+        if receipt is None:
+            return False
+        self._take(receipt, accept)
+        return True
 
     def _look(self, busy: set[int], accept: Callable[[Receipt], None]) -> None:
         """Take the receipts that other processes have made, and see who has claimed what."""
