@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-U64 = npt.NDArray[np.uint64]
+from headrace.arrays import U64
 
 _ROWS_IN_CACHE = 1 << 14
 _READ_BYTES = 1 << 18  # stays in the processor's cache between reading and hashing

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from headrace.arrays import I32
 from headrace.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
-from headrace.contexts.tokens import I32
 from headrace.dataset.indexed import Verify
 from headrace.errors import MissingExtra, SettingsError
 

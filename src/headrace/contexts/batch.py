@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.arrays import I32
 from headrace.contexts.options import Keys
 from headrace.contexts.sample import Segments
-from headrace.contexts.tokens import I32, Tokens
+from headrace.contexts.tokens import Tokens
 from headrace.contexts.vocabulary import Vocabulary, in_vocabulary
 
 MAXTEXT = (

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.contexts.draws import I64, permuted_prefixes
+from headrace.arrays import I64
+from headrace.contexts.draws import permuted_prefixes
 from headrace.contexts.index import ContextIndex
 from headrace.contexts.options import ContextOptions
 from headrace.contexts.sample import Candidates, Segments, candidates

@@ -17,13 +17,13 @@ from typing import Any, SupportsIndex, TypedDict
 
 import numpy as np
 
+from headrace.arrays import I32, I64
 from headrace.contexts.batch import batch_of
 from headrace.contexts.builder import Rows, build, index_rows
-from headrace.contexts.draws import I64
 from headrace.contexts.index import ContextIndex
 from headrace.contexts.options import ContextOptions, Keys, Shuffle, Weighting
 from headrace.contexts.reading import open_rows
-from headrace.contexts.tokens import I32, Kernel
+from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.dataset.indexed import Verify
 

@@ -8,13 +8,9 @@ of 64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import F64, I64, U64
 from headrace.digest import derive_key
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 
 GAMMA = 0x9E3779B97F4A7C15
 MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -21,8 +21,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U64
 from headrace.contexts import draws
-from headrace.contexts.draws import I64
 from headrace.contexts.options import ContextOptions
 from headrace.contexts.sample import FULL, NONE, PARTIAL, Segments
 from headrace.contexts.small import Packed, SmallFacts, pack_group
@@ -185,7 +185,7 @@ class ContextIndex:
         order = np.argsort(columns[0], kind="stable")
         return Segments(*(column[order] for column in columns))
 
-    def _small_segments(self, epoch: int, mine: I64, ids: I64, keys: draws.U64) -> tuple[npt.NDArray[np.generic], ...]:
+    def _small_segments(self, epoch: int, mine: I64, ids: I64, keys: U64) -> tuple[npt.NDArray[np.generic], ...]:
         small = self.small_contexts_of(epoch)
         sizes = small.offsets[ids[mine] + 1] - small.offsets[ids[mine]]
         number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -196,7 +196,7 @@ class ContextIndex:
             small.mode[of_context], small.fraction[of_context], draws.segment_keys(keys[context], number),
         )  # fmt: skip
 
-    def _large_segments(self, mine: I64, ids: I64, keys: draws.U64) -> tuple[npt.NDArray[np.generic], ...]:
+    def _large_segments(self, mine: I64, ids: I64, keys: U64) -> tuple[npt.NDArray[np.generic], ...]:
         row, _ = self.row_and_turn(ids[mine])
         own = draws.segment_keys(keys[mine], np.zeros(len(mine), np.int64))
         chance = draws.unit(draws.draw(own, draws.MODE))
@@ -217,7 +217,7 @@ def _even_groups(tokens: I64, seed: int) -> I64:
     return groups
 
 
-def partial_fractions(words: draws.U64) -> npt.NDArray[np.uint64]:
+def partial_fractions(words: U64) -> npt.NDArray[np.uint64]:
     """Uniform in 10..90 %, in 2**-32."""
     tenth = np.uint64((1 << 32) // 10)
     return tenth + (((words >> np.uint64(32)) * (np.uint64(8) * tenth)) >> np.uint64(32))

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import I64, U64
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draws import FIELDS, GAMMA, I64, MIX_A, MIX_B, POSITIONS, ROUND_KEYS, ROUNDS, U64
+from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS, ROUND_KEYS, ROUNDS
 from headrace.contexts.sample import FULL, NONE, Candidates, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 from headrace.errors import MissingExtra

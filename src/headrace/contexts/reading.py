@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.contexts.draws import I64
+from headrace.arrays import I64
 from headrace.contexts.small_facts import facts_of_blobs
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.manifest import Manifest

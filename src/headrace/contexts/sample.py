@@ -15,11 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.contexts.draws import I64, OFFSET, U64, WINDOW, below, draw, log_uniform, permuted_prefixes
+from headrace.arrays import I64, U8, U16, U64
+from headrace.contexts.draws import OFFSET, WINDOW, below, draw, log_uniform, permuted_prefixes
 from headrace.histories.rows import RowColumns
-
-U8 = npt.NDArray[np.uint8]
-U16 = npt.NDArray[np.uint16]
 
 FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
 ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}

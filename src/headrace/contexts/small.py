@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.contexts.draws import I64
+from headrace.arrays import I64
 from headrace.contexts.sample import FULL, NONE, measurement_lengths
 from headrace.histories.rows import RowColumns
 from headrace.packing.bins import Bins

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.contexts.draws import I64
+from headrace.arrays import I64
 from headrace.errors import CorruptShard
 from headrace.histories.many import joined
 from headrace.histories.rows import HEADER_BYTES, decode_row

@@ -21,11 +21,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I32, I64, U64
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draws import FIELDS, I64, POSITIONS, U64, below, draw
+from headrace.contexts.draws import FIELDS, POSITIONS, below, draw
 from headrace.contexts.sample import FULL, PARTIAL, Candidates, Segments
 
-I32 = npt.NDArray[np.int32]
 Kernel = Literal["auto", "numba", "numpy"]
 
 FIELD_ORDERS = np.array(list(permutations(range(4))), np.int64)  # source, destination, result, time

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.condition import Condition, Holds, Range
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
@@ -27,8 +27,6 @@ from headrace.errors import CorruptShard, HeadraceError, StoreError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.opened import open_file
 from headrace.storage.local import make_directory, write_new
-
-I64 = npt.NDArray[np.int64]
 
 _VERSION = 1
 

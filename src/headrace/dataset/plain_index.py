@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.index import INDEX_SCHEMA, table_bytes
 from headrace.engine.local import run_tasks
 from headrace.errors import SettingsError
@@ -20,8 +20,6 @@ from headrace.formats.listing import Listing
 from headrace.formats.scan import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema
-
-I64 = npt.NDArray[np.int64]
 
 ALL = "all"
 OnProgress = Callable[[int, int], None]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I32
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import open_bytes
@@ -19,7 +20,7 @@ from headrace.formats.shard import Shard
 CHUNK_BYTES = 16 << 20
 
 
-def copied_records(shard: Shard, sizes: records.I32, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa.LargeBinaryArray]:
+def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa.LargeBinaryArray]:
     """Each row's bytes, line end included, in file order and in chunks; the last row gets a line end if it has none.
 
     sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these rows.

@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I32, I64
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, too_long
@@ -92,8 +93,8 @@ class DelimitedChunk:
     shard: Shard
     data: records.Data
     first_row: int
-    quotes: records.I64
-    ends: records.I64
+    quotes: I64
+    ends: I64
     blank_lines: bool = False
     _proved: bool = False
     _parsed: dict[str, pa.ChunkedArray] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class DelimitedChunk:
         """Number of records."""
         return len(self.ends)
 
-    def sizes(self) -> records.I32 | None:
+    def sizes(self) -> I32 | None:
         """Bytes of every row, line end included; None where blank lines stand between rows."""
         return None if self.blank_lines else np.diff(self.ends, prepend=0).astype(np.int32)
 
@@ -161,10 +162,10 @@ class DelimitedChunk:
             columns[self.shard.schema.names[place]] = pa.chunked_array([text])
         return columns
 
-    def _content_ends(self) -> records.I64:
+    def _content_ends(self) -> I64:
         """Where each record ends without its line end."""
         data = records.as_bytes(self.data)
-        stops: records.I64 = self.ends - (data[self.ends - 1] == records.NEWLINE)
+        stops: I64 = self.ends - (data[self.ends - 1] == records.NEWLINE)
         starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
         stops -= (stops > starts) & (data[np.maximum(stops - 1, 0)] == records.RETURN)
         return stops
@@ -246,7 +247,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
     return _chunk(shard, data, records.quote_positions(records.as_bytes(data)), 0).table(columns)
 
 
-def _chunk(shard: Shard, data: records.Data, quotes: records.I64, first_row: int) -> DelimitedChunk:
+def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
     """Blank lines are no rows, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
     whole = data
@@ -272,7 +273,7 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
     return text.encode()
 
 
-def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, records.I64]]:
+def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, I64]]:
     """Byte blocks that end on a record, with the places of their quotes.
 
     A block is longer than `chunk_bytes` only where one record is.

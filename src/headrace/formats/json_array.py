@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64, U8
 from headrace.formats import records
 
 _BACKSLASH = 92
@@ -46,7 +47,7 @@ def array_as_lines(text: bytes) -> bytes:
     return lines.tobytes()
 
 
-def _string_quotes(data: records.U8) -> records.I64:
+def _string_quotes(data: U8) -> I64:
     """Where the quotes are that no backslash escapes."""
     quotes = records.quote_positions(data)
     escaped = np.zeros(len(quotes), np.bool_)
@@ -58,7 +59,7 @@ def _string_quotes(data: records.U8) -> records.I64:
     return quotes[~escaped]
 
 
-def _check_gaps(data: records.U8, starts: records.I64, ends: records.I64) -> None:
+def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
     """Outside its objects an array holds brackets, one comma between two objects, and white space."""
     inside = np.zeros(len(data) + 1, np.int8)
     inside[starts] += 1

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from headrace.arrays import I32, I64
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.delimited import column_name
@@ -96,7 +97,7 @@ class JsonlChunk:
     blank_lines: bool = False
 
     @cached_property
-    def _ends(self) -> records.I64:
+    def _ends(self) -> I64:
         return records.record_ends(records.as_bytes(self.data), _NO_QUOTES)
 
     @cached_property
@@ -104,7 +105,7 @@ class JsonlChunk:
         """Number of objects."""
         return len(self._ends)
 
-    def sizes(self) -> records.I32 | None:
+    def sizes(self) -> I32 | None:
         """Bytes of every line; None where blank lines stand between, or a key must be renamed."""
         copied = not self.blank_lines and b"__DOT__" not in self.data and self.shard.kind.format == "jsonl"
         return np.diff(self._ends, prepend=0).astype(np.int32) if copied else None
@@ -127,13 +128,13 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
         first_row += chunk.rows
 
 
-def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, records.I64]]:
+def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, I64]]:
     """The bytes of an uncompressed shard, end to end, in blocks that end on a line; lines have no quotes to heed."""
     for data in _blocks(shard.path, shard.kind, chunk_bytes):
         yield data, _NO_QUOTES
 
 
-def blank_lines(data: bytes, starts: records.I64, ends: records.I64) -> npt.NDArray[np.bool_]:
+def blank_lines(data: bytes, starts: I64, ends: I64) -> npt.NDArray[np.bool_]:
     """Which lines hold nothing but white space; a line that is not blank is an object."""
     visible = np.isin(records.as_bytes(data), _WHITE, invert=True)
     if data.startswith(_BOM):

@@ -13,15 +13,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath, as_stat, is_remote, matches, path_of
 
-I64 = npt.NDArray[np.int64]
 _Stat = tuple[int, int]  # size, modification time
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
 

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-I64 = npt.NDArray[np.int64]
-I32 = npt.NDArray[np.int32]
-U8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
+from headrace.arrays import I64, U8, Bools
+
 Stops = dict[int, I64]
 Data: TypeAlias = bytes | pa.Buffer
 

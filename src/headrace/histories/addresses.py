@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import U8, U64, Bools
+
 Kind = Literal["address", "number"]
 KINDS: tuple[Kind, ...] = ("address", "number")
 
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
 
 _DOT, _ZERO = ord("."), ord("0")
 _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"

@@ -11,16 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from headrace.arrays import I64, U16, Bools
 
 FAILED = 0
 LARGEST_US = 2047 << 31  # about 51 days
 _MANTISSA_BITS = 11
 _BELOW = 1 << _MANTISSA_BITS
-
-U16 = npt.NDArray[np.uint16]
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U8
 from headrace.histories.addresses import KINDS
 from headrace.histories.rows import (
     HEADER,
@@ -24,8 +25,6 @@ from headrace.histories.rows import (
     peer_width,
 )
 
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 _LARGE = 1 << 16
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U8, U16, U32
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import KINDS, Addresses, Kind
 
@@ -42,11 +43,6 @@ HEADER = np.dtype(
 )
 HEADER_BYTES = HEADER.itemsize
 LARGEST_SPAN = (1 << 32) - 1
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
-U16 = npt.NDArray[np.uint16]
-U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from headrace.packing.bins import I64
-from headrace.packing.rows import U8
+from headrace.arrays import I64, U8
 
 Alignment = Literal["shift_left", "legacy_roll_right"]
 

@@ -11,8 +11,9 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
+from headrace.arrays import I64
 from headrace.digest import derive_key, permutation
-from headrace.packing.bins import I64, Bins
+from headrace.packing.bins import Bins
 
 
 def best_fit_shuffle(lengths: I64, capacity: int, *, seed: int, max_sequences: int | None = None) -> Bins:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.packing.bins import I64, Bins
+from headrace.arrays import I64
+from headrace.packing.bins import Bins
 
 
 def concatenative(lengths: I64, capacity: int, *, max_sequences: int | None = None) -> Bins:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.packing.bins import I64, Bins
+from headrace.arrays import I64
+from headrace.packing.bins import Bins
 
 
 def first_fit_decreasing(lengths: I64, capacity: int, *, max_sequences: int | None = None) -> Bins:

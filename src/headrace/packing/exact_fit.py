@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.arrays import I64
 from headrace.digest import derive_key, permutation
-from headrace.packing.bins import I64, Bins
+from headrace.packing.bins import Bins
 
 _SHORT_BY = 64  # how far from exact a pair may be
 _ORDERS, _SMALL = 8, 50_000  # how many orders are tried for up to so many sequences

@@ -12,8 +12,9 @@ from math import isqrt
 
 import numpy as np
 
+from headrace.arrays import I64
 from headrace.digest import derive_key, permutation
-from headrace.packing.bins import I64, Bins
+from headrace.packing.bins import Bins
 
 _NONE = 1 << 62  # larger than the number of any bin
 

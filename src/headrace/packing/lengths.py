@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace.packing.bins import I64
+from headrace.arrays import I64
 
 Counted = Literal["stored", "runtime"]
 

@@ -18,8 +18,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.packing.best_fit import best_fit_shuffle
-from headrace.packing.bins import I64, Bins
+from headrace.packing.bins import Bins
 from headrace.packing.concatenative import concatenative
 from headrace.packing.decreasing import first_fit_decreasing
 from headrace.packing.exact_fit import exact_fit_shuffle

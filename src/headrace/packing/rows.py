@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.packing.bins import I64
-
-I32 = npt.NDArray[np.int32]
-U8 = npt.NDArray[np.uint8]
+from headrace.arrays import I32, I64, U8
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from headrace.arrays import F64
+
 _STEPS = (1, 2, 2.5, 5, 10)
 _DAY, _YEAR = 86400.0, 365.25 * 86400.0
 _CLOCK = np.array(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from headrace.report.bins import F64
+from headrace.arrays import F64
 from headrace.report.figure import Chart
 
 Parts = Mapping[str, Sequence[float] | F64]

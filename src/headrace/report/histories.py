@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from headrace.arrays import F64
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard
 from headrace.report import charts, common
-from headrace.report.bins import F64, counted, edges_for, span_edges, spread, time_edges
+from headrace.report.bins import counted, edges_for, span_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share, size, span

@@ -9,8 +9,8 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.report import charts
 from headrace.report.bins import counted, edges_for, thinned
@@ -19,8 +19,6 @@ from headrace.report.words import listed, many, share, size
 from headrace.stream.order import EpochOrder
 from headrace.stream.plan import Plan
 from headrace.stream.regions import RegionShare
-
-I64 = npt.NDArray[np.int64]
 
 _MOST_LINES, _MOST_STRETCHES = 24, 48
 _MOST_BARS = 32

@@ -10,8 +10,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import F64
 from headrace.report import charts, common
-from headrace.report.bins import F64, counted, edges_for, even_edges, thinned
+from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Chart, Figure, Tone
 from headrace.report.reasons import in_words

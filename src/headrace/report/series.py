@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from headrace.arrays import F64
 from headrace.errors import CorruptShard
 from headrace.report import charts, common
-from headrace.report.bins import F64, counted, even_edges, spread, time_edges
+from headrace.report.bins import counted, even_edges, spread, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Tone
 from headrace.report.words import listed, many, moment, share

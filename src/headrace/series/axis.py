@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from headrace.arrays import I64
+
 Anchor = Literal["start", "end"]
 
 DAY_US = 86_400_000_000

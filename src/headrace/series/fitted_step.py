@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import F64, I64
 from headrace.series import power
 from headrace.series.functions import FUNCTIONS
-from headrace.series.statistics import F64, I64
 from headrace.series.steps import Step
 
 _EPS = float(np.finfo(np.float64).eps)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace.series.statistics import F64, I64, means, present, sums, variances
+from headrace.arrays import F64, I64
+from headrace.series.statistics import means, present, sums, variances
 
 ALIKE = 0.9999
 LEAST_VALUES = 30

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from headrace.arrays import F64
 
 _EPS = float(np.spacing(1.0))
 

@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.series.fitted_step import FittedStep
-from headrace.series.statistics import F64, I64, row_groups
+from headrace.series.statistics import row_groups
 from headrace.series.steps import NATIVE, complete, why_not_invertible
 
 Values = npt.NDArray[np.floating[Any]]

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from headrace.arrays import F64, I64
 from headrace.errors import InputError, MissingExtra
 from headrace.series import power
 from headrace.series.fitted_step import FittedStep
 from headrace.series.scalers import Scalers
-from headrace.series.statistics import F64, I64, counts, extremes, means, quantiles, row_groups, variances
+from headrace.series.statistics import counts, extremes, means, quantiles, row_groups, variances
 from headrace.series.steps import Step
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from headrace.arrays import F64, I64
 
 _RUN = 512
 _BLOCK = 1 << 13  # stays in the processor's cache

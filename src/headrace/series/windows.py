@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from headrace.arrays import I64
+
 Targets = Literal["all", "any", "none"]
 
 _SCAN_VALUES = 1 << 18

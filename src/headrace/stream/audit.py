@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import InputError, SettingsError
 from headrace.stream.options import VALID
-
-I64 = npt.NDArray[np.int64]
 
 _TEXT_KEY = derive_key(0, "audit key")
 _EXAMPLES = 10

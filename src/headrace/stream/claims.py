@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64, U64
 from headrace.digest import derive_key, permutation
 from headrace.stream.order import EpochOrder, span_rows
 from headrace.stream.pools import Pool
 from headrace.stream.remaining import Remaining
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 
 _LAST_PARTS = 4
 

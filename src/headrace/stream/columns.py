@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I64
 from headrace.errors import InputError
 from headrace.stream.buffers import Buffers
 from headrace.stream.ragged import Ragged
 
-I64 = npt.NDArray[np.int64]
 Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
 Columns: TypeAlias = dict[str, Column]
 

@@ -14,11 +14,9 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.errors import SettingsError
-
-I64 = npt.NDArray[np.int64]
 
 _MOST_ROUNDS = 1 << 30  # 2 * rounds * rounds is a 64-bit number
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, MissingExtra, SettingsError
 from headrace.stream.batch import Batch, make_batch
@@ -30,8 +30,6 @@ try:
     from torch.utils.data import Dataset as TorchDataset
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
-
-I64 = npt.NDArray[np.int64]
 
 
 class Rows(Sequence[dict[str, Any]]):

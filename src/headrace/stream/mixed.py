@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64, U64
 from headrace.stream.interleave import Interleave
-from headrace.stream.order import U64, EpochOrder, Pieces, Reads, epoch_order
-
-I64 = npt.NDArray[np.int64]
+from headrace.stream.order import EpochOrder, Pieces, Reads, epoch_order
 
 _MOST_KEPT_ORDERS = 4
 

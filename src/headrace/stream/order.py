@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts, hash_words, permutation
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 
 _NAME_KEY = derive_key(0, "block identity")
 _HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache

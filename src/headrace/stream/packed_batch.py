@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U8
 from headrace.errors import StreamError
 from headrace.stream.packed import INPUT_IDS, LOSS_MASK, SEQ_START_ID, PackedBatches
 from headrace.stream.ragged import Ragged
 
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 
 

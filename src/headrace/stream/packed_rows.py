@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64, U8
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
@@ -33,9 +34,6 @@ from headrace.stream.packed import (
     MaskAlignment,
     PackedBatches,
 )
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 
 def aligned_to_labels(mask: U8, *, rows: I64, sequences: I64, alignment: MaskAlignment) -> U8:

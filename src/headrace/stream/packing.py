@@ -20,9 +20,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.stream.batch import Batch
@@ -34,8 +32,6 @@ from headrace.stream.packing_state import PackingState
 from headrace.stream.row_lengths import row_lengths
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
-
-I32 = npt.NDArray[np.int32]
 
 
 class PackingLoader(StreamLoader):

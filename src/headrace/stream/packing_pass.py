@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I32, I64
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -33,9 +34,6 @@ from headrace.stream.reader import read_share
 from headrace.stream.share import Remainder, advance, resolve_remainder
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 class PackingPasses:

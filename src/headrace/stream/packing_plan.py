@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I32, I64
 from headrace.digest import derive_key
 from headrace.errors import InputError
 from headrace.packing.bins import Bins
@@ -24,9 +24,6 @@ from headrace.stream.plan import Plan
 from headrace.stream.pools import plan_pools
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Share
-
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.errors import StreamError
 from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.passes import checked_state
 from headrace.stream.state import StreamState
-
-I64 = npt.NDArray[np.int64]
 
 _KIND = "headrace_packing"
 _LEAST = {"batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}

@@ -16,9 +16,7 @@ from collections.abc import Generator, Mapping
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
@@ -33,8 +31,6 @@ from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.torch import StreamingDataset, in_worker, is_rest
 from headrace.stream.transform import check_travels
-
-I32 = npt.NDArray[np.int32]
 
 
 class PackingDataset(StreamingDataset):

@@ -13,9 +13,9 @@ from functools import cached_property
 from math import gcd, lcm
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.interleave import most_drift_rounds
@@ -24,8 +24,6 @@ from headrace.stream.order import Order, Reads
 from headrace.stream.regions import Regions, RegionShare
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
-
-I64 = npt.NDArray[np.int64]
 
 _MOST_LANES_PER_CONSUMER = 16
 _MOST_SHUFFLE_ROWS = 1 << 18

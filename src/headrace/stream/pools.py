@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.stream.order import Order
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Share
-
-I64 = npt.NDArray[np.int64]
 
 _LEAST_POOL_ROWS = 1 << 15
 _LEAST_POOL_BYTES = 1 << 24

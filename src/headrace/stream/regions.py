@@ -13,15 +13,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64, U64
 from headrace.digest import derive_key
 from headrace.errors import StreamError
-from headrace.stream.order import U64, EpochOrder, Pieces, Reads, epoch_order, expand
+from headrace.stream.order import EpochOrder, Pieces, Reads, epoch_order, expand
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

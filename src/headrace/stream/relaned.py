@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.digest import derive_key
 from headrace.stream.order import EpochOrder, Order, Pieces, Reads, expand, pieces_one_by_one
 from headrace.stream.remaining import Remaining
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from headrace.arrays import I64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,12 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
-
-I64 = npt.NDArray[np.int64]
 
 
 def deal_shards(index: SplitIndex, *, world_size: int, workers: int, seed: int, epoch: int, shuffle: bool) -> I64:

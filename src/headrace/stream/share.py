@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.remaining import Remaining
 
-I64 = npt.NDArray[np.int64]
 Remainder = Literal["pad", "drop", "exact"]
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
 from headrace.stream.layout import order_of_state
@@ -19,8 +19,6 @@ from headrace.stream.plan import Plan
 from headrace.stream.regions import RegionOrder
 from headrace.stream.remaining import Remaining
 from headrace.stream.state import StreamState
-
-I64 = npt.NDArray[np.int64]
 
 _PART_ROWS = 1 << 20
 _SAMPLES, _SAMPLE_ROWS = 4, 2048

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
 from headrace.stream.plan import Plan
 from headrace.stream.share import resolve_remainder
-
-I64 = npt.NDArray[np.int64]
 
 _PART_ROWS = 1 << 18
 

@@ -12,15 +12,13 @@ from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.series.chunks import ChunkPlan
 from headrace.stream.threads import start_threads
 from headrace.windows.windows import Windows
-
-I64 = npt.NDArray[np.int64]
 
 _MIB = 1 << 20
 

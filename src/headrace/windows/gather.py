@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
-F32 = npt.NDArray[np.float32]
+from headrace.arrays import F32, I64
 
 
 class Matrices:

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import F64, I64
 from headrace.digest import sha256_hex
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.series.scalers import Scalers
 from headrace.windows.store import SeriesStore
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 PIPELINES = "fitted_pipelines.json"
 

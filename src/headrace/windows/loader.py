@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import import_torch
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
@@ -27,7 +27,6 @@ from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, ever
 from headrace.windows.state import WindowState
 from headrace.windows.windows import Places, Windows
 
-I64 = npt.NDArray[np.int64]
 BatchFormat = Literal["torch", "numpy"]
 
 _LOCATED = 1 << 14  # windows whose places are looked up at a time

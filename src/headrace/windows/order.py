@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.contexts.draws import permuted
 from headrace.digest import derive_key, hash_texts, permutation
 from headrace.stream.order import EpochOrder, epoch_order
 
-I64 = npt.NDArray[np.int64]
 Shuffle = Literal["everywhere", "nearby", "none"]
 SHUFFLES: tuple[Shuffle, ...] = get_args(Shuffle)
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64, Bools
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
 from headrace.series.chunks import choose_entities
 
-Bools = npt.NDArray[np.bool_]
-I64 = npt.NDArray[np.int64]
 Validation = Literal["time", "entity", "both"]
 VALIDATIONS: tuple[Validation, ...] = get_args(Validation)
 

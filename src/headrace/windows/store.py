@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.arrays import F32, I64
 from headrace.dataset.indexed import Verify
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
@@ -27,9 +28,6 @@ from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, InputError
 from headrace.series.axis import Frequency
 from headrace.windows.times import times_at
-
-I64 = npt.NDArray[np.int64]
-F32 = npt.NDArray[np.float32]
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.series.axis import Frequency, month_places
-
-I64 = npt.NDArray[np.int64]
 
 
 def times_at(frequency: Frequency, first_times: I64, from_end: npt.NDArray[np.bool_], positions: I64) -> I64:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
@@ -26,7 +27,6 @@ from headrace.windows.gather import Matrices
 from headrace.windows.options import Layout, WindowOptions
 from headrace.windows.store import SeriesStore, open_store
 
-I64 = npt.NDArray[np.int64]
 SPLITS = ("train", "val", "test", "all")
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.histories.rows import HEADER_BYTES, LARGEST_SPAN, blob_bytes
-
-I64 = npt.NDArray[np.int64]
 
 _MOST_A_MEASUREMENT = 4 + 2 + 4 + 16  # time, code, peer index, a peer of its own
 _LEAST_A_MEASUREMENT = 4 + 2

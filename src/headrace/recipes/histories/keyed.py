@@ -8,13 +8,9 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U64, Bools
 from headrace.digest import derive_key, hash_words
 from headrace.histories.addresses import KINDS, Addresses, Kind
-
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 

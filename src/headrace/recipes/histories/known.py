@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I64, U64
 from headrace.histories.addresses import Addresses, Kind, parse
 
 MOST = 1 << 18
 _WORTH = 32
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I64, U16, Bools
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import nulled
@@ -54,9 +55,6 @@ _ADVICE = {
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
 }
 
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class Place:
@@ -91,7 +89,7 @@ class Parsed:
     """
 
     micros: I64
-    codes: latency.U16
+    codes: U16
     entities: Addresses
     entity: I64
     peers: Addresses | None

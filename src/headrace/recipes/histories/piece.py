@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes
 from headrace.recipes.histories.parse import Parsed
@@ -36,7 +37,6 @@ WITH_PEER = np.dtype(
     ]
 )
 
-I64 = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 
 

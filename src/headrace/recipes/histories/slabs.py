@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.histories.addresses import Addresses
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, Records, Segment
 from headrace.recipes.histories.sort import Entities, distinct_entities, distinct_peers, measurement_order
 from headrace.storage.local import storing
-
-I64 = npt.NDArray[np.int64]
 
 RUN = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("peer", "<u4"), ("code", "<u2")])
 _EVERY = 256

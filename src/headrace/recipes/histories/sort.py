@@ -13,15 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64, U8, U16, U32, U64
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes, mix_words
 from headrace.recipes.histories.piece import Records, addresses_of
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
-U16 = npt.NDArray[np.uint16]
-U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

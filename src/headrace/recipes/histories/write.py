@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I64
 from headrace.digest import sha256_file
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
@@ -33,7 +33,6 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import storing
 
 SPLITS = ("train", "test")
-I64 = npt.NDArray[np.int64]
 
 
 def directory_of(split: str) -> str:

@@ -22,12 +22,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U8, U64
 from headrace.digest import derive_key, hash_words
 from headrace.errors import InputError
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
-U8 = npt.NDArray[np.uint8]
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")

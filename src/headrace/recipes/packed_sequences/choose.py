@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64, U8
 from headrace.digest import derive_key, hash_words
 from headrace.recipes.packed_sequences.assign import (
     SPLITS,
@@ -25,9 +26,6 @@ from headrace.recipes.packed_sequences.assign import (
     thinned,
 )
 from headrace.recipes.packed_sequences.origins import Origins
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 NOWHERE = 255
 KEY_IN_TEST, KEY_IN_VALID, WEIGHT = "key_in_test", "key_in_valid", "weight"

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.digest import canonical_json, derive_key, hash_texts, sha256_file
 from headrace.errors import InputError
 from headrace.formats.write import Written
@@ -33,8 +34,6 @@ from headrace.recipes.packed_sequences.storage.spool import SpoolWriter
 from headrace.recipes.packed_sequences.too_long import Pieces, fit, label_counts
 from headrace.run.context import TaskFiles
 from headrace.storage.local import storing
-
-I64 = npt.NDArray[np.int64]
 
 NO_SPLIT_KEY, TOO_SHORT, TOO_LONG, SAMPLED_OUT = "no_split_key", "too_short", "too_long", "sampled_out"
 NOT_BAD = frozenset((*CHOSEN, TOO_LONG, SAMPLED_OUT))  # rows that somebody chose to leave out; the others are bad

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.digest import sha256_file
 from headrace.formats.write import Written
 from headrace.packing.bins import Bins
@@ -24,8 +24,6 @@ from headrace.recipes.packed_sequences.fingerprint import set_print
 from headrace.recipes.packed_sequences.origins import Origins
 from headrace.run.context import TaskFiles
 from headrace.storage.local import storing
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

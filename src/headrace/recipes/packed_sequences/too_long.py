@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from headrace.arrays import I64
+
 Policy = Literal["truncate", "drop", "split"]
 
 

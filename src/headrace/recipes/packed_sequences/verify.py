@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -32,8 +33,6 @@ from headrace.recipes.packed_sequences.storage.read_shard import read_bins_of
 from headrace.recipes.packed_sequences.tree import Written, blend_json, links_of, split_directory
 from headrace.storage.fetched import local_copy
 from headrace.storage.remote_path import RemotePath
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats.detect import open_bytes
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 FORCING = ("dayl", "prcp", "srad", "swe", "tmax", "tmin", "vp")
 FLOW = ("qobs", "qobs_cfs", "estimated")

@@ -7,18 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import F64, I64, Bools
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed
 from headrace.recipes.temporal_split.dates import MISSING
 from headrace.series import gaps
 from headrace.series.axis import Axis, Frequency, place
 from headrace.series.cuts import Cut, cut
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
 _MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import F64, I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import canonical_json
@@ -47,7 +48,6 @@ from headrace.run.identity import fingerprint
 from headrace.series.axis import Frequency
 from headrace.series.near_target import correlations, suspects, tally, warning
 from headrace.series.scalers import Scalers
-from headrace.series.statistics import F64, I64
 
 SAMPLE = 32  # entities that are prepared again with other rows behind their cut
 TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled units

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.write import HashingFile, Written
@@ -30,9 +30,6 @@ from headrace.recipes.series.observed import Observed, parse, tables, tell_time
 from headrace.recipes.temporal_split.columns import as_text
 from headrace.recipes.temporal_split.dates import MISSING
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 _PIECE_ROWS = 1 << 19
 _RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.delimited import column_name
@@ -22,9 +22,6 @@ from headrace.formats.source import read_chunks, survey
 from headrace.formats.typed import nulled
 from headrace.recipes.series.config import Series
 from headrace.recipes.temporal_split.dates import MISSING, parse_dates
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 _US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.arrays import F32
 from headrace.formats.write import BLOCK_BYTES, BLOCK_ROWS, HashingFile, Written
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.spool import Passed
 from headrace.recipes.series.store_file import series_metadata, with_metadata
 from headrace.series.axis import Frequency
-
-F32 = npt.NDArray[np.float32]
 
 
 def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:

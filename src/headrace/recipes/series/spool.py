@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from headrace.arrays import F64, Bools
 from headrace.digest import canonical_json
 from headrace.formats.write import HashingFile, Written
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.axis import Axis, Frequency
-
-F64 = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

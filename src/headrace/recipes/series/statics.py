@@ -12,13 +12,12 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from headrace.arrays import F64
 from headrace.errors import InputError
 from headrace.formats.detect import open_bytes
 from headrace.formats.source import read_chunks, survey
 from headrace.recipes.series.config import Series
 from headrace.recipes.temporal_split.columns import as_text, numbers
-
-F64 = npt.NDArray[np.float64]
 
 _SEPARATORS = ";\t,|"
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.arrays import F64, I64
 from headrace.dataset.open import FinishedRun
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.finish import ENTITIES, STATICS
-from headrace.series.statistics import F64, I64
 
 
 @dataclass(frozen=True)

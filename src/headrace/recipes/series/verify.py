@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.arrays import F32, I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
@@ -28,9 +28,6 @@ from headrace.recipes.series.stored import stored_settings
 from headrace.recipes.series.write_batch import REPORTS, SERIES_DIRECTORY, split_directory
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Axis, Frequency
-
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import F32, F64, I64
 from headrace.digest import canonical_json
 from headrace.formats.write import HashingFile, Written
 from headrace.recipes.series.config import SPLITS, Series
@@ -25,10 +26,6 @@ from headrace.recipes.series.store_file import series_metadata, write_store
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.axis import Frequency
 from headrace.series.near_target import add, correlations, tally
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 UNIFIED = f"{STAGE_DIRECTORY}/fit/unified"
 SERIES_DIRECTORY, REPORTS = "processed_time_series", "quality_reports"

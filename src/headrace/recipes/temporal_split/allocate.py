@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import U64
 from headrace.digest import derive_key, hash_texts
-
-U64 = npt.NDArray[np.uint64]
 
 TRAIN, VAL, UNSEEN = 0, 1, 2
 BYTES_PER_ENTITY = 16

@@ -15,10 +15,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrays import I64, Bools
 from headrace.formats.schema import is_text
-
-I64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 INSTANTS = frozenset({"iso_zoned", "epoch_s", "epoch_ms", "pattern_zoned"})
 MISSING = np.iinfo(np.int64).min

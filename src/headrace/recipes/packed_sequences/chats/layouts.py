@@ -26,10 +26,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I64
 from headrace.recipes.packed_sequences.chats.messages import Message, message_of, parsed, tools_of
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
-
-I64 = npt.NDArray[np.int64]
 
 Layout = Literal[
     "auto",

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I32, I64, U8
 from headrace.digest import canonical_json
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
-from headrace.packing.bins import I64
-from headrace.packing.rows import I32, U8, PackedRows
+from headrace.packing.rows import PackedRows
 from headrace.storage import local
 
 MAGIC = b"HRPACK01"

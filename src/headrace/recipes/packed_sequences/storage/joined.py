@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from headrace.packing.bins import I64
-from headrace.packing.rows import I32, U8
+from headrace.arrays import I32, I64, U8
 from headrace.recipes.packed_sequences.storage.spool import Spool, runs
 
 

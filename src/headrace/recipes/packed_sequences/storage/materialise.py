@@ -7,10 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.arrays import I32, I64, U8
 from headrace.packing.alignment import Alignment, check_alignment, roll_right, shift_left
-from headrace.packing.bins import I64, Bins
+from headrace.packing.bins import Bins
 from headrace.packing.lengths import Counted, padded_lengths
-from headrace.packing.rows import I32, U8, PackedRows
+from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.storage.spool import Spool
 
 

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.arrays import I64
 from headrace.errors import CorruptShard, InputError
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.storage.binary import BinaryShard
 from headrace.recipes.packed_sequences.storage.legacy import read_legacy
-
-I64 = npt.NDArray[np.int64]
 
 _BINS_AT_ONCE = 256
 _COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]

@@ -23,12 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I32, I64, U8
 from headrace.digest import canonical_json, sha256_file
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile, Written
-from headrace.packing.bins import I64
 from headrace.packing.integers import as_type
-from headrace.packing.rows import I32, U8
 from headrace.storage import local
 
 VERSION = "headrace-spool-1"

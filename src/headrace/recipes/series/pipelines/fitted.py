@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import F64, I64
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.series.pipelines.objects import ObjectScalers, fit_objects, merge_objects
 from headrace.recipes.series.pipelines.settings import PipelineSettings, Strategy
@@ -26,7 +27,6 @@ from headrace.series.functions import FUNCTIONS
 from headrace.series.scalers import Scalers, Values
 from headrace.series.scalers import merge as merge_scalers
 from headrace.series.scaling import fit_groups, fit_one
-from headrace.series.statistics import F64, I64
 
 Part = Scalers | ObjectScalers
 

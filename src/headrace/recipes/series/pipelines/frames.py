@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.arrays import F64, I64
 from headrace.errors import InputError
-from headrace.series.statistics import F64, I64
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
 from headrace.recipes.series.pipelines.step_data import StepData, build
 from headrace.series.scalers import Values
-from headrace.series.statistics import F64, I64
 from headrace.series.steps import NATIVE
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)

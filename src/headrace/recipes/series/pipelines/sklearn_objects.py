@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from headrace.arrays import F64
 from headrace.errors import MissingExtra, SettingsError
 from headrace.recipes.series.pipelines.fitted import Part
 from headrace.recipes.series.pipelines.objects import ObjectScalers
 from headrace.recipes.series.pipelines.step_data import build
 from headrace.series.fitted_step import FittedStep
 from headrace.series.scalers import Scalers
-from headrace.series.statistics import F64
 
 
 def to_sklearn(part: Part, entity: str | None) -> Any:
