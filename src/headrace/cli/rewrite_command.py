@@ -10,7 +10,7 @@ import typer
 from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.flags import with_groups
-from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
+from headrace.cli.text_columns import PlainShards
 
 
 @with_groups
@@ -36,9 +36,7 @@ def rewrite(
     columns: Annotated[
         str | None, typer.Option(help="Comma-separated columns to keep; all unless given.", show_default=False)
     ] = None,
-    types: Types = None,
-    null_values: NullValues = None,
-    cache_dir: CacheDir = None,
+    shards: PlainShards,
     about: AboutRun,
 ) -> None:
     """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
@@ -55,8 +53,6 @@ def rewrite(
         rows_per_group=rows_per_group,
         shard_bytes=shard_bytes,
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
-        types=types_of(types),
-        null_values=null_values_of(null_values),
-        cache_dir=cache_dir,
+        **shards.options(),
     )
     execute(recipe, out, about)
