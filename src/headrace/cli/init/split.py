@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Look, known, look, number_share
+from headrace.cli.init.look import NULLS, Column, Look, known, look, named, number_share
 from headrace.errors import SettingsError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import nulled
@@ -115,7 +115,7 @@ def _date(found: Look, asked: AskedSplit) -> tuple[Column, str]:
             f"{asked.source[0]}: no column that all files have holds dates; give --date-column, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
-    best = max(times, key=lambda each: (_named(each.name, _DATE_WORDS), -each.missing, -times.index(each)))
+    best = max(times, key=lambda each: (named(each.name, _DATE_WORDS), -each.missing, -times.index(each)))
     others = [each.name for each in times if each is not best]
     return best, "When a row happened." + (
         f" Also dates: {', '.join(others)}." if others else " No other column is a date."
@@ -152,7 +152,7 @@ def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
             f"{asked.source[0]}: no column repeats as an entity's would; give --group-column, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
-    ranked = sorted(usable, key=lambda each: (-_named(each.name, _ENTITY_WORDS), -_id_like(each.name), -each.distinct))
+    ranked = sorted(usable, key=lambda each: (-named(each.name, _ENTITY_WORDS), -_id_like(each.name), -each.distinct))
     best, others = ranked[0], ranked[1:4]
     words = f"Whose rows must not be on both sides. Taken for its name and counts: {best.words()}."
     if others:
@@ -271,12 +271,6 @@ def _ties_section(found: Look, entity: str, micros: npt.NDArray[np.int64]) -> Se
         whole = pl.concat(frames, how="diagonal")
         said.insert(0, f"{len(whole) - whole.n_unique():,} are exact copies of others")
     return Section(f"Of the rows looked at {', and '.join(said)}. Neither is changed: every row goes to one split.")
-
-
-def _named(name: str, words: Sequence[str]) -> int:
-    """How well a name fits: the earlier the word, the better; 0 if none is in it."""
-    low = name.lower()
-    return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
 
 
 def _id_like(name: str) -> int:
