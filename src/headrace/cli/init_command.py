@@ -146,5 +146,24 @@ def histories(
     write_sections(config, overwrite, lambda: histories_sections(asked))
 
 
+@app.command("rewrite")
+def rewrite(
+    source: Annotated[
+        list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")
+    ],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at shards, and write a configuration of a rewrite for `headrace run`.
+
+    Example:  headrace init rewrite raw --out fast --config rewrite.yaml
+    """
+    from headrace.cli.init.rewrite import AskedRewrite, rewrite_sections
+
+    asked = AskedRewrite(tuple(source), out)
+    write_sections(config, overwrite, lambda: rewrite_sections(asked))
+
+
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())

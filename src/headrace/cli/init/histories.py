@@ -46,7 +46,7 @@ def _about(roles: Roles) -> str:
     rows = sum(len(table) for _, table in seen.tables)
     own = roles.settings.get("entity", "the file's name")
     return (
-        f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB; looked at {rows:,} rows of {len(seen.tables):,} files; "
+        f"{len(seen.names):,} files, {seen.bytes / 1e6:,.1f} MB; looked at {rows:,} rows of {len(seen.tables):,}; "
         f"entity {own}, time {roles.settings['time']}, value {roles.settings['value']}"
     )
 

@@ -96,6 +96,12 @@ def named(name: str, words: Sequence[str]) -> int:
     return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
 
 
+def id_like(name: str) -> bool:
+    """Whether a name says that its values are names, whatever they are written in."""
+    low = name.lower()
+    return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
+
+
 def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """The column as float64, null where missing; None if it holds anything else."""
     try:
