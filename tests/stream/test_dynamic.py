@@ -1,7 +1,6 @@
 """Claiming blocks: every row once, equal steps, the rest after a stop on any ranks; slow ranks get fewer rows."""
 
 import json
-import time
 from itertools import chain, pairwise
 from threading import Event, Thread
 
@@ -58,7 +57,7 @@ def together(group, what):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     if errors:
         raise errors[0]
@@ -178,7 +177,7 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
         for batch in loader:
             rows += len(real_rows(batch))
             if loader.topology.rank == 1:
-                done.wait(30)  # as slow as can be: the other rank ends its pass meanwhile
+                done.wait(100)  # as slow as can be: the other rank ends its pass meanwhile
                 most.append(len(loader._claims[1].holding()[1]))
         done.set()
         return rows
@@ -191,14 +190,15 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
 
 
 def test_a_rank_that_leaves_early_stops_those_that_wait_for_it():
-    group = loaders([40] * 6, 2)
+    group, left = loaders([40] * 6, 2), Event()
 
     def read(loader):
         if loader.topology.rank == 0:
             for _ in loader:
                 break
+            left.set()
             return
-        time.sleep(0.3)
+        left.wait(100)
         whole(loader)
 
     with pytest.raises(StreamError, match="rank 1 of 2: rank 0 left epoch 0 before its end"):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("how", "failing"), [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)]
 )
-def test_a_damaged_row_group_on_one_rank_ends_all_ranks_within_ten_seconds(tmp_path, how, failing):
+def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
     world_size = 2
     write(tmp_path / "shards", world_size)
     torch.multiprocessing.spawn(fail_on_rank, (world_size, str(tmp_path), how, failing), nprocs=world_size)
@@ -41,7 +41,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks_within_ten_seconds(tmp_p
         assert own["kind"] == "CorruptShard"
         assert place in own["message"]
         assert f"{file} {block}" in own["message"]
-        assert others["time"] - own["time"] < 10
+        assert others["time"] - own["time"] < 60  # seconds; about one on a machine with nothing else to do
         assert told.startswith(f"rank {failing} of {world_size} stopped the stream: ")
         assert place in told
         assert f"{file} {block}" in told
@@ -93,7 +93,7 @@ def test_a_process_that_ends_with_open_passes_ends_well(tmp_path):
         )
         for rank in range(2)
     ]
-    ends = [rank.communicate(timeout=60) for rank in ranks]
+    ends = [rank.communicate(timeout=200) for rank in ranks]
 
     assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, ends, strict=True)] == [(0, "open\n")] * 2, ends
 
