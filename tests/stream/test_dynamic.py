@@ -10,6 +10,7 @@ import torch
 from dynamic_cases import ROWS, SLOW, TOTAL, claim_on_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
@@ -255,7 +256,7 @@ def test_what_does_not_go_together_is_refused():
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_three_processes_share_an_epoch_in_step_and_out_of_step(tmp_path):
     world_size = 3
-    torch.multiprocessing.spawn(claim_on_rank, (world_size, str(tmp_path)), nprocs=world_size)
+    run_ranks(claim_on_rank, world_size, world_size, str(tmp_path))
     got = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
 
     for job in ("free", "lockstep"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from fault_cases import BAD_GROUP, damage, fail_on_rank
 from fault_cases import write_shards as write
+from rank_processes import run_ranks
 from stream_cases import Numbers, index_of
 
 import headrace
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
     world_size = 2
     write(tmp_path / "shards", world_size)
-    torch.multiprocessing.spawn(fail_on_rank, (world_size, str(tmp_path), how, failing), nprocs=world_size)
+    run_ranks(fail_on_rank, world_size, world_size, str(tmp_path), how, failing)
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     file, other = f"part-{failing:05d}.parquet", 1 - failing
 

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from rank_processes import run_ranks
 from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
 
@@ -121,7 +122,7 @@ def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
-    torch.multiprocessing.spawn(stall_on_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(stall_on_rank, 2, 2, str(tmp_path))
     got = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
     for name in ("threads", "workers"):
