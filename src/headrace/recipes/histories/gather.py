@@ -73,7 +73,7 @@ def gather_shard(
             )
             counts.take(parsed, hashes.order)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                writer.append(parsed, hashes)
+                writer.append(parsed, hashes, compiled=known.entities.compiled)
         with storing(temporary):
             writer.finish()
             file.flush()

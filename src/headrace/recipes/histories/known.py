@@ -79,14 +79,14 @@ class KnownAddresses:
 
     @property
     def compiled(self) -> bool:
-        """Whether compiled kernels are worth it by now, and there."""
-        return self._asked >= self._worth_compiling and numba_installed()
+        """Whether compiled kernels are worth it by now, and there, and for addresses."""
+        return self.kind == "address" and self._asked >= self._worth_compiling and numba_installed()
 
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())
         self._asked += len(texts)
-        if self.kind == "address" and self.compiled:
+        if self.compiled:
             from headrace.histories.kernels import parse_texts
 
             return of_words(*parse_texts(texts))
