@@ -159,7 +159,7 @@ def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) ->
     Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct.
     """
     if known.compiled and is_text(column.type):
-        return _code_texts(column)
+        return _code_texts(column, name)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -176,18 +176,17 @@ def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) ->
     return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
 
 
-def _code_texts(column: pa.ChunkedArray) -> Coded:
+def _code_texts(column: pa.ChunkedArray, name: str) -> Coded:
     from headrace.histories.kernels import parse_texts, places_of
 
-    texts = column.cast(pa.large_string()).combine_chunks()
-    if isinstance(texts, pa.ChunkedArray):
-        texts = pa.concat_arrays(texts.chunks)
+    texts = as_text(column, (), f"column {name!r}").cast(pa.large_string()).combine_chunks()
+    if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
+        texts = pa.array([], pa.large_string())
+    absent = np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
     family, words = parse_texts(texts)
-    if texts.null_count:
-        family[np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)] = 0
+    family[absent] = 0
     place, first = places_of(family, words)
-    if texts.null_count:
-        place[np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)] = -1
+    place[absent] = -1
     return Coded(addresses.of_words(family[first], words[first]), place)
 
 
