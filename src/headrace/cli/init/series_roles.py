@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.init.look import NULLS, ROWS, Look, known, look, time_format
+from headrace.cli.init.look import NULLS, ROWS, Look, known, look
+from headrace.cli.init.times import time_format
 from headrace.errors import SettingsError
 from headrace.recipes.series.camels_us import FORCING
 from headrace.recipes.series.config import FILE_NAME, Series

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import SettingsError
 from headrace.recipes.packed_sequences.chats.layouts import NAMES, Conversation, Layout, Text, Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.loading import load_tokenizer, template_text
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
@@ -304,13 +304,11 @@ class ChatEncoder:
 
     @cached_property
     def renderer(self) -> ChatRenderer:
-        """What turns conversations into text and spans. Raises `SettingsError` if there is no template."""
-        try:
-            from headrace.recipes.packed_sequences.chats.render import ChatRenderer
-            from headrace.recipes.packed_sequences.chats.template import Template
-            from headrace.recipes.packed_sequences.chats.turns import Specials
-        except ModuleNotFoundError as error:
-            raise MissingExtra(str(error.name), "chat") from None
+        """What turns conversations into text and spans. Raises `SettingsError` without a template, `MissingExtra`."""
+        from headrace.recipes.packed_sequences.chats.render import ChatRenderer
+        from headrace.recipes.packed_sequences.chats.template import Template
+        from headrace.recipes.packed_sequences.chats.turns import Specials
+
         own = self.settings.chat_template
         sources = self.files.templates if own is None else {"default": template_text(own)}
         if not sources:
