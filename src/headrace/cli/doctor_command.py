@@ -21,7 +21,7 @@ Verdict = Literal["ok", "note", "problem"]
 
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
-_FOR_DEVELOPERS = ("test", "lint", "docs", "bench")
+_FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package")
 _LEAST_FILES, _LEAST_SHARED = 1024, 64 << 20
 
 
