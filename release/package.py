@@ -63,7 +63,7 @@ def whole_wheel(wheel: Path, project: dict[str, object]) -> None:
     wanted = {
         str(path.relative_to(source))
         for path in (source / "headrace").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts
     }
     code = {name for name in held if ".dist-info/" not in name}
     if wanted != code or "headrace/py.typed" not in code:
