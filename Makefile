@@ -41,6 +41,13 @@ $(VENV)/bench: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
 	@touch $@
 
+# The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
+AZURITE := build/azurite/node_modules/.bin/azurite-blob
+$(AZURITE): tests/object_stores/azurite/package-lock.json
+	@mkdir -p build/azurite && cp tests/object_stores/azurite/*.json build/azurite
+	@timeout 300 npm ci --prefix build/azurite --ignore-scripts --no-audit --no-fund --silent && touch $@ || \
+		echo "azurite could not be installed by npm: tests of az:// will be skipped"
+
 demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 	$(BIN)/python examples/flights/demo.py
 
@@ -55,10 +62,10 @@ caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
 
-test: $(VENV)/test ## the whole test suite
+test: $(VENV)/test $(AZURITE) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
-faults: $(VENV)/test ## kills and damage in full number
+faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
 	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
 
 check: lint types imports changes ## lint, strict types, import directions, notes of changes
