@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.stream.options import StreamOptions
     from headrace.stream.pack_rows import PackRows
     from headrace.stream.packed import PackedBatches
+    from headrace.stream.topology import Topology
     from headrace.stream.torch import StreamingDataset
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -90,6 +91,7 @@ _WHERE = {
     "StreamOptions": "headrace.stream.options",
     "StreamingDataset": "headrace.stream.torch",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "Topology": "headrace.stream.topology",
     "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit",
@@ -136,6 +138,7 @@ __all__ = [
     "StreamOptions",
     "StreamingDataset",
     "TemporalSplit",
+    "Topology",
     "UnifiedPipeline",
     "Verdict",
     "audit",

@@ -20,7 +20,7 @@ def doctor(*arguments: str | Path, **environment: str) -> subprocess.CompletedPr
         text=True,
         check=False,
         env={**os.environ, "COLUMNS": "200", **environment},
-        timeout=120,
+        timeout=250,
     )
 
 

@@ -182,7 +182,7 @@ def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
         )
         for number in range(2)
     ]
-    told = [child.communicate(timeout=120)[1].decode() for child in children]
+    told = [child.communicate(timeout=250)[1].decode() for child in children]
 
     assert [child.returncode for child in children] == [0, 0], told
     assert shards_of(f"{s3}/out") == files_on_disk(tmp_path / "out")

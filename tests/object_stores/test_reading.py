@@ -248,7 +248,7 @@ def test_a_forked_child_is_told_how_to_be_started(s3: str, prepared: Path) -> No
         here, there = context.Pipe()
         child = context.Process(target=_in_child, args=(f"{s3}/out", there))
         child.start()
-        answers[how] = here.recv() if here.poll(60) else "nothing"
+        answers[how] = here.recv() if here.poll(120) else "nothing"
         child.join(60)
 
     assert "forkserver" in str(answers["fork"])

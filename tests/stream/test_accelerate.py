@@ -1,22 +1,19 @@
 """Under Accelerate: what is prepared, what must not be, and what would happen if it were."""
 
 import json
-import socket
 
 import pytest
 
 pytest.importorskip("accelerate", reason="needs accelerate")
 
 from accelerate_cases import deliver_on_rank
-from rank_processes import run_ranks
+from rank_processes import free_ports, run_ranks
 from torch_cases import ROWS
 
 
 def test_a_stream_passes_through_prepare_and_resumes_and_a_prepared_loader_would_lose_rows(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    run_ranks(deliver_on_rank, 2, 2, port, str(tmp_path))
+    with free_ports(1) as (port,):
+        run_ranks(deliver_on_rank, 2, 2, port, str(tmp_path))
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     every = list(range(sum(ROWS)))
 

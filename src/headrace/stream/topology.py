@@ -23,12 +23,19 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
 )
-_REMEDY = "start with torchrun, initialise torch.distributed first, or pass rank= and world_size="
+_REMEDY = (
+    "start with torchrun, initialise torch.distributed first, or pass topology=headrace.Topology(rank=…, world_size=…)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """This process is `rank` of `world_size`; source says who said so."""
+    """This process is `rank` of `world_size`; source says who said so.
+
+    Passed as `topology=` where the ranks that share out the rows are not the processes of the job: under tensor or
+    pipeline parallelism every process of one replica of the model passes the same data-parallel rank, and receives the
+    same batches. Raises `SettingsError` unless rank is one of 0..world_size-1.
+    """
 
     rank: int
     world_size: int
@@ -72,7 +79,7 @@ def confirm(topology: Topology) -> None:
     raise StreamError(
         f"topology: the stream was built as rank {topology.rank} of {topology.world_size} (from {topology.source}),"
         f" but torch.distributed says rank {group[0]} of {group[1]};"
-        " build the stream after init_process_group, or pass rank= and world_size="
+        " build the stream after init_process_group, or pass topology=headrace.Topology(rank=…, world_size=…)"
     )
 
 

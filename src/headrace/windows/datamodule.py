@@ -21,6 +21,12 @@ import numpy.typing as npt
 
 from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra, SettingsError, StreamError
+
+try:  # before what needs torch: this extra brings both
+    from lightning.pytorch import LightningDataModule, Trainer
+except ImportError as error:
+    raise MissingExtra("lightning", "lightning") from error
+
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import Recipe, prepare
 from headrace.stream.share import Remainder
@@ -34,11 +40,6 @@ from headrace.windows.pool import VALIDATIONS, Validation, choose_pool, split_of
 from headrace.windows.store import SeriesStore, open_store
 from headrace.windows.torch import SLOWER_WORKERS, WindowDataset
 from headrace.windows.windows import Windows, windows_of
-
-try:
-    from lightning.pytorch import LightningDataModule, Trainer
-except ImportError as error:
-    raise MissingExtra("lightning", "lightning") from error
 
 
 class EpochLoader:
