@@ -162,11 +162,11 @@ def test_a_sound_job_has_no_mistakes() -> None:
 def test_what_does_not_answer_is_told() -> None:
     never = threading.Event()
 
-    def work() -> list[Finding]:
+    def silent() -> list[Finding]:
         never.wait(60)
         return []
 
-    (found,) = within(0.1, "s3://far", work)
+    (found,) = within(0.1, "s3://far", silent)
     never.set()
 
     assert ("problem", "s3://far: no answer in 0.1 s") == (found.verdict, found.found)

@@ -11,7 +11,7 @@ from headrace.cli.doctor.finding import Finding
 
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
-_FOR_DEVELOPERS = ("test", "lint", "docs", "bench")
+_FOR_DEVELOPERS = ("test", "lint", "docs", "bench", "package")
 
 
 def libraries() -> list[Finding]:
