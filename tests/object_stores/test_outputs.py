@@ -17,8 +17,7 @@ from store_cases import files_on_disk, rows_of, shards_of, split_of, tree, uploa
 from store_servers import CANARY
 
 import headrace
-from headrace.contexts import open_contexts
-from headrace.errors import CorruptShard, StoreError
+from headrace.errors import CorruptShard
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage import verbs
@@ -210,14 +209,6 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
 
     assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed == ()
     assert tree(f"{s3}/out") == before
-
-
-def test_contexts_say_that_they_need_a_local_run(s3: str, tmp_path: Path) -> None:
-    recipe = recipes_over(tmp_path / "source", rows=100, shards=2)["histories"]
-    headrace.prepare(recipe(), f"{s3}/out", work_dir=tmp_path / "work")
-
-    with pytest.raises(StoreError, match=r"rows\.parquet.*copy it to a disk"):
-        open_contexts(f"{s3}/out")
 
 
 def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> None:
