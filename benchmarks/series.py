@@ -1,6 +1,7 @@
 """Windows of series: headrace beside the fastest gather we know and two usual designs, in one run, on one core.
 
-    python benchmarks/series.py [--tables windows,index,ranks,memory] [--basins 100] [--index-basins 500] [--rounds 5]
+    python benchmarks/series.py [--tables windows,index,ranks,memory,peers] [--basins 100] [--index-basins 500]
+                                [--rounds 5] [--peers DIR]
 
 Windows are 365 + 7 days of six forcing columns and streamflow, 256 in a batch, in random order. Every loader reads the
 same prepared run. Rounds go through all loaders in turn; printed are medians of windows a second of CPU time of this
@@ -12,6 +13,17 @@ tensor is read. The designs, in our own words:
   `__getitem__`, a collate function that stacks.
 - per sample, as the specification's data set: a tensor of each column, a list of (basin, start, end), a dict of row
   offsets, columns stacked in `__getitem__`, torch's default collate.
+
+The table `peers` has the packages themselves, each asked for its own batches by a loader in `series_peers/`, every one
+in a process of its own, in turns: windows a second of that process's CPU time, and how often headrace's pace. They do
+not get along in one environment, so each has its own, named as the package, in the directory that --peers names:
+
+    sh benchmarks/series_peers/install.sh peers
+    python benchmarks/series.py --tables peers --peers peers
+
+Without --peers, those that the running Python can import are taken. What is not there is named in the table. "windows"
+are how many an epoch has, of how many that such a rule finds in our rows; "are ours" how many of the first batch's were
+found there, value by value.
 """
 
 from __future__ import annotations
@@ -30,6 +42,8 @@ from typing import Any
 import numpy as np
 import torch
 from series_data import ATTRIBUTES, FEATURES, write_basins
+from series_peers.given import Given, save
+from series_peers.table import table as peers_table
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import headrace
@@ -289,6 +303,31 @@ def table_ranks(out: Path, rounds: int, seconds: float) -> None:
         print(f"{world:>15}{statistics.median(found):>28,.0f}")
 
 
+def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int, seconds: float) -> None:
+    """The packages themselves, on rows that lie in `folder`."""
+    windows = open_windows(out, "train", **RULE)
+    rows = Rows(windows)
+    given = Given(
+        folder=folder,
+        run=str(out),
+        names=list(rows.names),
+        features=sorted(FEATURES),
+        attributes=list(windows.store.static_names),
+        input=INPUT,
+        horizon=HORIZON,
+        batch=BATCH,
+        rows=rows.values,
+        begins=rows.begins,
+        starts_all=rows.starts,
+        starts_any=Rows(open_windows(out, "train", **RULE, targets="any")).starts,
+        starts_whole=Rows(open_windows(out, "train", **RULE, is_autoregressive=True)).starts,
+        static=rows.static.numpy(),
+    )
+    folder.mkdir()
+    save(given)
+    peers_table(folder, environments, rounds, seconds)
+
+
 def own_memory() -> float:
     """MiB of this process that are not pages of mapped files."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -330,17 +369,18 @@ def table_memory(folder: Path, small: int, large: int) -> None:
 def main() -> None:
     """All tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", default="windows,index,ranks,memory")
+    parser.add_argument("--tables", default="windows,index,ranks,memory,peers")
     parser.add_argument("--basins", type=int, default=100)
     parser.add_argument("--index-basins", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--peers", type=Path, help="directory of environments, one named as each package")
     arguments = parser.parse_args()
     tables = arguments.tables.split(",")
     torch.set_num_threads(1)  # more wait for each other where cores are shared
     with tempfile.TemporaryDirectory() as folder:
         runs = {}
-        wanted = {arguments.basins} if {"windows", "ranks"} & set(tables) else set()
+        wanted = {arguments.basins} if {"windows", "ranks", "peers"} & set(tables) else set()
         wanted |= {arguments.index_basins} if "index" in tables else set()
         wanted |= {arguments.basins, arguments.index_basins} if "memory" in tables else set()
         for basins in sorted(wanted):
@@ -352,6 +392,11 @@ def main() -> None:
             table_index(runs[arguments.index_basins], arguments.rounds)
         if "ranks" in tables:
             table_ranks(runs[arguments.basins], arguments.rounds, arguments.seconds)
+        if "peers" in tables:
+            environments = None if arguments.peers is None else arguments.peers.absolute()
+            table_peers(
+                runs[arguments.basins], Path(folder) / "given", environments, arguments.rounds, arguments.seconds
+            )
         if "memory" in tables:
             table_memory(Path(folder), arguments.basins, arguments.index_basins)
 

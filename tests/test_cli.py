@@ -16,7 +16,7 @@ NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date",
 def headrace(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", **(env or {})}
     return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=60
+        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=250
     )
 
 

@@ -80,6 +80,17 @@ def test_missing_dates_and_entities_and_other_forms_of_dates_run_too(tmp_path: P
     assert run.manifest.dropped["null_group"] > 0 < run.manifest.dropped["null_date"]
 
 
+def test_days_that_could_be_months_are_told_and_one_value_settles_it(tmp_path: Path) -> None:
+    def dated(day: int) -> pl.DataFrame:
+        return table().with_columns(pl.format("{}/{}/2024", pl.int_range(pl.len()) % day + 1, pl.int_range(pl.len()) // 40 + 1).alias("booked"))  # fmt: skip
+
+    _, doubtful = configured(write(tmp_path / "a", dated(12), "csv"), tmp_path / "out")
+    _, certain = configured(write(tmp_path / "b", dated(13), "csv"), tmp_path / "out")
+
+    assert "BEWARE" in doubtful
+    assert "BEWARE" not in certain
+
+
 def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", table(), "csv")
     record, _ = configured(raw, tmp_path / "out", entity="shop", date="booked", split_date="2024-06-01")

@@ -18,21 +18,51 @@ try:
         things = [Thing() for _ in range(3)]
         callbacks = [weakref.ref(thing, lose) for thing in things[:1]]
         things.clear()
-        time.sleep(60)
+        time.sleep(240)
 except KeyboardInterrupt:
     print("heard")
 """
 
+LATE = """
+import signal, threading, time
+from headrace.cli.interrupt import heard
+
+kill, about_to = signal.pthread_kill, threading.Event()
+
+def late(*arguments):
+    about_to.set()
+    time.sleep(1.5)  # a machine with more to do
+    kill(*arguments)
+
+signal.pthread_kill = late
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with heard():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            about_to.wait()
+except KeyboardInterrupt:
+    time.sleep(2)
+    print("ended")
+"""
+
+
+def test_nobody_is_reminded_after_the_end_of_a_reminder_that_was_under_way():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
 
 def test_an_interrupt_that_is_lost_in_a_weak_reference_comes_again():
-    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=250, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 
 def test_other_errors_that_are_ignored_are_still_reported():
-    code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace("time.sleep(60)", "print('on')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace("time.sleep(240)", "print('on')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False)
 
     assert done.stdout == "on\n"
     assert "ZeroDivisionError" in done.stderr

@@ -18,7 +18,7 @@ HEADRACE = Path(sys.executable).parent / "headrace"
 def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=120
+        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=250
     )
 
 

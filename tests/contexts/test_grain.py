@@ -102,7 +102,7 @@ def test_worker_processes_of_a_plain_script_bring_the_same(out, tmp_path):
             print("same")
         """)
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=250)
 
     assert "same" in done.stdout, done.stderr
 

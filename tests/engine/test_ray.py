@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(Path(__file__).parents[1])])
-PATIENCE_S = 60
+PATIENCE_S = 200
 
 
 class Nodes:

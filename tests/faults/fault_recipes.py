@@ -6,11 +6,8 @@ recipe is one more row.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,6 +25,7 @@ import headrace
 from headrace.contexts import open_contexts
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, Recipe, prepare
+from places import new_place
 from tables import small_source
 
 WORKERS = 4
@@ -151,9 +149,7 @@ RECIPES = {
 @functools.cache
 def place() -> Path:
     """A directory for this process, removed at its end."""
-    directory = Path(tempfile.mkdtemp(prefix="headrace-faults-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
+    return new_place()
 
 
 @functools.cache

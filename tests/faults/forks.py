@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace
+from places import INSIDE, new_place
 
 TESTS = Path(__file__).parents[1]
 IMPORTED = (
@@ -38,6 +39,7 @@ PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_re
 PRELOADED += (
     "headrace.stream.loader",
     "headrace.stream.dataset",
+    "headrace.stream.torch",
     "headrace.stream.packed_rows",
     "headrace.cli",
     "hostile_files",
@@ -80,7 +82,8 @@ class Server:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(Path(__file__))],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OPENBLAS_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(PATHS), "OPENBLAS_NUM_THREADS": "1", INSIDE: str(new_place())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 from damaged_runs import files_of, harmed
-from fault_recipes import RECIPES, make, settings_of
+from fault_recipes import RECIPES, make, place, settings_of
 from fault_table import note
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from killed_runs import expected, kill_at_step
 import headrace
 from headrace.errors import HeadraceError, InputError
 from headrace.storage.local import strays
+from places import remove
 from tables import digests
 
 EXAMPLES, STEPS = int(os.environ.get("HEADRACE_MODEL_EXAMPLES", "200")), 50
@@ -42,7 +42,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp(prefix="headrace-model-"))
+        self.place = Path(tempfile.mkdtemp(dir=place()))
         self.out = self.place / "out"
         self.finished = False
         self.damaged: dict[Path, bytes] = {}
@@ -136,7 +136,7 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         note("model", self.name)
-        shutil.rmtree(self.place)
+        remove(self.place)
 
 
 def live(examples: int, steps: int) -> None:

@@ -49,7 +49,7 @@ def forked(path: Path, folder: Path):
     """What a forked process reads, or None if it is still waiting."""
     child = multiprocessing.get_context("fork").Process(target=read_all, args=(path, folder))
     child.start()
-    child.join(60)
+    child.join(120)
     if child.is_alive():
         child.kill()
         child.join()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,9 @@ from headrace.storage import object_store
 
 pytest.importorskip("obstore", reason="needs the extra s3")
 pytest.importorskip("moto", reason="needs moto[server]")
+
+_INSTALLED = Path(__file__).parents[2] / "build/azurite/node_modules/.bin"
+_PATIENCE_S = 200  # a machine may be slow to read the many files of a server
 
 
 @pytest.fixture(scope="session")
@@ -63,44 +67,31 @@ def s3(s3_environment: S3Server) -> str:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
     """Azurite in a child process; skips where it is not installed."""
-    program = shutil.which("azurite-blob")
+    program = shutil.which("azurite-blob", path=os.pathsep.join([str(_INSTALLED), os.environ.get("PATH", "")]))
     if program is None:
-        pytest.skip("no azurite-blob on the PATH; install it with: npm install -g azurite")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = [
-        "--silent",
-        "--inMemoryPersistence",
-        "--skipApiVersionCheck",
-        "--disableTelemetry",
-        "--blobHost",
-        "127.0.0.1",
-    ]
-    child = subprocess.Popen(
-        [program, *flags, "--blobPort", str(port)],
-        cwd=tmp_path_factory.mktemp("azurite"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait_for(port, child)
-        yield AzureServer(port)
-    finally:
-        child.terminate()
-        child.wait(30)
-
-
-def _wait_for(port: int, child: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while True:
+        pytest.skip("no azurite-blob; `make test` installs it where there is npm")
+    place = tmp_path_factory.mktemp("azurite")
+    flags = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--blobHost", "127.0.0.1"]
+    with (place / "told").open("wb") as told:
+        child = subprocess.Popen([program, *flags, "--blobPort", "0"], cwd=place, stdout=told, stderr=told)
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            assert child.poll() is None, "the server ended"
-            assert time.monotonic() < until, "the server does not answer"
-            time.sleep(0.05)
+            yield AzureServer(_port_told(place / "told", child))
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+def _port_told(place: Path, child: subprocess.Popen[bytes]) -> int:
+    """The port that the server chose itself: one that was free a moment ago may be taken by anybody."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        told = place.read_text()
+        listens = re.search(r"successfully listens on http://127\.0\.0\.1:(\d+)", told)
+        if listens is not None:
+            return int(listens[1])
+        assert child.poll() is None, f"the server ended: {told}"
+        assert time.monotonic() < until, f"the server does not begin: {told}"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -123,25 +114,19 @@ def gs(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     There is no emulator of that interface to install with pip; it is S3's but for the names of headers, which the proxy
     translates.
     """
-    name = fresh_bucket(s3_server)
     with FaultProxy(s3_server.port, GOOGLE_WORDS) as proxy:
-        account = tmp_path / "account.json"
-        account.write_text(
-            json.dumps(
-                {
-                    "gcs_base_url": f"http://127.0.0.1:{proxy.port}",
-                    "disable_oauth": True,
-                    "client_email": "",
-                    "private_key": "",
-                    "private_key_id": "",
-                }
-            )
-        )
-        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
-        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        _speak_google(proxy, monkeypatch, tmp_path)
+        yield f"gs://{fresh_bucket(s3_server)}"
         object_store.forget_buckets()
-        yield f"gs://{name}"
-        object_store.forget_buckets()
+
+
+def _speak_google(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    account = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    told = {"gcs_base_url": f"http://127.0.0.1:{proxy.port}", **account}
+    (home / "account.json").write_text(json.dumps(told))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(home / "account.json"))
+    monkeypatch.setenv("HOME", str(home / "home"))
+    object_store.forget_buckets()
 
 
 @pytest.fixture
@@ -153,3 +138,32 @@ def proxied(s3_environment: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterat
         object_store.forget_buckets()
         yield f"s3://{name}", proxy
         object_store.forget_buckets()
+
+
+@pytest.fixture
+def proxied_gs(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[tuple[str, FaultProxy]]:
+    """The same of Google's interface; the proxy that translates does the harm."""
+    with FaultProxy(s3_server.port, GOOGLE_WORDS) as proxy:
+        _speak_google(proxy, monkeypatch, tmp_path)
+        yield f"gs://{fresh_bucket(s3_server)}", proxy
+        object_store.forget_buckets()
+
+
+@pytest.fixture
+def proxied_az(az: str, azurite: AzureServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, FaultProxy]]:
+    """The same of Azurite."""
+    with FaultProxy(azurite.port) as proxy:
+        for name, value in azurite.environment(proxy.port).items():
+            monkeypatch.setenv(name, value)
+        object_store.forget_buckets()
+        yield az, proxy
+        object_store.forget_buckets()
+
+
+@pytest.fixture(params=["proxied", "proxied_gs", "proxied_az"], ids=["s3", "gs", "az"])
+def every_proxied(request: pytest.FixtureRequest) -> tuple[str, FaultProxy]:
+    """Each kind of store behind a proxy."""
+    found: tuple[str, FaultProxy] = request.getfixturevalue(request.param)
+    return found

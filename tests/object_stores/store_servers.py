@@ -44,11 +44,11 @@ class AzureServer:
 
     port: int
 
-    def environment(self) -> dict[str, str]:
-        """How its users find it."""
+    def environment(self, port: int | None = None) -> dict[str, str]:
+        """How its users find it, at its own port or at that of a proxy."""
         return {
             "AZURE_STORAGE_USE_EMULATOR": "true",
-            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{self.port}",
+            "AZURITE_BLOB_STORAGE_URL": f"http://127.0.0.1:{port or self.port}",
         }
 
     def make_container(self, name: str) -> None:

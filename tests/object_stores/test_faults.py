@@ -10,7 +10,7 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 from store_servers import CANARY, S3Server
 
 import headrace
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import CorruptShard, HeadraceError, StoreError
 from headrace.storage import object_store, verbs
 from headrace.storage.remote_path import path_of
 
@@ -33,8 +33,8 @@ def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
     return wrong + (listed != sorted(data))
 
 
-def test_slow_down_costs_requests_not_results(proxied: tuple[str, FaultProxy], impatient: None) -> None:
-    bucket, proxy = proxied
+def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
+    bucket, proxy = every_proxied
     proxy.begin(Faults())
     put_and_read(bucket)
     undisturbed = proxy.total
@@ -58,13 +58,28 @@ def test_answers_that_break_off_are_asked_for_again(
     assert proxy.seen.faults[kind] > 0
 
 
-def test_a_lost_acknowledgement_is_no_failure(proxied: tuple[str, FaultProxy], impatient: None) -> None:
-    bucket, proxy = proxied
+def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
+    bucket, proxy = every_proxied
     proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))
 
     assert put_and_read(bucket, count=30) == 0
     assert proxy.seen.faults["lost_reply"] > 5
     assert len(verbs.files_below(path_of(bucket))) == 30
+
+
+def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
+    every_proxied: tuple[str, FaultProxy], impatient: None
+) -> None:
+    bucket, proxy = every_proxied
+    first = [verbs.put_new(path_of(bucket) / f"object-{number}", b"first") for number in range(5)]
+    proxy.begin(Faults("lost_reply", 0.6, methods=("PUT",), seed=3))
+    for number in range(5):
+        with pytest.raises(CorruptShard, match=f"object-{number}"):
+            verbs.put_new(path_of(bucket) / f"object-{number}", b"other")
+
+    assert first == ["put"] * 5
+    assert proxy.seen.faults["lost_reply"] > 1
+    assert [(path_of(bucket) / f"object-{number}").read_bytes() for number in range(5)] == [b"first"] * 5
 
 
 def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def headrace(*arguments: str | Path, **environment: str) -> subprocess.Completed
         **environment,
     }
     return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=env, timeout=120
+        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=env, timeout=250
     )
 
 

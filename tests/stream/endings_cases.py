@@ -82,6 +82,8 @@ def interrupted(workers: str, method: str) -> None:
     """A training loop that notices Ctrl-C: what is left of the stream once the loop was left."""
     with contextlib.suppress(KeyboardInterrupt):
         read_on(int(workers), method)
+    for child in multiprocessing.active_children():  # torch waits 5 s for each, then ends it and waits no longer
+        child.join(60)
     tell(threads=headrace_threads(), children=len(multiprocessing.active_children()))
     sys.exit(7)
 
@@ -143,21 +145,23 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
                     break
         gc.collect()
         pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-        sizes.append({pid: rss_of(pid) for pid in pids})
+        sizes.append({pid: memory_of(pid) for pid in pids})
         if epoch + 1 in (20, int(count)):
             least = [min(each[pid] for each in sizes) for pid in pids]
             tell(
                 epoch=epoch + 1,
                 pids=pids,
-                rss=least[0],
-                workers_rss=least[1:],
+                memory=least[0],
+                workers_memory=least[1:],
                 files=len(os.listdir("/proc/self/fd")),
                 threads=headrace_threads(),
             )
 
 
-def rss_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+def memory_of(pid: int) -> int:
+    """Memory of its own and shared memory; pages of files come and go with what else the machine does."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssShmem")) * 1024
 
 
 def command_line(*arguments: str) -> None:

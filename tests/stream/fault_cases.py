@@ -52,6 +52,13 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
+def wait_for(path: Path) -> None:
+    """Until this file exists, for a minute and a half at most."""
+    until = time.monotonic() + 90
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 def join_group(rank: int, world_size: int, folder: str) -> Lines:
     """Become a rank of a gloo group whose store is a TCP server on rank 0, and keep the log."""
     torch.set_num_threads(1)
@@ -78,6 +85,7 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
     log = join_group(rank, world_size, folder)
     bad = Path(folder, "shards", f"part-{failing:05d}.parquet")
     opened = headrace.open(Path(folder, "shards"), cache_dir=Path(folder, f"cache-{rank}"))
+    met = Path(folder, "met")
     stream = opened.stream(batch_size=100)
     dataset = opened.torch_dataset(batch_size=100, num_workers=2, lanes=world_size)  # a rank reads one shard
     for _ in range(3):
@@ -96,9 +104,13 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
                 batches += 1
                 if name == "lockstep":
                     dist.all_reduce(torch.ones(1))
-                else:
+                elif batches < 200:
                     time.sleep(0.02)
+                else:  # so far ahead that the pass would end before the failure: 40 batches in 20 seconds after it
+                    wait_for(met.with_suffix(f".{name}"))
+                    time.sleep(0.5)
         except (headrace.HeadraceError, RuntimeError) as error:  # gloo raises the latter
+            met.with_suffix(f".{name}").touch()
             out[name] = {"kind": type(error).__name__, "message": str(error), "time": time.monotonic()}
         out[name] |= {"batches": batches, "log": list(log.lines), "epoch": stream.epoch}
         if name != "lockstep":

@@ -7,8 +7,9 @@ moment when the server started: pass what differs.
 from __future__ import annotations
 
 import multiprocessing
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def run_ranks(function: Callable[..., None], processes: int, *arguments: object)
 def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
     multiprocessing.set_start_method(None, force=True)  # workers start as they would elsewhere, not as we did
     function(rank, *arguments)
+
+
+@contextmanager
+def free_ports(count: int) -> Iterator[list[int]]:
+    """Ports of the loopback that nobody else is given until the end: a server that sets SO_REUSEADDR may listen there."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in sockets]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,34 +18,62 @@ from headrace.stream.options import StreamOptions
 from headrace.stream.torch import StreamingDataset
 
 ROWS = (4096, 4096, 4096, 4096)
+SLOW = "part-00002.parquet block 0 (decode)"
+PATIENCE_S = 90
 
 
 @dataclass(frozen=True)
 class SlowBlocks:
-    """Numbers of which one block takes long to read."""
+    """Numbers of which one block takes long to read: until these files exist, and some seconds more."""
 
     block: int
-    seconds: float
+    seconds: float = 0.0
+    until: tuple[Path, ...] = ()
 
     def __call__(self, block, columns):
         if block == self.block:
+            end = time.monotonic() + PATIENCE_S
+            while not all(path.exists() for path in self.until) and time.monotonic() < end:
+                time.sleep(0.02)
             time.sleep(self.seconds)
         return Numbers(ROWS)(block, columns)
 
 
+class Said(logging.Handler):
+    """Makes a file when a message holds these words."""
+
+    def __init__(self, words: str, path: Path) -> None:
+        super().__init__()
+        self.words, self.path = words, path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.words in record.getMessage():
+            self.path.touch()
+
+
 def stall_on_rank(rank: int, world_size: int, folder: str) -> None:
-    """Two passes with a collective at every batch: rank 1 waits for a slow block, itself and then in a worker."""
+    """Two passes with a collective at every batch: rank 1 waits for a slow block, itself and then in a worker.
+
+    The block is slow until every rank has said so.
+    """
     log = join_group(rank, world_size, folder)
     out = {}
     settings = StreamOptions(batch_size=1024, stall_seconds=1.0, lanes=2)
-    index, read_block = index_of(ROWS), SlowBlocks(2, 3.5)
-    stream = StreamLoader(index, read_block, settings)
-    dataset = StreamingDataset(index, read_block, settings, num_workers=1)
-    for name, batches in (("threads", stream), ("workers", dataset.data_loader(method="fork"))):
+    index = index_of(ROWS)
+    for name in ("threads", "workers"):
+        said = [Path(folder, f"{name}-{each}.said") for each in range(world_size)]
+        listener = Said(SLOW, said[rank])
+        logging.getLogger("headrace").addHandler(listener)
+        read_block = SlowBlocks(2, until=tuple(said))
+        if name == "threads":
+            batches = StreamLoader(index, read_block, settings)
+        else:
+            batches = StreamingDataset(index, read_block, settings, num_workers=1).data_loader(method="fork")
         log.lines.clear()
         for _ in batches:
             dist.all_reduce(torch.ones(1))
         out[name] = list(log.lines)
+        logging.getLogger("headrace").removeHandler(listener)
         dist.barrier()
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
     dist.barrier()

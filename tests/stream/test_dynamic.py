@@ -1,7 +1,6 @@
 """Claiming blocks: every row once, equal steps, the rest after a stop on any ranks; slow ranks get fewer rows."""
 
 import json
-import time
 from itertools import chain, pairwise
 from threading import Event, Thread
 
@@ -11,6 +10,7 @@ import torch
 from dynamic_cases import ROWS, SLOW, TOTAL, claim_on_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
@@ -58,7 +58,7 @@ def together(group, what):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     if errors:
         raise errors[0]
@@ -178,7 +178,7 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
         for batch in loader:
             rows += len(real_rows(batch))
             if loader.topology.rank == 1:
-                done.wait(30)  # as slow as can be: the other rank ends its pass meanwhile
+                done.wait(100)  # as slow as can be: the other rank ends its pass meanwhile
                 most.append(len(loader._claims[1].holding()[1]))
         done.set()
         return rows
@@ -191,14 +191,15 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
 
 
 def test_a_rank_that_leaves_early_stops_those_that_wait_for_it():
-    group = loaders([40] * 6, 2)
+    group, left = loaders([40] * 6, 2), Event()
 
     def read(loader):
         if loader.topology.rank == 0:
             for _ in loader:
                 break
+            left.set()
             return
-        time.sleep(0.3)
+        left.wait(100)
         whole(loader)
 
     with pytest.raises(StreamError, match="rank 1 of 2: rank 0 left epoch 0 before its end"):
@@ -255,7 +256,7 @@ def test_what_does_not_go_together_is_refused():
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_three_processes_share_an_epoch_in_step_and_out_of_step(tmp_path):
     world_size = 3
-    torch.multiprocessing.spawn(claim_on_rank, (world_size, str(tmp_path)), nprocs=world_size)
+    run_ranks(claim_on_rank, world_size, world_size, str(tmp_path))
     got = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
 
     for job in ("free", "lockstep"):

@@ -35,6 +35,7 @@ from headrace.stream.torch import StreamingDataset
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])
 BOUND_S = 90
+SPARE_BYTES = 16 << 20  # what differs from moment to moment; a batch kept per pass would be more
 ROWS = (25_000,) * 12  # more than a pool
 
 
@@ -254,8 +255,9 @@ def test_ctrl_c_is_the_loops_to_hear_not_the_workers(method):
         num_workers=2,
         topology=ranks(1)[0],
     )
+    others = set(multiprocessing.active_children())
     batches = iter(dataset.data_loader(method=method))
-    for child in multiprocessing.active_children():
+    for child in set(multiprocessing.active_children()) - others:
         os.kill(child.pid, signal.SIGINT)
 
     assert sorted(np.concatenate([batch["row"] for batch in batches])) == list(range(1200))
@@ -333,9 +335,9 @@ def check_epochs(count, workers, rows, *formats):
         assert late["epoch"] == count
         assert late["files"] <= early["files"]
         assert late["threads"] == []
-        assert late["rss"] <= early["rss"] * 1.05
-        for before, after in zip(sorted(early["workers_rss"]), sorted(late["workers_rss"]), strict=True):
-            assert after <= before * 1.05
+        assert late["memory"] <= early["memory"] + SPARE_BYTES
+        for before, after in zip(sorted(early["workers_memory"]), sorted(late["workers_memory"]), strict=True):
+            assert after <= before + SPARE_BYTES
         assert len(pids) == 1 + len(formats) * workers
         assert gone(pids)
         assert shared_names(pids) == []

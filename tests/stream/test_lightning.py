@@ -1,8 +1,6 @@
 """Under a real Lightning trainer: epochs by themselves, positions in checkpoints, the rest of an epoch on other ranks."""
 
-import contextlib
 import json
-import socket
 import subprocess
 import sys
 from itertools import chain
@@ -12,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from packing_stream_cases import some_lengths
 from prepared import prepare_dataset, rows_of
-from rank_processes import run_ranks
+from rank_processes import free_ports, run_ranks
 
 pytest.importorskip("lightning", reason="needs lightning")
 
@@ -188,14 +186,10 @@ def test_a_stop_between_two_workers_leaves_each_row_once(path, tmp_path):
 
 def fit_groups(path, folder, groups):
     """What each rank recorded: [group][job] is a list over ranks. The same processes form one group after another."""
-    with contextlib.ExitStack() as free:
-        sockets = [free.enter_context(socket.socket()) for _ in groups]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
-    asked = [(name, size, port, jobs) for (name, size, jobs), port in zip(groups, ports, strict=True)]
     processes = max(size for _, size, _ in groups)
-    run_ranks(on_rank, processes, str(path), str(folder), asked)
+    with free_ports(len(groups)) as ports:
+        asked = [(name, size, port, jobs) for (name, size, jobs), port in zip(groups, ports, strict=True)]
+        run_ranks(on_rank, processes, str(path), str(folder), asked)
     records = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(processes)]
     return {
         name: {title: [record[name][title] for record in records[:size]] for title in jobs}

@@ -89,7 +89,7 @@ class Unpicklable(IterableDataset):
 
 
 def test_a_batch_that_cannot_be_pickled_is_an_error_in_the_loop_and_never_a_wait_without_end():
-    batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=20))
+    batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=120))
     assert_same(next(batches), batch_of(3))
     with pytest.raises(StreamError, match=r"worker process \d+: column odd: a batch cannot be sent .* columns="):
         next(batches)
@@ -112,7 +112,7 @@ class NoMoreFiles(IterableDataset):
 
 
 def test_without_shared_memory_the_bytes_travel_in_the_message():
-    batches = list(DataLoader(NoMoreFiles(), batch_size=None, num_workers=1, timeout=20))
+    batches = list(DataLoader(NoMoreFiles(), batch_size=None, num_workers=1, timeout=120))
 
     for got, rows in zip(batches, (3, 40_000, 5), strict=True):
         assert_same(got, batch_of(rows))
@@ -137,6 +137,6 @@ class Tables(IterableDataset):
 
 
 def test_tables_cross_a_data_loader():
-    batches = list(DataLoader(Tables(), batch_size=None, num_workers=1, timeout=20))
+    batches = list(DataLoader(Tables(), batch_size=None, num_workers=1, timeout=120))
 
     assert [batch.to_pydict() for batch in batches] == [{"n": [0, 1, 2, 3, 4]}, {"n": [5, 6, 7, 8, 9]}]

@@ -5,13 +5,15 @@ import logging
 
 import pytest
 import torch
-from stall_cases import ROWS, SlowBlocks, stall_on_rank
+from rank_processes import run_ranks
+from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
 
 from headrace.errors import SettingsError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
 from headrace.stream.progress import Noted, Progress, Snapshot
+from headrace.stream.reading import WorkerNotes, notes_shape
 from headrace.stream.stall import complaints, from_text, to_text
 
 
@@ -65,7 +67,7 @@ def test_a_moment_survives_its_journey():
 
 
 def test_progress_names_the_block_that_has_been_read_for_longest():
-    progress = Progress(shared=torch.zeros(2, 2, dtype=torch.float64))
+    progress = Progress(shared=torch.zeros(notes_shape(2, 2), dtype=torch.float64))
     index = index_of([5, 5, 5])
     assert progress.snapshot(index).phase == "loop"
 
@@ -77,7 +79,8 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
     def read_block(block, columns):
         seen.append(progress.snapshot(index))
 
-    Noted(Noted(read_block, {}, progress.shared[1]), progress.reading)(2, None)
+    notes = WorkerNotes(progress.shared[1].numpy())
+    Noted(Noted(read_block, {}, notes), progress.reading)(2, None)
     assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
     assert progress.snapshot(index).place == ""
 
@@ -85,15 +88,25 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
     assert progress.snapshot(index).batches == 1
 
 
-def test_one_process_logs_its_own_wait_once(caplog, own_threads):
+@pytest.fixture
+def said(tmp_path):
+    """A file that exists once the slow block was named."""
+    listener = Said(SLOW, tmp_path / "said")
+    logging.getLogger("headrace").addHandler(listener)
+    yield listener.path
+    logging.getLogger("headrace").removeHandler(listener)
+
+
+def test_one_process_logs_its_own_wait_once(caplog, own_threads, said):
     settings = StreamOptions(batch_size=1024, stall_seconds=0.2, batch_format="numpy")
-    loader = StreamLoader(index_of(ROWS), SlowBlocks(3, 2.6), settings, topology=ranks(1)[0])
+    slow = SlowBlocks(2, seconds=2.2, until=(said,))  # two more looks
+    loader = StreamLoader(index_of(ROWS), slow, settings, topology=ranks(1)[0])
     with caplog.at_level(logging.WARNING, "headrace"):
         list(loader)
 
-    (line,) = [record.getMessage() for record in caplog.records if "decode" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if SLOW in record.getMessage()]
     assert line.startswith("rank 0 waits ")
-    assert line.endswith("s for part-00003.parquet block 0 (decode)")
+    assert line.endswith(f"s for {SLOW}")
     assert own_threads.left() == []
 
 
@@ -111,10 +124,11 @@ def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
-    torch.multiprocessing.spawn(stall_on_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(stall_on_rank, 2, 2, str(tmp_path))
     got = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
     for name in ("threads", "workers"):
         for lines in (got[0][name], got[1][name]):
-            (line,) = [line for line in lines if "part-00002.parquet block 0 (decode)" in line]
-            assert line.startswith("rank 1 waits ")
+            found = [line for line in lines if SLOW in line]
+            assert found
+            assert all(line.startswith("rank 1 waits ") for line in found)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-import torch
+from rank_processes import run_ranks
 from tabular_cases import on_rank, write_shards
 
 RANKS = 2
@@ -13,7 +13,7 @@ RANKS = 2
 def received(tmp_path_factory):
     data, folder = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("ranks")
     total = write_shards(data)
-    torch.multiprocessing.spawn(on_rank, (RANKS, str(folder), str(data)), nprocs=RANKS)
+    run_ranks(on_rank, RANKS, RANKS, str(folder), str(data))
     return total, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
 

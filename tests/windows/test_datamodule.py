@@ -1,7 +1,6 @@
 """The data module under real Lightning trainers: chunks epoch by epoch, pools, checkpoints, two and three ranks."""
 
 import json
-import socket
 from itertools import chain
 
 import numpy as np
@@ -11,7 +10,7 @@ from series_cases import expected_windows, write_run
 pytest.importorskip("lightning", reason="needs lightning")
 
 from lightning_series_cases import ExtraLoaders, fit, ids, on_rank
-from rank_processes import run_ranks
+from rank_processes import free_ports, run_ranks
 
 from headrace.errors import SettingsError, StreamError
 from headrace.lightning import SeriesDataModule
@@ -193,26 +192,21 @@ def test_a_checkpoint_of_another_module_or_of_other_chunks_is_refused(run, tmp_p
         fit(out, epochs=1, ckpt_path=tmp_path / "step=1.ckpt", chunk_size=4)
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def ranks(run, tmp_path_factory):
     """Fits on 2 ranks, stopped and resumed on 3, with chunks and without: rank → group → job → what it saw."""
     out, _ = run
     folder = tmp_path_factory.mktemp("ranks")
     chunked, whole = {"chunk_size": 5, "validation_chunk_size": 2}, {"validation_chunk_size": 2}
-    groups = [
-        ("two", 2, free_port(), {
-            "whole": {"epochs": 3, **whole}, "chunked": {"epochs": 3, **chunked},
-            "stopped": {"epochs": 3, "max_steps": 5, "every": 5, **chunked},
-        }),
-        ("three", 3, free_port(), {"resumed": {"epochs": 3, "ckpt_path": str(folder / "step=5.ckpt"), **chunked}}),
-    ]  # fmt: skip
-    run_ranks(on_rank, 3, str(out), str(folder), groups)
+    with free_ports(2) as (one, other):
+        groups = [
+            ("two", 2, one, {
+                "whole": {"epochs": 3, **whole}, "chunked": {"epochs": 3, **chunked},
+                "stopped": {"epochs": 3, "max_steps": 5, "every": 5, **chunked},
+            }),
+            ("three", 3, other, {"resumed": {"epochs": 3, "ckpt_path": str(folder / "step=5.ckpt"), **chunked}}),
+        ]  # fmt: skip
+        run_ranks(on_rank, 3, str(out), str(folder), groups)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(3)]
 
 

@@ -16,6 +16,7 @@ from headrace.cli import (
     histories_command,
     init_command,
     pack_command,
+    plan_command,
     report_command,
     rewrite_command,
     schema_command,
@@ -50,7 +51,7 @@ app.command("report")(report_command.report)
 app.command("doctor")(doctor_command.doctor)
 app.command("schema")(schema_command.schema)
 app.command("peek")(stream_commands.peek)
-app.command("plan")(stream_commands.plan)
+app.command("plan")(plan_command.plan)
 app.command("stream")(stream_command.stream)
 app.command("where")(stream_commands.where)
 app.command("seen")(stream_commands.seen)

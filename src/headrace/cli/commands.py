@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.about_run import AboutRun, WorkDir
 from headrace.cli.asked import check_names, nearest, with_settings
-from headrace.cli.report_command import Report, check_when, report_of
-from headrace.cli.spread import HERE, Address, Engine, ShardOf, Spread, WorkDir
+from headrace.cli.flags import Json, with_groups
+from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.settings import shown
 
@@ -31,23 +32,18 @@ Settings = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
+@with_groups
 def run(
     config: Annotated[
         Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
     ],
+    *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
-    engine: Engine = None,
-    address: Address = None,
-    shard_of: ShardOf = None,
-    work_dir: WorkDir = None,
     settings: Settings = None,
     dry_run: DryRun = False,
-    report: Report = "auto",
-    as_json: Json = False,
+    about: AboutRun,
 ) -> None:
     """Run a recipe from a configuration file.
 
@@ -64,48 +60,38 @@ def run(
     made_by = getattr(headrace, RECIPES[name])
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
-    asked = Spread(engine, address, shard_of, work_dir)
-    target, count, spread = about_the_run(config, record, out=out, workers=workers, spread=asked)
+    target, about = about_the_run(config, record, out=out, flags=about)
     recipe = made_by(**record)
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
 
-        show_dry_run(recipe, target, "json" if as_json else "text")
+        show_dry_run(recipe, target, about.style, about.workers)
         return
-    execute(recipe, target, count, "json" if as_json else "text", spread, report)
+    execute(recipe, target, about)
 
 
-def about_the_run(
-    config: Path, record: dict[str, Any], *, out: Path | None, workers: int | None, spread: Spread
-) -> tuple[Path, int | None, Spread]:
-    """Take out of a configuration what is about the run itself: (output, workers, where its tasks are done).
+def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, flags: AboutRun) -> tuple[Path, AboutRun]:
+    """Take out of a configuration what is about the run itself: (output, the flags with what only the file says).
 
-    Flags, which are the arguments, come before the file. Raises `SettingsError`.
+    Flags come before the file. Raises `SettingsError`.
     """
     found = {name: record.pop(name, None) for name in ("out", "workers", "engine", "address")}
     target = out or found["out"]
-    count = found["workers"] if workers is None else workers
-    spread = replace(spread, engine=spread.engine or found["engine"], address=spread.address or found["address"])
+    count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
     if not isinstance(target, str | Path):
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    return Path(target), count, spread
+    engine, address = flags.engine or found["engine"], flags.address or found["address"]
+    return Path(target), replace(flags, workers=count, engine=engine, address=address)
 
 
-def execute(
-    recipe: Any,
-    out: Path,
-    workers: int | None,
-    style: Literal["json", "text"],
-    spread: Spread = HERE,
-    report: str = "auto",
-) -> Path:
+def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     """Prepare a recipe with progress on the terminal, and print what came of it. Returns the run directory.
 
-    report: "auto" writes report.html if it can, but not for machines (style="json"); or "never".
+    report.html is written as --report says, but not for machines (--json).
     """
     from rich.console import Console
 
@@ -114,13 +100,13 @@ def execute(
     from headrace.run.prepare import prepare
     from headrace.storage.remote_path import is_remote, path_of
 
-    check_when(report)
-    if workers is not None:  # tokenizers' own threads, of which it asks once
-        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
+    check_when(about.report)
+    if about.workers is not None:  # tokenizers' own threads, of which it asks once
+        os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
-    with progress_on(Console(stderr=True), "quiet" if style == "json" else "full") as hear:
-        prepared = prepare(recipe, out, workers=workers, on_event=hear, **spread.options())
-    if style == "json":
+    with progress_on(Console(stderr=True), "quiet" if about.as_json else "full") as hear:
+        prepared = prepare(recipe, out, on_event=hear, **about.options())
+    if about.as_json:
         typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
@@ -141,7 +127,7 @@ def execute(
         markup=False,
     )
     console.print(f"run     {prepared.run}", highlight=False, markup=False)
-    page = None if is_remote(out) else report_of(prepared, report, console)  # a page is looked at where it lies
+    page = None if is_remote(out) else report_of(prepared, about.report, console)  # a page is looked at where it lies
     if page is not None:
         console.print(f"report  {page}", highlight=False, markup=False)
     return prepared.run

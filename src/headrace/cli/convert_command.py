@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from headrace.cli.commands import Json
+from headrace.cli.flags import Json
 from headrace.errors import SettingsError
 
 

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli import contexts_command
-from headrace.cli.commands import Json, execute
-from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
+from headrace.cli.about_run import AboutRun
+from headrace.cli.commands import execute
+from headrace.cli.flags import with_groups
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -40,8 +40,10 @@ app.command("plan")(contexts_command.plan)
 
 
 @app.command("prepare")
+@with_groups
 def prepare(
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns, in any order.")],
+    *,
     out: Annotated[Path, typer.Option(help="Output directory.", show_default=False)],
     entity: Annotated[str, typer.Option(help="Column of the entity.")] = "src_addr",
     entity_from: Annotated[str, typer.Option(help="column | file_name: the name of its file.")] = "column",
@@ -70,15 +72,7 @@ def prepare(
         int | None, typer.Option(help="Shards of a split; as the memory limit asks unless given.", show_default=False)
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="array_record | arrow.")] = "array_record",
-    workers: Annotated[
-        int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)
-    ] = None,
-    engine: Engine = None,
-    address: Address = None,
-    shard_of: ShardOf = None,
-    work_dir: WorkDir = None,
-    report: Report = "auto",
-    as_json: Json = False,
+    about: AboutRun,
 ) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
 
@@ -111,7 +105,7 @@ def prepare(
         partitions=partitions,
         format=format_,
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
+    execute(recipe, out, about)
 
 
 @app.command("decode")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from headrace.cli.init.commented import Section
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +32,26 @@ def write_config(path: Path, text: str, overwrite: bool) -> None:
         raise SettingsError(f"{path}: is there already; give another --config, or --overwrite") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be written ({error.strerror}); give another --config") from error
+
+
+def write_sections(config: Path, overwrite: bool, made: Callable[[], tuple[list[Section], str]]) -> None:
+    """Have the sections made and written, and say how to run them."""
+    from headrace.cli.init.commented import commented_yaml
+
+    if config.exists() and not overwrite:
+        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
+    sections, about = made()
+    write_config(config, commented_yaml(sections), overwrite)
+    typer.echo(f"{config}: {about}")
+    asked = "" if _runs(sections) else " --set tokenizer=DIRECTORY"
+    typer.echo(f"run it:  headrace run {config}{asked}")
+
+
+def _runs(sections: list[Section]) -> bool:
+    """Whether nothing is left for the user to say; chats need a tokenizer, which only the user can choose."""
+    from headrace.cli.init.commented import Aside
+
+    return not any(isinstance(each.settings.get("tokenizer"), Aside) for each in sections)
 
 
 @app.command("series")
@@ -58,27 +82,20 @@ def series(
 
     Example:  headrace init series data --target streamflow --out out --config series.yaml
     """
-    from headrace.cli.init.commented import commented_yaml
     from headrace.cli.init.series import series_sections
     from headrace.cli.init.series_roles import Asked
 
-    if config.exists() and not overwrite:
-        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
-    sections, about = series_sections(
-        Asked(
-            source=tuple(source),
-            out=out,
-            target=target,
-            features=_names(features),
-            static=tuple(static or ()),
-            static_features=_names(static_features),
-            entity=entity,
-            time=time,
-        )
+    asked = Asked(
+        source=tuple(source),
+        out=out,
+        target=target,
+        features=_names(features),
+        static=tuple(static or ()),
+        static_features=_names(static_features),
+        entity=entity,
+        time=time,
     )
-    write_config(config, commented_yaml(sections), overwrite)
-    typer.echo(f"{config}: {about}")
-    typer.echo(f"run it:  headrace run {config}")
+    write_sections(config, overwrite, lambda: series_sections(asked))
 
 
 @app.command("split")
@@ -101,16 +118,80 @@ def split(
 
     Example:  headrace init split raw --out out --config split.yaml
     """
-    from headrace.cli.init.commented import commented_yaml
     from headrace.cli.init.split import AskedSplit, split_sections
 
-    if config.exists() and not overwrite:
-        raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     asked = AskedSplit(tuple(source), out, date=date_column, entity=group_column, split_date=split_date)
-    sections, about = split_sections(asked)
-    write_config(config, commented_yaml(sections), overwrite)
-    typer.echo(f"{config}: {about}")
-    typer.echo(f"run it:  headrace run {config}")
+    write_sections(config, overwrite, lambda: split_sections(asked))
+
+
+@app.command("histories")
+def histories(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of measurements.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    entity: Annotated[
+        str | None, typer.Option(help="Column of the entity, or file_name; found out unless given.", show_default=False)
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Column of the time; found out unless given.", show_default=False)
+    ] = None,
+    peer: Annotated[
+        str | None, typer.Option(help="Column of the other end; found out unless given.", show_default=False)
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option(help="Column of the latency; found out unless given.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at measurements of many entities, and write a configuration of histories for `headrace run`.
+
+    Example:  headrace init histories pings --out out --config histories.yaml
+    """
+    from headrace.cli.init.histories import histories_sections
+    from headrace.cli.init.histories_roles import AskedHistories
+
+    asked = AskedHistories(tuple(source), out, entity=entity, time=time, peer=peer, value=value)
+    write_sections(config, overwrite, lambda: histories_sections(asked))
+
+
+@app.command("pack")
+def pack(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="tokenizer.json or its directory; one beside the data unless given.", show_default=False),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at chats, and write a configuration of packed sequences for `headrace run`.
+
+    Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
+    """
+    from headrace.cli.init.pack import AskedPack, pack_sections
+
+    asked = AskedPack(tuple(source), out, tokenizer=tokenizer)
+    write_sections(config, overwrite, lambda: pack_sections(asked))
+
+
+@app.command("rewrite")
+def rewrite(
+    source: Annotated[
+        list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")
+    ],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at shards, and write a configuration of a rewrite for `headrace run`.
+
+    Example:  headrace init rewrite raw --out fast --config rewrite.yaml
+    """
+    from headrace.cli.init.rewrite import AskedRewrite, rewrite_sections
+
+    asked = AskedRewrite(tuple(source), out)
+    write_sections(config, overwrite, lambda: rewrite_sections(asked))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -52,10 +52,12 @@ def heard() -> Generator[None, None, None]:
         yield
     finally:
         done.set()
-        for thread in begun:  # lest it reminds whoever comes after
-            thread.join(_AGAIN_S)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = report
+        try:
+            for thread in begun:  # lest it reminds whoever comes after
+                thread.join()
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = report
 
 
 def _leaving(error: BaseException | None) -> bool:

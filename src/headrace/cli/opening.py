@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from headrace.cli.text_columns import null_values_of, types_of
+from headrace.cli.text_columns import PlainShards
 
 if TYPE_CHECKING:
     from headrace.stream.dataset import Dataset
 
 
-def open_source(
-    path: str, types: Sequence[str] | None, null_values: Sequence[str] | None, cache_dir: Path | None
-) -> Dataset:
+def open_source(path: str, shards: PlainShards) -> Dataset:
     """`headrace.open` with the words of --types, --null-values and --cache-dir."""
     from headrace.stream.dataset import open_dataset
 
-    kinds, absent = types_of(types), null_values_of(null_values)
+    options = shards.options()
     with _progress() as hear:
-        return open_dataset(path, types=kinds, null_values=absent, cache_dir=cache_dir, on_progress=hear)
+        return open_dataset(path, **options, on_progress=hear)
 
 
 @contextmanager

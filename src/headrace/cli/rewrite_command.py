@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.commands import Json, execute
-from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
-from headrace.cli.text_columns import CacheDir, NullValues, Types, null_values_of, types_of
+from headrace.cli.about_run import AboutRun
+from headrace.cli.commands import execute
+from headrace.cli.flags import with_groups
+from headrace.cli.text_columns import PlainShards
 
 
+@with_groups
 def rewrite(
     source: Annotated[
         list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")
     ],
+    *,
     out: Annotated[Path, typer.Option(help="Output directory.", show_default=False)],
     codec: Annotated[
         str, typer.Option(help="none: decodes fastest | lz4: less disk, twice the decoding | zstd: least disk.")
@@ -34,18 +36,8 @@ def rewrite(
     columns: Annotated[
         str | None, typer.Option(help="Comma-separated columns to keep; all unless given.", show_default=False)
     ] = None,
-    types: Types = None,
-    null_values: NullValues = None,
-    cache_dir: CacheDir = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Shards at a time; default one per core.", show_default=False)
-    ] = None,
-    engine: Engine = None,
-    address: Address = None,
-    shard_of: ShardOf = None,
-    work_dir: WorkDir = None,
-    report: Report = "auto",
-    as_json: Json = False,
+    shards: PlainShards,
+    about: AboutRun,
 ) -> None:
     """Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
 
@@ -61,8 +53,6 @@ def rewrite(
         rows_per_group=rows_per_group,
         shard_bytes=shard_bytes,
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
-        types=types_of(types),
-        null_values=null_values_of(null_values),
-        cache_dir=cache_dir,
+        **shards.options(),
     )
-    execute(recipe, out, workers, "json" if as_json else "text", Spread(engine, address, shard_of, work_dir), report)
+    execute(recipe, out, about)

@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.about_run import AboutRun
 from headrace.cli.asked import with_settings
-from headrace.cli.commands import Json, about_the_run, execute, read_config
-from headrace.cli.report_command import Report
-from headrace.cli.spread import Address, Engine, ShardOf, Spread, WorkDir
+from headrace.cli.commands import about_the_run, execute, read_config
+from headrace.cli.flags import with_groups
 from headrace.errors import SettingsError
 
 
+@with_groups
 def series(
     config: Annotated[Path, typer.Argument(help="YAML or JSON file with the settings of `Series`, and out.")],
+    *,
     out: Annotated[
         Path | None, typer.Option(help="Output directory; overrides the file's.", show_default=False)
     ] = None,
@@ -27,15 +29,7 @@ def series(
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set min_train_years=3.", show_default=False),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Batches at a time; default one per core.", show_default=False)
-    ] = None,
-    engine: Engine = None,
-    address: Address = None,
-    shard_of: ShardOf = None,
-    work_dir: WorkDir = None,
-    report: Report = "auto",
-    as_json: Json = False,
+    about: AboutRun,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
 
@@ -54,6 +48,5 @@ def series(
     if layout is not None:
         record["layout"] = layout
     record = with_settings(record, settings or ())
-    asked = Spread(engine, address, shard_of, work_dir)
-    target, count, spread = about_the_run(config, record, out=out, workers=workers, spread=asked)
-    execute(Series(**record), target, count, "json" if as_json else "text", spread, report)
+    target, about = about_the_run(config, record, out=out, flags=about)
+    execute(Series(**record), target, about)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.opening import open_source
-from headrace.cli.stream_commands import (
+from headrace.cli.flags import Json, with_groups
+from headrace.cli.one_epoch import (
     BatchSize,
     Distribution,
-    Json,
     Ranks,
     Samples,
     Seed,
@@ -26,9 +25,10 @@ from headrace.cli.stream_commands import (
     Source,
     Split,
     Workers,
-    read_state,
 )
-from headrace.cli.text_columns import CacheDir, NullValues, Types
+from headrace.cli.opening import open_source
+from headrace.cli.stream_commands import read_state
+from headrace.cli.text_columns import PlainShards
 
 if TYPE_CHECKING:
     from threading import Barrier
@@ -65,13 +65,13 @@ class _Work:
     state: dict[str, Any] | None
     limit_s: float | None
     batch_format: str | None
-    types: list[str] | None
-    null_values: list[str] | None
-    cache_dir: Path | None
+    shards: PlainShards
 
 
+@with_groups
 def stream(
     path: Source,
+    *,
     split: Split = None,
     ranks: Ranks = 1,
     workers: Workers = 0,
@@ -87,9 +87,7 @@ def stream(
         str | None,
         typer.Option(help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy."),
     ] = None,
-    types: Types = None,
-    null_values: NullValues = None,
-    cache_dir: CacheDir = None,
+    shards: PlainShards,
     as_json: Json = False,
 ) -> None:
     """Stream one epoch, or the rest of one, and say how fast it was: rows/s, MB/s, time to the first batch.
@@ -113,12 +111,10 @@ def stream(
         state=None if state is None else read_state(state),
         limit_s=limit_s,
         batch_format=batch_format,
-        types=types,
-        null_values=null_values,
-        cache_dir=cache_dir,
+        shards=shards,
     )
     if ranks > 1:  # the index is made once, before the ranks need it
-        open_source(path, types, null_values, cache_dir)
+        open_source(path, shards)
     speeds = [_measure(work, 0)] if ranks == 1 else _measure_ranks(work)
     record: dict[str, Any] = {
         "rows": sum(each.rows for each in speeds),
@@ -203,7 +199,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     from headrace.stream.plan import estimate_block_bytes
     from headrace.stream.topology import Topology
 
-    dataset = open_source(work.path, work.types, work.null_values, work.cache_dir)
+    dataset = open_source(work.path, work.shards)
     index = dataset.split_index(work.split)
     row_bytes = float(estimate_block_bytes(index).sum()) / max(1, index.total_rows)
     topology = Topology(rank=rank, world_size=work.ranks)

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headrace.errors import SettingsError
 
-Types = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--types",
-        metavar="NAME=TYPE",
-        help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or use commas.",
-        show_default=False,
-    ),
-]
-NullValues = Annotated[
-    list[str] | None,
-    typer.Option("--null-values", help="Text that means missing in typed columns; repeatable.", show_default=False),
-]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(help="Where the index of plain shards is kept; ~/.cache/headrace unless given.", show_default=False),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class PlainShards:
+    """How plain shards are read: --types, --null-values and --cache-dir. Prepared datasets need none of them."""
+
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--types",
+            metavar="NAME=TYPE",
+            help="Type of a column of plain CSV or TSV shards, e.g. price=float32; repeat it, or use commas.",
+            show_default=False,
+        ),
+    ] = None
+    null_values: Annotated[
+        list[str] | None,
+        typer.Option("--null-values", help="Text that means missing in typed columns; repeatable.", show_default=False),
+    ] = None
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the index of plain shards is kept; ~/.cache/headrace unless given.", show_default=False
+        ),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """As keyword arguments of `open` and of `Rewrite`. Raises `SettingsError`."""
+        types, null_values = types_of(self.types), null_values_of(self.null_values)
+        return {"types": types, "null_values": null_values, "cache_dir": self.cache_dir}
 
 
 def types_of(words: Sequence[str] | None) -> dict[str, str]:

@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import MissingExtra, StreamError
+
+try:  # before what needs torch: this extra brings both
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+except ImportError as error:
+    raise MissingExtra("lightning", "lightning") from error
+
 from headrace.stream.batch import Batch
 from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
 from headrace.stream.table_parcel import whole_batch
 from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset, WatchedLoader
-
-try:
-    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-except ImportError as error:
-    raise MissingExtra("lightning", "lightning") from error
+from headrace.stream.torch import StreamingDataset
+from headrace.stream.watched_loader import WatchedLoader
 
 
 class PassLoader:

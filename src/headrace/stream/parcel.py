@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
-import torch
-from torch._utils import ExceptionWrapper
+from headrace.errors import MissingExtra, StreamError
 
-from headrace.errors import StreamError
+try:
+    import torch
+    from torch._utils import ExceptionWrapper
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 Sent: TypeAlias = bytearray | bytes  # the bytes themselves, or shared memory pickled
 Packed: TypeAlias = tuple[str, torch.dtype, tuple[int, ...], list[int] | None]  # name, type, shape, lengths of a list

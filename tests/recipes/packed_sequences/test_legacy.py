@@ -289,7 +289,7 @@ def test_converted_bins_are_the_same_bins_and_smaller(tmp_path):
 
 
 def headrace(*arguments):
-    return subprocess.run([*HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([*HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=250)
 
 
 def test_the_command_converts_and_notes_the_alignment(tmp_path):

@@ -4,7 +4,6 @@ A child process prepares series and kills itself at a named step, or a random wh
 process looks at what is left, makes the run again and compares it with an undisturbed one.
 """
 
-import atexit
 import functools
 import json
 import os
@@ -13,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,6 +22,7 @@ import headrace
 from headrace.recipes.series.config import Series
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import prepare
+from places import new_place
 
 STAGES = ("spread", "clean", "fit", "write", "finish")
 
@@ -62,8 +61,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(headrace.__file__).parents[1]
 @functools.cache
 def asked() -> str:
     """Settings as JSON, over one source for all kills; its files' times are part of the run's identity."""
-    directory = Path(tempfile.mkdtemp(prefix="headrace-series-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    directory = new_place()
     basins = {f"g{place}": a_basin(place, 80) for place in range(8)}
     every = sorted((row.date, name, row) for name, rows in basins.items() for row in rows)
     for part in range(3):

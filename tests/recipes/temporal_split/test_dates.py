@@ -249,3 +249,10 @@ def test_several_chunks_are_one_column() -> None:
     column = pa.chunked_array([pa.array(["2025-01-05"]), pa.array(["2025-01-05 12:30", None])])
 
     assert [DAY, NOON, MISSING] == parse_dates(column, "auto").micros.tolist()
+
+
+@pytest.mark.parametrize("form", ["epoch_s", "epoch_ms"])
+def test_large_numbers_are_unreadable_without_a_warning(form: str) -> None:
+    read = parse_dates(pa.chunked_array([[2.0**53 - 1, 20_240_629_000_001.0 * 100]]), form)
+
+    assert [True] == read.unreadable.tolist()[:1]

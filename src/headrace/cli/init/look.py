@@ -16,34 +16,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from headrace.cli.init.times import is_typed_time, time_format
 from headrace.errors import SettingsError
 from headrace.formats.listing import list_files
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.typed import nulled
-from headrace.recipes.temporal_split.dates import MISSING, parse_dates
 
 Kind = Literal["number", "time", "text", "other"]
 
 FILES, ROWS = 16, 1 << 18  # that are looked at: of files, of rows in each
 NULLS = ("NA",)
-
-_YEARS = 1600, 2400  # numbers that would be times of other years are numbers
-
-TIME_FORMATS = (
-    "iso",
-    "yyyymmdd",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%d.%m.%Y",
-    "%Y/%m/%d",
-    "%d/%m/%Y %H:%M",
-    "%m/%d/%Y %H:%M",
-    "%d.%m.%Y %H:%M",
-    "%Y/%m/%d %H:%M",
-    "epoch_s",
-    "epoch_ms",
-)
 
 
 @dataclass(frozen=True)
@@ -62,9 +45,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Look:
-    """A source. names and bytes: of all its files; tables: (name, first rows) of those looked at."""
+    """A source. root, names and bytes: of all its files; tables: (name, first rows) of those looked at."""
 
     source: tuple[str, ...]
+    root: Path
     names: list[str]
     bytes: int
     tables: list[tuple[str, pa.Table]]
@@ -75,16 +59,24 @@ class Look:
         return [each.name for each in self.columns.values() if each.kind == kind and each.in_files == len(self.tables)]
 
 
-def look(source: Sequence[str | Path]) -> Look:
-    """Look at a source. Raises `InputError` where there are no files or one cannot be read."""
+def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
+    """Look at so many files of a source and so many rows of each.
+
+    Raises `InputError` where there are no files or one cannot be read.
+    """
     listing = list_files(source)
-    chosen = sorted({int(place) for place in np.linspace(0, len(listing.names) - 1, FILES).round()})
-    tables = [(listing.names[place], first_rows(listing.path(place), listing.names[place])) for place in chosen]
+    chosen = evenly(len(listing.names), files)
+    tables = [(listing.names[place], first_rows(listing.path(place), listing.names[place], rows)) for place in chosen]
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
         name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names
     }
-    return Look(tuple(map(str, source)), listing.names, int(listing.sizes.sum()), tables, columns)
+    return Look(tuple(map(str, source)), listing.root, listing.names, int(listing.sizes.sum()), tables, columns)
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many of the places 0..count-1, from end to end."""
+    return sorted({int(place) for place in np.linspace(0, count - 1, most).round()})
 
 
 def known(name: str, among: Iterable[str], what: str) -> str:
@@ -96,6 +88,18 @@ def known(name: str, among: Iterable[str], what: str) -> str:
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     hint = f"did you mean {near[0]!r}?" if near else f"there are {some}"
     raise SettingsError(f"{what} {name!r} is no column of the source; {hint}")
+
+
+def named(name: str, words: Sequence[str]) -> int:
+    """How well a name fits: the earlier the word, the better; 0 if none is in it."""
+    low = name.lower()
+    return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
+
+
+def id_like(name: str) -> bool:
+    """Whether a name says that its values are names, whatever they are written in."""
+    low = name.lower()
+    return low == "id" or low.endswith(("_id", "id", "_no", "number", "_key"))
 
 
 def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -112,36 +116,15 @@ def number_share(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return None
 
 
-def time_format(columns: Sequence[pa.ChunkedArray]) -> str | None:
-    """The form that all values of these columns are times in; None if there is none, or no value at all."""
-    for form in TIME_FORMATS:
-        if all(_is_time(column, form) for column in columns) and any(len(each) > each.null_count for each in columns):
-            return form
-    return None
-
-
-def _is_time(column: pa.ChunkedArray, form: str) -> bool:
-    kind = column.type
-    typed = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    if typed or not is_text(kind):
-        if typed != (form == "iso") or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
-            return False
-        if not typed and form not in ("yyyymmdd", "epoch_s", "epoch_ms"):
-            return False
-    dates = parse_dates(nulled(column, ("",)), form)
-    found = dates.micros[dates.micros != MISSING]
-    years = found.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
-    if not len(found) or dates.unreadable.any():
-        return False
-    return bool(years.min() > _YEARS[0] and years.max() < _YEARS[1])
-
-
 def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
+    """What the parts hold together; files without a row say nothing of it."""
+    count = len(parts)
+    parts = [part for part in parts if len(part)] or parts
     rows = max(1, sum(len(part) for part in parts))
     absent = sum(nulled(part, ("", *NULLS)).null_count if is_text(part.type) else part.null_count for part in parts)
-    form = time_format(parts) if all(is_text(part.type) or _is_typed_time(part) for part in parts) else None
+    form = time_format(parts) if all(is_text(part.type) or is_typed_time(part) for part in parts) else None
     if form is not None and form not in ("yyyymmdd", "epoch_s", "epoch_ms"):
-        return Column(name, "time", len(parts), absent / rows, form if is_text(parts[0].type) else None)
+        return Column(name, "time", count, absent / rows, form if is_text(parts[0].type) else None)
     numbers = [number_share(part) for part in parts]
     if all(each is not None for each in numbers):
         kind: Kind = "number"
@@ -152,19 +135,15 @@ def _column(name: str, parts: Sequence[pa.ChunkedArray]) -> Column:
         )
     else:
         kind = "text" if any(is_text(part.type) for part in parts) else "other"
-    return Column(name, kind, len(parts), absent / rows)
+    return Column(name, kind, count, absent / rows)
 
 
-def _is_typed_time(column: pa.ChunkedArray) -> bool:
-    return bool(pa.types.is_timestamp(column.type) or pa.types.is_date(column.type))
-
-
-def first_rows(path: Path, name: str) -> pa.Table:
-    """The first `ROWS` rows of a file, all columns."""
+def first_rows(path: Path, name: str, rows: int = ROWS) -> pa.Table:
+    """The first so many rows of a file, all columns."""
     shard = survey(path, name)
     held: list[pa.Table] = []
     for chunk in read_chunks(shard):
         held.append(chunk.table(shard.schema.names))
-        if sum(each.num_rows for each in held) >= ROWS:
+        if sum(each.num_rows for each in held) >= rows:
             break
-    return pa.concat_tables(held).slice(0, ROWS) if held else shard.schema.empty_table()
+    return pa.concat_tables(held).slice(0, rows) if held else shard.schema.empty_table()

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import NULLS, Column, Look, known, look, number_share
+from headrace.cli.init.look import NULLS, Column, Look, id_like, known, look, named, number_share
+from headrace.cli.init.times import day_first_doubt
 from headrace.errors import SettingsError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import nulled
@@ -109,17 +110,21 @@ def _date(found: Look, asked: AskedSplit) -> tuple[Column, str]:
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
     if asked.date is not None:
         column = found.columns[known(asked.date, found.columns, "--date-column")]
-        return column, "When a row happened."
+        return column, f"When a row happened. {_doubt(found, column)}".strip()
     if not times:
         raise SettingsError(
             f"{asked.source[0]}: no column that all files have holds dates; give --date-column, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
-    best = max(times, key=lambda each: (_named(each.name, _DATE_WORDS), -each.missing, -times.index(each)))
+    best = max(times, key=lambda each: (named(each.name, _DATE_WORDS), -each.missing, -times.index(each)))
     others = [each.name for each in times if each is not best]
-    return best, "When a row happened." + (
-        f" Also dates: {', '.join(others)}." if others else " No other column is a date."
-    )
+    also = f" Also dates: {', '.join(others)}." if others else " No other column is a date."
+    return best, f"When a row happened.{also} {_doubt(found, best)}".strip()
+
+
+def _doubt(found: Look, date: Column) -> str:
+    columns = [table[date.name] for _, table in found.tables if date.name in table.column_names]
+    return day_first_doubt(columns, date.time_format)
 
 
 def _date_settings(date: Column) -> dict[str, Any]:
@@ -152,7 +157,7 @@ def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
             f"{asked.source[0]}: no column repeats as an entity's would; give --group-column, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
-    ranked = sorted(usable, key=lambda each: (-_named(each.name, _ENTITY_WORDS), -_id_like(each.name), -each.distinct))
+    ranked = sorted(usable, key=lambda each: (-named(each.name, _ENTITY_WORDS), not id_like(each.name), -each.distinct))
     best, others = ranked[0], ranked[1:4]
     words = f"Whose rows must not be on both sides. Taken for its name and counts: {best.words()}."
     if others:
@@ -239,7 +244,7 @@ def _column_sections(found: Look, entity: str) -> list[Section]:
     numbers = {
         name: "float32"
         for name in texts
-        if found.columns[name].kind == "number" and name != entity and not _id_like(name)  # names are no numbers
+        if found.columns[name].kind == "number" and name != entity and not id_like(name)  # names are no numbers
     }
     if numbers:
         words = "Text columns that hold numbers; declared, readers deliver them as numbers."
@@ -271,14 +276,3 @@ def _ties_section(found: Look, entity: str, micros: npt.NDArray[np.int64]) -> Se
         whole = pl.concat(frames, how="diagonal")
         said.insert(0, f"{len(whole) - whole.n_unique():,} are exact copies of others")
     return Section(f"Of the rows looked at {', and '.join(said)}. Neither is changed: every row goes to one split.")
-
-
-def _named(name: str, words: Sequence[str]) -> int:
-    """How well a name fits: the earlier the word, the better; 0 if none is in it."""
-    low = name.lower()
-    return max((len(words) - place for place, word in enumerate(words) if word in low), default=0)
-
-
-def _id_like(name: str) -> int:
-    low = name.lower()
-    return int(low == "id" or low.endswith(("_id", "id", "_no", "number", "_key")))

@@ -155,8 +155,8 @@ def _from_numbers(values: npt.NDArray[np.float64], date_format: str) -> Dates:
             got, ok = _calendar(np.where(fits, values, 0))
             fits &= ok
         else:
-            got = np.rint(np.where(fits, values, 0) * (1e6 if form == "epoch_s" else 1e3)).astype(np.int64)
             fits &= np.abs(values) < (9e12 if form == "epoch_s" else 9e15)
+            got = np.rint(np.where(fits, values, 0) * (1e6 if form == "epoch_s" else 1e3)).astype(np.int64)
         if fits.any():
             micros[fits] = got[fits]
             forms.add(form)

@@ -14,18 +14,21 @@ from datetime import date
 from types import BuiltinMethodType
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-
-from headrace.errors import SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.recipes.packed_sequences.chats.marks import GENERATED_BEGIN, GENERATED_END, json_mark
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
+
+try:
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.compiler import CodeGenerator, Frame
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.runtime import Context, LoopContext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+except ImportError as error:
+    raise MissingExtra("jinja2", "chat") from error
 
 MOST_CHARACTERS = 64 << 20
 MOST_SECONDS = 30.0

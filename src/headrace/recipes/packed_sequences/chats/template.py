@@ -16,15 +16,18 @@ from datetime import date
 from functools import cached_property
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.runtime import Context
-
 from headrace.digest import sha256_hex
-from headrace.errors import SettingsError
+from headrace.errors import MissingExtra, SettingsError
 from headrace.recipes.packed_sequences.chats import sandbox
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 from headrace.recipes.packed_sequences.chats.sandbox import TRACE, Sandbox, Trace, joined
+
+try:
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.runtime import Context
+except ImportError as error:
+    raise MissingExtra("jinja2", "chat") from error
 
 __all__ = ["Template", "Trace"]
 

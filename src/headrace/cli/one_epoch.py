@@ -1,0 +1,58 @@
+"""Which epoch is asked about: the flags that `plan` and `where` share, and those of them that `stream` has too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.stream.plan import Plan
+
+Source = Annotated[
+    str, typer.Argument(metavar="PATH", help="A prepared dataset, or plain shards: directory, file, glob.")
+]
+Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
+Ranks = Annotated[int, typer.Option(min=1, help="World size.")]
+Workers = Annotated[int, typer.Option(min=0, help="DataLoader workers of each rank; 0: threads in its own process.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank (of one worker).")]
+Remainder = Annotated[str | None, typer.Option(help="pad, drop or exact; default: exact for one reader, else pad.")]
+Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
+Seed = Annotated[int, typer.Option(help="Seed of the order.")]
+Epoch = Annotated[int, typer.Option(min=0, help="Which epoch.")]
+Lanes = Annotated[int | None, typer.Option(min=1, help="Lanes; default: as a stream of this topology chooses.")]
+Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
+Distribution = Annotated[str, typer.Option(help="balanced, or whole shards: round_robin, by_size.")]
+ShuffleRows = Annotated[int | None, typer.Option(min=1, help="Rows a reader shuffles among; default: as a stream.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneEpoch:
+    """One epoch of one split, as so many ranks would read it."""
+
+    ranks: Ranks
+    batch_size: BatchSize
+    split: Split = None
+    workers: Workers = 0
+    remainder: Remainder = None
+    shuffle: Shuffle = True
+    seed: Seed = 0
+    epoch: Epoch = 0
+    lanes: Lanes = None
+    shuffle_rows: ShuffleRows = None
+    samples_per_epoch: Samples = None
+    distribution: Distribution = "balanced"
+
+    def plan(self, index: Any) -> Plan:
+        """Its plan over the split's index. Raises `SettingsError`."""
+        from headrace.stream.options import StreamOptions
+        from headrace.stream.passes import first_state, plan_pass
+        from headrace.stream.topology import Topology
+
+        settings = asdict(self)
+        ranks, workers, epoch = (settings.pop(name) for name in ("ranks", "workers", "epoch"))
+        del settings["split"]
+        options = StreamOptions(**settings)  # checks what words and numbers may be
+        start = first_state(index, options, world_size=ranks, workers=workers, epoch=epoch)
+        return plan_pass(index, options, start, topology=Topology(rank=0, world_size=ranks), workers=workers)

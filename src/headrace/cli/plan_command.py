@@ -1,0 +1,126 @@
+"""`headrace plan`: who reads how much when, before anything runs. Reads nothing beyond the index."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.flags import Json, with_groups
+from headrace.cli.one_epoch import OneEpoch, Source
+from headrace.cli.opening import open_source
+from headrace.cli.text_columns import PlainShards
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.stream.plan import Plan
+
+
+@with_groups
+def plan(
+    path: Source,
+    *,
+    asked: OneEpoch,
+    shards: PlainShards,
+    html: Annotated[
+        Path | None, typer.Option(help="Draw the plan as a page, into this file.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
+
+    Reads nothing beyond the index. Bytes are estimates from it. Shuffle quality is the mean distance in the natural
+    order between neighbours of the global order, relative to that of a full shuffle (1.0), on a sample.
+
+    With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
+
+    Example:  headrace plan out --split train --ranks 8 --workers 4 --batch-size 1024
+    """
+    index = open_source(path, shards).split_index(asked.split)
+    found = asked.plan(index)
+    record = _record(asked, index, found)
+    if html is not None:
+        from headrace.report.lanes import plan_page
+        from headrace.report.write import publish
+
+        publish(plan_page(found, index, record), html)
+    if as_json:
+        typer.echo(json.dumps({**record, "html": str(html)} if html is not None else record))
+    else:
+        _print_record(f"plan of {index.split}", record)
+        if html is not None:
+            typer.echo(f"page  {html}")
+    if not record["ok"]:
+        raise HeadraceError(
+            f"{path}: split {index.split}: {record['overlap_rows']} rows would come twice and {record['missing_rows']}"
+            " be missing; this is a fault of headrace: report it with the output of --json"
+        )
+
+
+def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
+    """What the plan says, by names that machines may rely on."""
+    from headrace.stream.plan import estimate_peak_bytes
+    from headrace.stream.whereabouts import shuffle_quality
+
+    ranks, workers = asked.ranks, asked.workers
+    coverage = found.coverage()
+    rows, read = found.rows_per_consumer, found.bytes_per_consumer
+    per_rank = rows.reshape(-1, ranks).sum(axis=0), read.reshape(-1, ranks).sum(axis=0)
+    steps = {found.share(rank=rank, worker=worker).steps for rank in range(ranks) for worker in range(max(1, workers))}
+    delivered = coverage.delivered_rows + coverage.dropped_rows == found.order.rows
+    return {
+        "split": index.split,
+        "rows": index.total_rows,
+        "blocks": len(index.rows),
+        "shards": len(index.shards),
+        "ranks": ranks,
+        "workers": workers,
+        "batch_size": asked.batch_size,
+        "remainder": found.remainder,
+        "distribution": asked.distribution,
+        "epoch_rows": found.order.rows,
+        "lanes": found.order.lanes,
+        "window_rows": found.order.window_rows,
+        "steps_per_rank": found.steps_per_rank,
+        "rows_per_rank": _extremes(per_rank[0]),
+        "rows_per_worker": _extremes(rows),
+        "bytes_per_rank": _extremes(per_rank[1]),
+        "bytes_per_worker": _extremes(read),
+        "overlap_rows": coverage.overlap_rows,
+        "missing_rows": coverage.missing_rows,
+        "dropped_rows": coverage.dropped_rows,
+        "padded_rows": coverage.padded_rows,
+        "read_amplification": round(found.read_amplification, 3),
+        "lanes_without_amplification": found.lanes_without_amplification,
+        "peak_memory_bytes_per_worker": estimate_peak_bytes(found),
+        "shuffle_quality": round(shuffle_quality(index, found.order), 3),
+        "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
+    }
+
+
+def _extremes(values: Any) -> dict[str, int]:
+    return {"min": int(values.min()), "max": int(values.max())}
+
+
+def _print_record(title: str, record: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in record.items():
+        if name != "split":
+            table.add_row(name.replace("_", " "), _text(value))
+    Console(soft_wrap=not os.isatty(1)).print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "[green]yes[/green]" if value else "[bold red]NO[/bold red]"
+    if isinstance(value, dict):
+        return f"{value['min']:,} … {value['max']:,}"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

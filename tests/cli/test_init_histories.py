@@ -1,0 +1,172 @@
+"""`headrace init histories` writes configurations that run and verify as they are, and says what it took for what."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import headrace
+from headrace.cli import app
+from headrace.cli.init.commented import commented_yaml, settings_of
+from headrace.cli.init.histories import histories_sections
+from headrace.cli.init.histories_roles import AskedHistories
+from headrace.errors import HeadraceError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+DAY = 1_700_000_000
+
+
+def pings(rows: int = 900) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "dst_addr": [f"192.0.2.{n % 5}" for n in range(rows)],
+            "src_addr": [f"10.0.0.{n * 7 % 31}" if n % 31 else "2001:db8::1" for n in range(rows)],
+            "event_time": [DAY + n * 37 for n in range(rows)],
+            "rtt": [None if n % 50 == 3 else -3.0 if n % 40 == 1 else 20 + n % 17 / 8 for n in range(rows)],
+            "hops": [n % 20 for n in range(rows)],
+        }
+    )
+
+
+def write(root: Path, frame: pl.DataFrame, kind: str = "csv", shards: int = 3) -> Path:
+    root.mkdir()
+    for shard in range(shards):
+        part, path = frame[shard::shards], root / f"part-{shard}.{kind}"
+        part.write_csv(path) if kind == "csv" else part.write_parquet(path)
+    return root
+
+
+def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
+    sections, _ = histories_sections(AskedHistories((str(source),), str(out), **asked))
+    text = commented_yaml(sections)
+    record = yaml.safe_load(text)
+
+    assert settings_of(sections) == record
+    return record, " ".join(line.removeprefix("# ") for line in text.splitlines())
+
+
+def prepare(record: dict[str, object]) -> headrace.Prepared:
+    settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
+    run = headrace.prepare(headrace.Histories(**settings), str(record["out"]))
+
+    assert headrace.verify(run.run).problems == []
+    return run
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_configuration_runs_and_keeps_every_measurement(kind: str, tmp_path: Path) -> None:
+    record, text = configured(write(tmp_path / "raw", pings(), kind), tmp_path / "out")
+    run = prepare(record)
+
+    roles = {"entity": "src_addr", "time": "event_time", "peer": "dst_addr", "value": "rtt"}
+    assert roles == {name: record[name] for name in roles}
+    assert 900 == sum(run.manifest.facts["source_rows"].values())
+    assert len(pings().filter((pl.col("rtt") < 0) | pl.col("rtt").is_null())) == run.manifest.facts["failed"]
+    assert f"{(pings()['rtt'] < 0).sum()} are below 0 (-3)" in text
+    assert f"{pings()['rtt'].null_count()} are missing" in text
+
+
+def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path) -> None:
+    root = tmp_path / "raw"
+    root.mkdir()
+    times = pl.from_epoch(pl.Series(range(DAY, DAY + 9_000_000, 30_000)))
+    for name, form in ((1, "%Y-%m-%d %H:%M:%S"), (2, "%d/%m/%Y %H:%M"), (3, "%d/%m/%Y %H:%M")):
+        frame = pl.DataFrame({"epoch": times.dt.strftime(form), "rtt": [12.5] * len(times), "cp": [0] * len(times)})
+        frame.write_csv(root / f"{name}.csv", separator=";")
+    record, text = configured(root, tmp_path / "out")
+
+    assert ("file_name", "number") == (record["entity_from"], record["entity_kind"])
+    assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
+    assert "separated by ';'" in text
+    assert "BEWARE" not in text
+    assert 3 * len(times) == sum(prepare(record).manifest.facts["source_rows"].values())
+
+
+def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
+    frame = pings(24).with_columns(event_time=pl.format("{}/{}/2024", pl.int_range(24) % 12 + 1, pl.int_range(24) // 2 + 1))  # fmt: skip
+    record, text = configured(write(tmp_path / "raw", frame, shards=1), tmp_path / "out")
+
+    assert ["%d/%m/%Y"] == record["time_format"]
+    assert "%m/%d/%Y would read them as well" in text
+    prepare(record)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
+    days = ["3/4/2024", "11/12/2024", "25/12/2024"]
+    days = ["/".join([day.split("/")[1], day.split("/")[0], "2024"]) for day in days] if swapped else days
+    frame = pings(3).with_columns(event_time=pl.Series(days))
+    record, text = configured(write(tmp_path / "raw", frame, shards=1), tmp_path / "out")
+
+    assert ["%m/%d/%Y" if swapped else "%d/%m/%Y"] == record["time_format"]
+    assert "BEWARE" not in text
+
+
+def test_rows_that_are_no_measurements_are_dropped_and_told(tmp_path: Path) -> None:
+    entity = pl.when(pl.int_range(900) == 7).then(pl.lit("unknown")).otherwise(pl.col("src_addr"))
+    record, text = configured(write(tmp_path / "raw", pings().with_columns(src_addr=entity)), tmp_path / "out")
+    run = prepare(record)
+
+    assert "drop" == record["bad_rows"]
+    assert "unreadable entity: 1, first part-1.csv: row 3: src_addr is 'unknown'" in text
+    assert 1 == run.manifest.dropped["unreadable_entity"]
+
+
+def test_an_empty_shard_and_columns_that_only_some_have_do_not_matter(tmp_path: Path) -> None:
+    root = write(tmp_path / "raw", pings())
+    pings()[:0].write_csv(root / "part-3.csv")
+    pings(60).with_columns(note=pl.lit("late")).write_csv(root / "part-4.csv")
+    record, text = configured(root, tmp_path / "out")
+
+    assert "Not all files have note" in text
+    assert 960 == sum(prepare(record).manifest.facts["source_rows"].values())
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pings().select("hops"), "holds times; give --time, one of hops"),
+        (pings().drop("event_time"), "holds times; give --time, one of dst_addr"),
+        (pings().drop("src_addr", "dst_addr"), "names of files are none .'part-0'.; give --entity, one of rtt, hops"),
+        (pings().drop("rtt").with_columns(size=pl.col("hops")), "latency for certain; give --value, one of hops, size"),
+        (pings()[:0], "holds no rows"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_asked_for(frame: pl.DataFrame, words: str, tmp_path: Path) -> None:
+    with pytest.raises(HeadraceError, match=words):
+        configured(write(tmp_path / "raw", frame), tmp_path / "out")
+
+
+def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", pings())
+    asked = {"entity": "dst_addr", "peer": "src_addr", "time": "event_time", "value": "hops"}
+    record, _ = configured(raw, tmp_path / "out", **asked)
+
+    assert asked == {name: record[name] for name in asked}
+    with pytest.raises(HeadraceError, match="did you mean 'src_addr'"):
+        configured(raw, tmp_path / "out", entity="src_adr")
+    with pytest.raises(HeadraceError, match="neither addresses nor whole numbers"):
+        configured(raw, tmp_path / "out", entity="rtt")
+
+
+def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "raw", pings())
+    monkeypatch.chdir(tmp_path)
+    call = ["init", "histories", "raw", "--out", "out", "--config", "h.yaml"]
+    runner = CliRunner()
+
+    assert 0 == runner.invoke(app, call).exit_code
+    assert "is there already" in str(runner.invoke(app, call).exception)
+    assert 0 == runner.invoke(app, ["run", "h.yaml", "--dry-run"]).exit_code
+    assert not Path("out").exists()
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
+def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
+    record, text = configured(DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled", tmp_path / "out")
+
+    assert ["iso", "%d/%m/%Y %H:%M"] == record["time_format"]
+    assert "692 are below 0 (-4, -3)" in text
+    assert {"source_rows", "entities"} <= set(prepare(record).manifest.facts)

@@ -1,0 +1,164 @@
+"""`headrace init rewrite` writes configurations that run and verify as they are, and proposes types that keep values."""
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import headrace
+from headrace.cli import app
+from headrace.cli.init import rewrite
+from headrace.cli.init.commented import commented_yaml, settings_of
+from headrace.cli.init.rewrite import AskedRewrite, rewrite_sections
+from headrace.errors import HeadraceError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+FRAME = pl.DataFrame(
+    {
+        "code": [f"{n:03d}" for n in range(60)],
+        "count": [None if n % 7 == 0 else str(n * 10**15) for n in range(60)],
+        "price": [f"{n % 9}.50" for n in range(60)],
+        "order_id": [f"{n}.0" for n in range(60)],
+        "day": [f"2024-02-{n % 28 + 1:02d}" for n in range(60)],
+        "seen": [f"2024-02-{n % 28 + 1:02d} 12:00:00" for n in range(60)],
+        "speed": ["NA" if n % 5 else str(n) for n in range(60)],
+        "note": [f"n {n}" for n in range(60)],
+    }
+)
+
+
+def write(root: Path, frame: pl.DataFrame, kind: str = "csv", shards: int = 3) -> Path:
+    root.mkdir()
+    for shard in range(shards):
+        part, path = frame[shard::shards], root / f"part-{shard}.{kind}"
+        part.write_csv(path) if kind == "csv" else part.write_parquet(path)
+    return root
+
+
+def configured(source: Path, out: Path) -> tuple[dict[str, object], str]:
+    sections, _ = rewrite_sections(AskedRewrite((str(source),), str(out)))
+    text = commented_yaml(sections)
+    record = yaml.safe_load(text)
+
+    assert settings_of(sections) == record
+    return record, " ".join(line.removeprefix("# ") for line in text.splitlines())
+
+
+def prepare(record: dict[str, object], cache: Path) -> headrace.Prepared:
+    settings = {name: value for name, value in record.items() if name not in ("recipe", "out")}
+    run = headrace.prepare(headrace.Rewrite(**settings, cache_dir=cache), str(record["out"]))
+
+    assert headrace.verify(run.run).problems == []
+    return run
+
+
+def rows_of(run: headrace.Prepared) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted((run.run / "data").iterdir())])
+
+
+def test_types_keep_every_value(tmp_path: Path) -> None:
+    record, _ = configured(write(tmp_path / "raw", FRAME), tmp_path / "out")
+    made = rows_of(prepare(record, tmp_path / "cache"))
+    source = pl.concat([FRAME[shard::3] for shard in range(3)])
+
+    assert {"count": "int64", "price": "float64", "day": "date", "seen": "datetime", "speed": "int64"} == record["types"]  # fmt: skip
+    assert ["NA"] == record["null_values"]
+    assert source["count"].cast(pl.Int64).to_list() == made["count"].to_pylist()
+    assert source["price"].cast(pl.Float64).to_list() == made["price"].to_pylist()
+    assert source["speed"].replace("NA", None).cast(pl.Int64).to_list() == made["speed"].to_pylist()
+    for name in ("code", "order_id", "note"):
+        assert source[name].to_list() == made[name].to_pylist()
+
+
+def test_where_not_all_rows_were_looked_at_types_are_proposed_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewrite, "ROWS", 20)
+    record, text = configured(write(tmp_path / "raw", FRAME), tmp_path / "out")
+
+    assert "types" not in record
+    assert "Not all rows were looked at" in text
+    assert "types: {count: int64" in text
+    prepare(record, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_proposed_size_is_that_of_the_run(kind: str, tmp_path: Path) -> None:
+    frame = pl.concat([FRAME] * 60)
+    record, text = configured(write(tmp_path / "raw", frame, kind), tmp_path / "out")
+    run = prepare(record, tmp_path / "cache")
+    proposed = float(text.split("none about ")[1].split(" MB")[0])
+
+    assert proposed == pytest.approx(run.manifest.splits["all"].bytes / 1e6, rel=0.5, abs=0.1)
+
+
+def test_a_prepared_dataset_keeps_its_splits(tmp_path: Path) -> None:
+    write(tmp_path / "raw", FRAME)
+    split = headrace.TemporalSplit(
+        source=tmp_path / "raw", date_column="day", group_column="code", split_date="2024-02-20", format="parquet"
+    )
+    whole = headrace.prepare(split, tmp_path / "split").manifest
+    record, text = configured(tmp_path / "split", tmp_path / "out")
+    run = prepare(record, tmp_path / "cache")
+
+    assert {name: each.rows for name, each in whole.splits.items()} == {name: each.rows for name, each in run.manifest.splits.items()}  # fmt: skip
+    assert "prepared dataset (temporal_split)" in text
+
+
+def test_an_empty_shard_does_not_matter_and_many_small_ones_are_told(tmp_path: Path) -> None:
+    root = write(tmp_path / "raw", FRAME)
+    FRAME[:0].write_csv(root / "part-9.csv")
+    record, text = configured(root, tmp_path / "out")
+
+    assert 60 == len(rows_of(prepare(record, tmp_path / "cache")))
+    assert "int64" == record["types"]["count"]
+    assert "4 files are many for so little" in text
+
+
+def test_one_column_is_enough(tmp_path: Path) -> None:
+    record, _ = configured(write(tmp_path / "raw", FRAME.select("note")), tmp_path / "out")
+
+    assert 60 == len(rows_of(prepare(record, tmp_path / "cache")))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give those of one kind at a time"),
+        (lambda root: (root / "part-9.csv").touch(), "is empty, not even a header; remove the file"),
+        (lambda root: [FRAME[:0].write_csv(each) for each in root.iterdir()], "holds no rows; give data"),
+        (lambda root: [each.unlink() for each in root.iterdir()], "holds no .csv"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_rewritten_is_said(change: object, words: str, tmp_path: Path) -> None:
+    root = write(tmp_path / "raw", FRAME)
+    change(root)  # type: ignore[operator]  # each is a function of the directory
+    with pytest.raises(HeadraceError, match=words):
+        configured(root, tmp_path / "out")
+
+
+def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "raw", FRAME)
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    asked = ["init", "rewrite", "raw", "--out", "out", "--config", "r.yaml"]
+
+    assert 0 == runner.invoke(app, asked).exit_code
+    assert 0 == runner.invoke(app, ["run", "r.yaml", "--set", "cache_dir=cache", "--report", "never"]).exit_code
+    assert "is there already" in str(runner.invoke(app, asked).exception)
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
+@pytest.mark.parametrize("name", ["job2-airbnb-antwerp", "job2-faa-bird-remarks"])
+def test_real_tables_run_as_they_are(name: str, tmp_path: Path) -> None:
+    record, text = configured(DATA / name, tmp_path / "out")
+    run = prepare(record, tmp_path / "cache")
+    proposed = float(text.split("none about ")[1].split(" MB")[0])
+
+    assert "id" not in dict(record["types"]) or "int64" == record["types"]["id"]
+    assert proposed == pytest.approx(run.manifest.splits["all"].bytes / 1e6, rel=0.2)
