@@ -7,9 +7,8 @@ rows with the same global batch of 48. Each loader is used as its documentation 
 a saved state; the rest on as many ranks, and on three, and which of its global batches are those of the run without a
 stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
 
-A library that is not installed is named. `pip install --no-deps mosaicml-streaming` is enough, with `zstd brotli
-python-snappy catalogue azure-identity azure-storage-blob azure-storage-file-datalake boto3 google-cloud-storage oci
-paramiko`.
+A library that is not installed is named. For mosaicml-streaming it is enough to have `pip install --no-deps
+mosaicml-streaming` and `pip install brotli catalogue python-snappy zstd`.
 """
 
 from __future__ import annotations
