@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 import headrace
 from headrace.errors import EngineError
+from headrace.stream.topology import Topology
 
 SHARDS, BLOCKS, ROWS, WORKERS = 4, 3, 20, 2
 _SEEN: list[tuple[float, str]] = []  # when a death was told, and how
@@ -117,7 +118,14 @@ def say(**told: Any) -> None:
 def at_random(directory: str, first: int, trials: int, method: str) -> None:
     """Kill a worker after a random number of batches and some more moments, and finish the pass."""
     place = shards(Path(directory))
-    dataset = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, seed=1, num_workers=WORKERS)
+    dataset = headrace.open(place).torch_dataset(
+        batch_size=4,
+        shuffle=True,
+        seed=1,
+        num_workers=WORKERS,
+        remainder="pad",
+        topology=Topology(rank=1, world_size=2),
+    )
     whole = rows_of(dataset.data_loader(method=method))
     for trial in range(first, first + trials):
         random_ = random.Random(f"worker {trial}")
@@ -159,6 +167,17 @@ def at_every_block(directory: str) -> None:
         rows_of(dataset.data_loader(method="fork"))
     except EngineError as error:
         say(error=str(error))
+
+
+def at_the_end(directory: str) -> None:
+    """A worker is killed when the loop has every batch, and has not asked whether there are more."""
+    dataset = headrace.open(shards(Path(directory))).torch_dataset(batch_size=4, num_workers=WORKERS)
+    whole = rows_of(dataset.data_loader(method="fork"))
+    batches, (made,) = workers_of(dataset.data_loader(method="fork"))
+    assert rows_of(itertools.islice(batches, len(whole))) == whole
+    kill(made._workers[0])
+    assert rows_of(batches) == []
+    say()
 
 
 def in_a_message(directory: str) -> None:

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from fault_table import note
 from forks import run_child
+from hypothesis import given
+from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError
 from headrace.stream.reading import WorkerNotes, being_read, notes_shape, process_of, read_last
+from headrace.stream.stateful import turn_after
 from headrace.stream.worker_deaths import WorkerDeath, told_by_torch, why_not_again
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
@@ -51,7 +54,7 @@ def test_the_shard_that_a_worker_died_over_is_named_and_read_once_more(tmp_path:
 
 
 def test_a_shard_over_which_workers_die_twice_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (told,) = loop(tmp_path, "in_a_block", 2, "fork")
+    (told,) = loop(tmp_path, "in_a_block", 9, "fork")  # two workers may die over it at a time
 
     assert "worker " in told["error"]
     assert "while it read part-2.parquet block 0" in told["error"]
@@ -64,6 +67,10 @@ def test_workers_that_die_before_any_batch_are_begun_anew_once(tmp_path: Path) -
 
     assert "before, and" in told["error"]
     assert 2 == len(told["said"])  # the first death, and the failure
+
+
+def test_a_worker_that_dies_when_all_is_delivered_costs_nothing(tmp_path: Path) -> None:
+    loop(tmp_path, "at_the_end")
 
 
 def test_a_batch_that_was_half_sent_does_not_hang_the_loop(tmp_path: Path) -> None:
@@ -147,6 +154,20 @@ def test_a_pass_goes_on_until_a_block_kills_again_or_nothing_comes(index: SplitI
     assert isinstance(again, EngineError)
     assert "a worker died over part-00001.parquet block 0, part-00001.parquet block 1 before" in str(again)
     assert "no batch came" in str(why_not_again(earlier, [death()], 6, index))
+
+
+@given(st.integers(1, 6), st.integers(0, 30), st.integers(0, 30))
+def test_shares_move_to_where_their_turn_comes(workers: int, received: int, more: int) -> None:
+    shares = [iter(range(worker, 100, workers)) for worker in range(workers)]  # batch b is of worker b mod workers
+    for batch in range(received):
+        next(shares[batch % workers])
+    moved = [turn_after(received, worker=worker, workers=workers) for worker in range(workers)]
+
+    assert [next(shares[moved[number % workers][0]]) for number in range(more)] == list(
+        range(received, received + more)
+    )
+    assert received == sum(given for _, given in moved)
+    assert all(given == len(range(turn, received, workers)) for turn, given in moved)
 
 
 @pytest.mark.parametrize(

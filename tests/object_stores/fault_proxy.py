@@ -52,6 +52,11 @@ class Seen:
     most_at_once: int = 0
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # a client that finds no room tries again after seconds
+
+
 class FaultProxy:
     """Use as a context manager. port: where it listens.
 
@@ -152,8 +157,7 @@ class FaultProxy:
             def _end(self) -> None:
                 self.close_connection = True
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 

@@ -19,7 +19,7 @@ from headrace.run.members import Patience
 from headrace.run.prepare import prepare
 
 PATIENCE = Patience(beat_s=0.1, dead_after_s=60, straggler_s=600, poll_s=0.05)
-WAIT_S = 60
+WAIT_S = 200
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from headrace.run.receipts import Receipt, write_receipt
 from headrace.run.sharing import RunFinished, Shared, shared_run, sharing_directory
 
 QUICK = Patience(beat_s=0.05, dead_after_s=0.5, straggler_s=60, poll_s=0.02)
-PATIENCE_S = 30
+PATIENCE_S = 100
 
 
 @pytest.fixture
@@ -135,6 +135,25 @@ def test_a_dead_member_does_not_keep_anyone_from_being_the_last(run: Path, stack
     assert one.is_last()
 
 
+class SlowClock:
+    """Time that goes on a little with every look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.03
+        return self.now
+
+
+def test_a_process_that_is_slow_itself_waits_long_enough_to_be_the_last(run: Path, stack: ExitStack) -> None:
+    own = Members(sharing_directory(run) / "members", Share(0, 8), QUICK, clock=SlowClock())
+    one = stack.enter_context(own)
+    stack.enter_context(member(run, 1, patience=replace(QUICK, beat_s=1e6)))
+
+    assert one.is_last()
+
+
 def receipt_of(number: int) -> Receipt:
     return Receipt("scan", number, f"part {number}", (), {"number": number})
 
@@ -235,7 +254,8 @@ def test_the_first_failing_task_of_a_part_is_raised_and_nothing_is_begun_after_i
 
 def test_one_is_chosen_and_the_others_wait_until_it_is_done(run: Path, stack: ExitStack) -> None:
     events: list[Event] = []
-    one, two = stack.enter_context(member(run, 0)), stack.enter_context(member(run, 1))
+    patient = replace(QUICK, dead_after_s=60)  # one whose heart is slow must not be thought dead
+    one, two = (stack.enter_context(member(run, index, patience=patient)) for index in range(2))
     done = threading.Event()
 
     assert part(run, one, 0).alone("publish", done.is_set)

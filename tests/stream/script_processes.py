@@ -19,13 +19,19 @@ from rank_processes import run_ranks
 
 def run_script(folder: Path, processes: int, arguments: Sequence[str]) -> str:
     """What all ranks of `torchrun --nproc-per-node PROCESSES ARGUMENTS` print, by rank; raises what one of them raised."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = held_store()
     run_ranks(_run_rank, processes, processes, store.port, str(folder), list(arguments))
     printed = [folder / f"printed-{rank}.txt" for rank in range(processes)]
     return "".join(path.read_text() for path in printed)
 
 
-def _run_rank(rank: int, world_size: int, port: int, folder: str, arguments: list[str]) -> None:
+def held_store() -> torch.distributed.TCPStore:
+    """A store on a free port, which it has as long as it lives; ranks that are told of it make their group there."""
+    return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def tell_rank(rank: int, world_size: int, port: int) -> None:
+    """Say in the environment what torchrun says there. port: of a store that another process holds."""
     told = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -38,6 +44,10 @@ def _run_rank(rank: int, world_size: int, port: int, folder: str, arguments: lis
         "OMP_NUM_THREADS": 1,
     }
     os.environ.update({name: str(value) for name, value in told.items()})
+
+
+def _run_rank(rank: int, world_size: int, port: int, folder: str, arguments: list[str]) -> None:
+    tell_rank(rank, world_size, port)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     os.chdir(folder)

@@ -128,9 +128,10 @@ class Members:
 
     def is_last(self) -> bool:
         """Whether no other member is alive. Waits for signs of life, `dead_after_s` seconds at most."""
-        until = time.monotonic() + self._patience.dead_after_s + self._patience.poll_s
         first: dict[str, bytes] = {}
+        until: float | None = None
         while True:
+            late = until is not None and self._clock() > until  # before the look: it must be the last to tell the dead
             others = [token for token in self._tokens() if token != self.token and not self.is_dead(token)]
             if not others:
                 return True
@@ -140,8 +141,10 @@ class Members:
                 beat = self._beats.get(token, (b"", 0.0))[0]
                 if first.setdefault(token, beat) != beat:
                     return False
-            if time.monotonic() > until:
+            if late:
                 return False
+            if until is None:
+                until = self._clock() + self._patience.dead_after_s
             time.sleep(self._patience.poll_s)
 
     def _refuse_twin(self) -> None:

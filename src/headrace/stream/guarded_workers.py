@@ -11,6 +11,7 @@ complete no batch, and end every read in an error.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         super().__init__(loader)
         _remove_worker_pids(id(self))  # no error in the midst of the training step
         self._worker_pids_set = False
+        if os.name != "posix":
+            return  # torch looks every five seconds, and no read waits for the rest of a batch
         results: Any = self._worker_result_queue
         sending = os.dup(results._writer.fileno())  # its own: the queue may be closed before
         self._guard = threading.Thread(
@@ -74,8 +77,11 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
             super()._shutdown_workers()
         elif not self._shutdown:
             self._abandon()
-        if self._guard is not None and self._guard is not threading.current_thread():
-            self._guard.join(_JOIN_S)
+        guard = self._guard
+        if guard is None or not self._shutdown or sys.is_finalizing():
+            return
+        if guard is not threading.current_thread():  # where the garbage collector may run
+            guard.join(_JOIN_S)
 
     def _abandon(self) -> None:
         """End what is left without a lock."""
@@ -121,7 +127,7 @@ def _stand_guard(
 
 def _disturb(sending: int, noticed: threading.Event) -> None:
     """Write zeros until the loop has noticed."""
-    with suppress(OSError, AttributeError):  # Windows: torch looks every five seconds
+    with suppress(OSError):
         os.set_blocking(sending, False)
         while not noticed.is_set():
             try:

@@ -48,7 +48,7 @@ from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
 from headrace.stream.reading import WorkerNotes, being_read, notes_shape, process_of, read_last
 from headrace.stream.state import StreamState
-from headrace.stream.stateful import WorkerProgress, is_worker_state
+from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.transform import check_travels
 from headrace.stream.watch import Watch
@@ -172,7 +172,7 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         confirm(self.topology)
         worker = self._worker()
-        turn, begun = self._turn(worker)
+        turn, begun = turn_after(self._skipped(), worker=worker, workers=self.num_workers)
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
@@ -390,17 +390,6 @@ class StreamingDataset(IterableDataset[Batch]):
         if own and self._progress is not None and self._progress.start.epoch == epoch:
             return self._progress.start, self._progress.batches
         return (self._start if rest else self._epoch_state(epoch)), 0
-
-    def _turn(self, worker: int) -> tuple[int, int]:
-        """Which share a worker process takes of its pass, and how many batches of it were given by others before.
-
-        A DataLoader asks its worker 0 first, whoever's turn it was when the workers before these died.
-        """
-        skip = self._skipped()
-        if not skip or not self.num_workers:
-            return worker, 0
-        turn = (skip + worker) % self.num_workers
-        return turn, (skip - turn + self.num_workers - 1) // self.num_workers
 
     def _skipped(self) -> int:
         """Batches that workers before these gave of the pass that begins now; the next one begins at its beginning."""
