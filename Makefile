@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan test faults check format lint types imports docs bench clean
+.PHONY: help demo remarks packed caravan test faults check format lint types imports changes docs bench package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,10 @@ $(VENV)/lint: $(VENV)/base
 
 $(VENV)/docs: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[docs]'
+	@touch $@
+
+$(VENV)/package: $(VENV)/base
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[package]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/base
@@ -64,7 +68,7 @@ test: $(VENV)/test $(AZURITE) ## the whole test suite
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
 	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
 
-check: lint types imports ## lint, strict types, import directions
+check: lint types imports changes ## lint, strict types, import directions, notes of changes
 
 lint: $(VENV)/lint ## ruff
 	$(BIN)/ruff check .
@@ -80,6 +84,9 @@ types: $(VENV)/lint ## mypy --strict on src/
 imports: $(VENV)/lint ## imports only go down
 	$(BIN)/lint-imports
 
+changes: $(VENV)/lint ## whether the notes in changes/ are well formed
+	$(BIN)/python release/changes.py check
+
 docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
@@ -93,6 +100,18 @@ bench: $(VENV)/bench ## the split and the stream beside today's readers; reuse; 
 	$(BIN)/python benchmarks/tokenising.py
 	$(BIN)/python benchmarks/packed_reading.py
 	$(BIN)/python benchmarks/series.py
+
+package: $(VENV)/package ## build wheel and sdist; a job with the core alone; every extra resolves and is named
+	$(BIN)/python release/package.py
+
+lowest: $(VENV)/package ## the fast tests beside the lowest releases that pyproject.toml allows
+	$(BIN)/python release/versions.py lowest
+
+newest: $(VENV)/package ## the fast tests beside the newest releases
+	$(BIN)/python release/versions.py newest
+
+changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERSION=1.2.0 DATE=2026-12-31
+	$(BIN)/python release/changes.py compose $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,7 +1,9 @@
 """Every code block of the README and the docs runs, in order, as a reader would run them; or says why not.
 
 A block is left out only by a comment on the line before it: <!-- not run: why -->. Python blocks of a page share their
-names, console blocks run their `$` lines, YAML blocks become the file named in their first comment. A text block right
+names, console blocks run their `$` lines, YAML blocks become the file named in their first comment, and so do Python
+blocks whose first line is only `# NAME.py`: scripts, which the page's console blocks start; on several ranks they run in
+processes that have torch already, as starting one costs seconds (a real torchrun: test_stream_cli). A text block right
 after a Python block, and what follows a `$` line, is compared with what was really printed; run ids may differ.
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from script_processes import run_script
 
 import headrace
 import headrace.errors
@@ -24,6 +27,8 @@ import headrace.errors
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<text>.*?)\n```", re.DOTALL)
+SCRIPT = re.compile(r"# (\w+\.py)\n")
+TORCHRUN = re.compile(r"torchrun --standalone --nproc-per-node (\d+) (?=\w+\.py\b)")
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -49,12 +54,16 @@ def run_console(text: str, where: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
-        done = subprocess.run(
-            shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        if ranks := TORCHRUN.match(command):
+            printed = run_script(where, int(ranks[1]), shlex.split(command[ranks.end() :]))
+        else:
+            done = subprocess.run(
+                shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            printed = done.stdout
         if expected.strip():
-            assert same_text(expected) == same_text(done.stdout)
+            assert same_text(expected) == same_text(printed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -67,7 +76,9 @@ def test_every_block_runs_and_prints_what_the_page_says(
     for block in blocks_of(page):
         if block.skip:
             continue
-        if block.language == "python":
+        if script := SCRIPT.match(block.text):
+            (tmp_path / script[1]).write_text(block.text + "\n")
+        elif block.language == "python":
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 exec(compile(textwrap.dedent(block.text), str(page), "exec"), names)

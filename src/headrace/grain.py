@@ -20,6 +20,7 @@ from typing import Any, Unpack
 from headrace.arrays import I32
 from headrace.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
 from headrace.dataset.indexed import Verify
+from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra, SettingsError
 
 try:
@@ -93,17 +94,20 @@ def contexts(
     *,
     run: str | None = None,
     verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
     **options: Unpack[ContextArguments],
 ) -> ContextMapDataset:
     """The contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
 
     batch_size: None, elements are contexts; else batches, whose rows are opened once each. options: `ContextOptions`;
-    verify: "first_touch" or "never" check shards against their checksums. Raises `InputError`, `SettingsError`,
-    `MissingExtra`.
+    verify: "first_touch" or "never" check shards against their checksums; cache_dir, disk_bytes: see `open_contexts`.
+    Raises `InputError`, `SettingsError`, `MissingExtra`.
     """
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # mp_prefetch reads flags, which a plain script never parses
-    return ContextMapDataset(open_contexts(path, split, run=run, verify=verify, **options), batch_size)
+    found = open_contexts(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
+    return ContextMapDataset(found, batch_size)
 
 
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:

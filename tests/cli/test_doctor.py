@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor_command import extras, limits, topology, writable
+from headrace.cli.doctor.installed import extras
+from headrace.cli.doctor.job import launcher, mistakes, topology
+from headrace.cli.doctor.machine import limits
+from headrace.cli.doctor.places import directory, file_system, within
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 
@@ -32,7 +36,7 @@ def test_a_healthy_place_is_ok_and_a_hidden_rank_is_a_problem(tmp_path: Path) ->
     assert record["ok"]
     assert found["rank"]["found"] == "0 of 1, no launcher is visible"
     assert found["extra torch"]["verdict"] == "ok"
-    assert f"{tmp_path}: " in found["output"]["found"]
+    assert f"{tmp_path}: " in found["place"]["found"]
     assert list(tmp_path.iterdir()) == []
     assert lost.returncode == 1
     assert "SLURM_NTASKS is 4" in lost.stdout
@@ -73,4 +77,90 @@ def test_ranks_are_found_as_streams_find_them(environ: dict[str, str], words: st
 
 def test_limits_and_directories_are_named(tmp_path: Path) -> None:
     assert {"cores", "open files", "memory"} <= {each.name for each in limits()}
-    assert writable(tmp_path / "not" / "there").found.startswith(f"{tmp_path}: ")
+    found = {each.name: each for each in directory(tmp_path / "not" / "there")}
+
+    assert found["place"].found.startswith(f"{tmp_path}: ")
+    assert {"links", "locks", "fsync", "file system"} < found.keys()
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_file_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (found,) = directory(tmp_path / "file")
+
+    assert ("problem", "give a directory") == (found.verdict, found.advice)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_that_may_only_be_read_is_told_and_no_problem(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    place.mkdir(mode=0o500)
+    found = directory(place)
+
+    assert "may be read and not written" in found[0].found
+    assert "note" == found[0].verdict
+
+
+def test_the_file_system_of_a_path_is_that_of_its_nearest_mount(tmp_path: Path) -> None:
+    inside = tmp_path / "a b"
+    inside.mkdir()
+    mounts = tmp_path / "mountinfo"
+    spaced = str(inside).replace(" ", "\\040")
+    mounts.write_text(
+        "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        f"2 1 0:5 / {spaced} rw - nfs4 server:/export rw\n"
+        "3 1 0:6 / /elsewhere rw - tmpfs none rw\n"
+        "a broken line\n"
+    )
+
+    assert "nfs4" == file_system(inside / "runs", mounts)
+    assert "ext4" == file_system(tmp_path, mounts)
+    assert file_system(tmp_path, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "none"),
+        ({"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "SLURM_JOB_ID": "7"}, "torchrun, inside Slurm, 4 processes on this machine"),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}, "Slurm, 2 processes on this machine"),
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "Open MPI, 4 processes on this machine"),
+        ({"RAY_JOB_ID": "01000000"}, "Ray"),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0"}, "Lightning"),
+    ],
+)  # fmt: skip
+def test_launchers_are_known_by_what_they_set(environ: dict[str, str], words: str) -> None:
+    assert words == launcher(environ).found
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "verdict", "words"),
+    [
+        ({"OMP_NUM_THREADS": "many"}, "OMP_NUM_THREADS", "problem", "no number of threads"),
+        ({"OMP_NUM_THREADS": "8", "LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "set OMP_NUM_THREADS=2"),
+        ({"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS", "note", "8 cores are free"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "OMP_NUM_THREADS", "note", "takes all 8 cores"),
+        ({"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4", "OMP_NUM_THREADS": "2"}, "LOCAL_RANK", "problem", "numbered from 0"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR", "note", "init_process_group"),
+        ({"WORLD_SIZE": "3", "SLURM_NTASKS": "2"}, "WORLD_SIZE", "problem", "Slurm started 2 tasks"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "LOCAL_WORLD_SIZE": "4", "OMP_NUM_THREADS": "2"}, "CUDA_VISIBLE_DEVICES", "note", "share 2 devices"),
+    ],
+)  # fmt: skip
+def test_usual_mistakes_are_named(environ: dict[str, str], name: str, verdict: str, words: str) -> None:
+    found = {each.name: each for each in mistakes(environ, 8)}
+
+    assert (verdict, True) == (found[name].verdict, words in found[name].advice)
+
+
+def test_a_sound_job_has_no_mistakes() -> None:
+    sound = {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_NTASKS": "2"}  # fmt: skip
+
+    assert {"ok"} == {each.verdict for each in mistakes(sound, 8)}
+
+
+def test_what_does_not_answer_is_told() -> None:
+    never = threading.Event()
+    (found,) = within(0.1, "s3://far", lambda: [] if never.wait(60) else [])
+    never.set()
+
+    assert ("problem", "s3://far: no answer in 0.1 s") == (found.verdict, found.found)

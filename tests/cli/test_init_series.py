@@ -4,10 +4,13 @@ import contextlib
 import io
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -16,7 +19,9 @@ from series_sources import frame_of, write_source
 
 from headrace.cli import main
 from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
-from headrace.cli.init.series_facts import sentinels_of
+from headrace.cli.init.series_facts import look_at_series, sentinels_of
+from headrace.cli.init.series_long import ENTITIES, Looked
+from headrace.cli.init.series_roles import Asked, Draft
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
 CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
@@ -85,6 +90,69 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     assert config["missing_numbers"] == [-9999.0]
     assert "-9999 in warm" in text
     assert made["facts"]["entities"]["passed"] == 2
+
+
+def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
+    """The first rows of a table in order of time are the first days of all, and not even all entities."""
+    days, stations = 1000, 500
+    dates = np.datetime64("2001-01-01") + np.arange(days).repeat(stations)
+    names = np.tile([f"s{each:03d}" for each in range(stations)], days)
+    table = pl.DataFrame({"date": dates, "station": names, "q": np.arange(days * stations) % 97.0, "rain": 1.0})
+    late = pl.DataFrame({"date": dates[-300 * stations :: stations], "station": "late", "q": 2.0, "rain": 0.5})
+    (tmp_path / "raw").mkdir()
+    pl.concat([table, late]).sort("date", maintain_order=True).write_parquet(tmp_path / "raw/all.parquet")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "rain")
+
+    words = text.replace("\n# ", " ")
+    assert config["min_train_years"] == pytest.approx(np.floor(10 * 0.6 * days / 365.25) / 10)
+    assert "501 entities, e.g. late; 16 were looked at" in words
+    assert "2001-01-01 to 2003-09-27" in words
+
+
+def test_of_first_rows_alone_no_length_of_series_is_told() -> None:
+    asked = Asked(("raw",), "out", "q", ("rain",))
+    table = frame_of("a", days=300).with_columns(who=pl.lit("a"))
+    draft = Draft({"source": ["raw"], "entity": "who", "target": "q", "features": ["rain"]}, {"source": "A table."})
+    looked = Looked(draft.settings)
+    looked.add(table.to_arrow())
+    draft.observed, draft.entities, draft.whole = looked.observed(), ["a"], False
+
+    look_at_series(draft, asked)
+
+    assert draft.settings["min_train_years"] == 5
+    assert "How many they have is not known: only first rows" in draft.words["min_train_years"]
+    assert draft.about.startswith("1 entities in the first rows")
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 3000), max_size=6))
+@settings(max_examples=30, deadline=None)
+def test_what_is_kept_of_long_tables_does_not_depend_on_pieces(seed: int, cuts: list[int]) -> None:
+    random = np.random.default_rng(seed)
+    rows = 3000
+    table = pa.table(
+        {
+            "date": np.datetime64("2001-01-01", "us") + random.permutation(rows).astype("timedelta64[D]"),
+            "who": [f"e{each}" for each in random.integers(0, random.integers(1, 60), rows)],
+            "q": random.random(rows),
+        }
+    )
+    draft = {"source": ["x"], "entity": "who", "target": "q", "features": []}
+    whole, pieces = Looked(draft), Looked(draft)
+    edges = [0, *sorted(cuts), rows]
+
+    whole.add(table)
+    for begin, end in pairwise(edges):
+        pieces.add(table.slice(begin, end - begin))
+
+    assert whole.names == pieces.names == set(table["who"].to_pylist())
+    assert [name for name, _ in whole.observed()] == [name for name, _ in pieces.observed()]
+    assert len(whole.observed()) == min(ENTITIES, len(whole.names))
+    for (name, one), (_, other) in zip(whole.observed(), pieces.observed(), strict=True):
+        own = table.filter(pc.equal(table["who"], name))
+        assert np.array_equal(own["q"].to_numpy(), one.values[:, 0])
+        assert np.array_equal(one.times, other.times)
+        assert np.array_equal(one.values, other.values)
 
 
 def test_short_series_doubled_times_and_the_target_in_disguise(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_re
 PRELOADED += (
     "headrace.stream.loader",
     "headrace.stream.dataset",
+    "headrace.stream.torch",
     "headrace.stream.packed_rows",
     "headrace.cli",
     "hostile_files",

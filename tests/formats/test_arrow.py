@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.feather
 import pytest
@@ -65,6 +66,18 @@ def test_other_names_of_arrow_files(tmp_path: Path, name: str) -> None:
     plain.unlink()
 
     assert table().equals(streamed(tmp_path / name))
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_files_whose_messages_stand_apart_are_read(tmp_path: Path, compression: str, rows: int) -> None:
+    frame = pl.DataFrame({"a": [f"x{n}" for n in range(rows)], "b": list(range(rows))}, schema={"a": pl.String, "b": pl.Int64})  # fmt: skip
+    frame.write_ipc(tmp_path / "x.arrow", compression=compression, compat_level=pl.CompatLevel.oldest())
+    shard = survey(tmp_path / "x.arrow", "x.arrow")
+    tables = [chunk.table(["b", "a"]) for chunk in read_chunks(shard)]
+
+    assert list(range(rows)) == [each for table in tables for each in table["b"].to_pylist()]
+    assert [f"x{n}" for n in range(rows)] == [each for table in tables for each in table["a"].to_pylist()]
 
 
 def test_an_uncompressed_column_is_not_copied(tmp_path: Path) -> None:

@@ -219,7 +219,8 @@ def test_coded_columns_hold_the_same_texts(tmp_path: Path, group: int, *, dictio
     shard = survey(path, path.name)
     chunks = [chunk.table(["a.b", "n", "c"]) for chunk in read_chunks(shard, ["a.b", "n", "c"], coded=["a.b", "n"])]
 
-    assert all(pa.types.is_dictionary(chunk.schema.field("a.b").type) for chunk in chunks)
+    stored = dictionary and group > 100  # of 100 rows each text is there once, so that codes would spare nothing
+    assert all(stored == pa.types.is_dictionary(chunk.schema.field("a.b").type) for chunk in chunks)
     assert max(chunk.num_rows for chunk in chunks) <= 4 * parquet.CHUNK_ROWS
     whole = pa.concat_tables(
         [chunk.cast(pa.schema([shard.schema.field(name) for name in chunk.column_names])) for chunk in chunks]

@@ -5,7 +5,7 @@ keyed hash. What is decided:
 
 slow_down: 503 SlowDown, the server hears nothing. cut: the answer's body breaks off in the middle. short: the body is
 shorter than its length says, then the connection ends. lost_reply: the server does it, the client hears nothing.
-slow_start: the answer begins late. refuse, deny: 400 and 403, with an answer that repeats the request's headers.
+slow_start: the answer begins `delay_s` late. refuse, deny: 400 and 403, with an answer that repeats the request's headers.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ class Faults:
     methods: tuple[str, ...] = ("GET", "PUT", "HEAD", "POST")
     seed: int = 0
     only: str = ""
+    delay_s: float = 0.2
 
 
 @dataclass
 class Seen:
-    """What passed: requests by method, faults by kind, bytes that clients got, and the path of every request."""
+    """What passed: requests by method, faults by kind, bytes that clients got, path and range of every request, and how
+    many were under way at once.
+    """
 
     requests: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     body_bytes: int = 0
     paths: list[tuple[str, str]] = field(default_factory=list)
+    ranges: list[tuple[str, str]] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
 
 
 class _Server(ThreadingHTTPServer):
@@ -77,7 +83,15 @@ class FaultProxy:
                     super().handle()
 
             def _pass(self) -> None:
-                fault = proxy._decide(self.command, self.path)
+                fault = proxy._decide(self.command, self.path, self.headers.get("Range") or "")
+                seen, delay_s = proxy.seen, proxy.faults.delay_s
+                try:
+                    self._do(fault, delay_s)
+                finally:
+                    with proxy._lock:
+                        seen.at_once -= 1
+
+            def _do(self, fault: str | None, delay_s: float) -> None:
                 size = int(self.headers.get("Content-Length") or 0)
                 data = self.rfile.read(size) if size else b""
                 if fault == "slow_down":
@@ -115,7 +129,7 @@ class FaultProxy:
                 finally:
                     connection.close()
                 if fault == "slow_start":
-                    time.sleep(0.2)
+                    time.sleep(delay_s)
                 if fault == "lost_reply":
                     self._end()
                     return
@@ -166,10 +180,13 @@ class FaultProxy:
         """Requests since `begin`."""
         return sum(self.seen.requests.values())
 
-    def _decide(self, method: str, path: str) -> str | None:
+    def _decide(self, method: str, path: str, asked: str) -> str | None:
         with self._lock:
             self.seen.requests[method] += 1
             self.seen.paths.append((method, path))
+            self.seen.ranges.append((path, asked))
+            self.seen.at_once += 1
+            self.seen.most_at_once = max(self.seen.most_at_once, self.seen.at_once)
             faults = self.faults
             if faults.kind is None or method not in faults.methods or faults.only not in path:
                 return None

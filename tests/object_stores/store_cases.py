@@ -30,6 +30,28 @@ def rows_of(dataset: Any, split: str | None, **options: Any) -> list[dict[str, A
     return [row for batch in dataset.stream(split, batch_size=7, batch_format="rows", **options) for row in batch]
 
 
+def shards_of(place: str | Path) -> dict[str, bytes]:
+    """The files of a dataset directory but for what tells the time or is for local file systems only."""
+    found = tree(place)
+    return {
+        name: data
+        for name, data in found.items()
+        if not name.endswith(("manifest.json", ".lock"))
+        and not name.startswith(("splits", "work/"))
+        and not Path(name).is_symlink()
+        and "/stage/" not in name
+    }
+
+
+def files_on_disk(out: Path) -> dict[str, bytes]:
+    """The same of a local directory: its files, not its links."""
+    return {name: data for name, data in shards_of(out).items() if _is_real(out / name, out)}
+
+
+def _is_real(path: Path, out: Path) -> bool:
+    return not any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(out) and each != out)
+
+
 def write_raw(directory: Path, shards: int = 4, rows: int = 60, suffix: str = "csv") -> Path:
     """CSV or Parquet shards with columns row, entity, time and x."""
     import pyarrow as pa

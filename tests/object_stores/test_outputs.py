@@ -13,38 +13,15 @@ from typing import Any
 import pytest
 from fault_proxy import FaultProxy, Faults
 from recipe_runs import RECIPES, recipes_over
-from store_cases import rows_of, split_of, tree, upload, write_raw
+from store_cases import files_on_disk, rows_of, shards_of, split_of, tree, upload, write_raw
 from store_servers import CANARY
 
 import headrace
-from headrace.contexts import open_contexts
-from headrace.errors import CorruptShard, SettingsError, StoreError
+from headrace.errors import CorruptShard
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage import verbs
 from headrace.storage.remote_path import path_of
-
-
-def shards_of(place: str | Path) -> dict[str, bytes]:
-    """The files of a dataset directory but for what tells the time or is for local file systems only."""
-    found = tree(place)
-    return {
-        name: data
-        for name, data in found.items()
-        if not name.endswith(("manifest.json", ".lock"))
-        and not name.startswith(("splits", "work/"))
-        and not Path(name).is_symlink()
-        and "/stage/" not in name
-    }
-
-
-def files_on_disk(out: Path) -> dict[str, bytes]:
-    """The same of a local directory: its files, not its links."""
-    return {name: data for name, data in shards_of(out).items() if _is_real(out / name, out)}
-
-
-def _is_real(path: Path, out: Path) -> bool:
-    return not any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(out) and each != out)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -232,21 +209,6 @@ def test_gc_leaves_finished_runs_alone(s3: str, tmp_path: Path) -> None:
 
     assert collect(f"{s3}/out", incomplete="remove", work_dir=tmp_path / "work").removed == ()
     assert tree(f"{s3}/out") == before
-
-
-def test_contexts_say_that_they_need_a_local_run(s3: str, tmp_path: Path) -> None:
-    recipe = recipes_over(tmp_path / "source", rows=100, shards=2)["histories"]
-    headrace.prepare(recipe(), f"{s3}/out", work_dir=tmp_path / "work")
-
-    with pytest.raises(StoreError, match=r"rows\.parquet.*copy it to a disk"):
-        open_contexts(f"{s3}/out")
-
-
-def test_sharing_a_run_out_needs_a_shared_file_system(s3: str, tmp_path: Path) -> None:
-    raw = write_raw(tmp_path / "raw")
-
-    with pytest.raises(SettingsError, match="shard_of"):
-        headrace.prepare(split_of(str(raw)), f"{s3}/out", shard_of=(0, 2), work_dir=tmp_path / "work")
 
 
 def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> None:

@@ -253,3 +253,29 @@ def test_a_forked_child_is_told_how_to_be_started(s3: str, prepared: Path) -> No
 
     assert "forkserver" in str(answers["fork"])
     assert answers["spawn"] == dataset.split_rows["train"]
+
+
+def test_an_epoch_asks_once_for_each_row_group_and_for_no_byte_twice(
+    proxied: tuple[str, FaultProxy], tmp_path: Path
+) -> None:
+    bucket, proxy = proxied
+    raw = write_raw(tmp_path / "raw", suffix="parquet")
+    upload(raw, f"{bucket}/raw")
+    dataset = headrace.open(f"{bucket}/raw", cache_dir=tmp_path / "cache")
+    blocks = len(dataset.split_index(None).rows)
+    columns = ("row", "entity", "time", "x")
+    for wanted in (columns, ("row", "entity")):
+        proxy.begin(Faults("slow_start", 1.0, delay_s=0.005))
+        rows = [
+            row["row"]
+            for batch in dataset.stream(
+                None, batch_size=7, batch_format="rows", shuffle=True, columns=wanted, read_threads=3
+            )
+            for row in batch
+        ]
+
+        assert sorted(rows) == list(range(len(rows)))
+        assert proxy.seen.requests == {"GET": blocks}
+        assert len(set(proxy.seen.ranges)) == blocks > 12
+        assert proxy.seen.most_at_once <= 3
+    assert proxy.seen.body_bytes < sum(path.stat().st_size for path in raw.iterdir()) / 2

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
+from script_processes import tell_rank
 from stream_cases import Numbers, index_of
+from torch.utils.data import DataLoader, TensorDataset
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 from headrace.stream.loader import StreamLoader
@@ -25,14 +27,7 @@ def deliver_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
     """The rows one rank receives when a stream, no loader, or a loader is prepared; and after a stop and a resume."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    names = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world_size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    os.environ.update({name: str(value) for name, value in names.items()})
+    tell_rank(rank, world_size, port)
     accelerator = Accelerator(cpu=True)
     stream = new_stream()
     model, prepared = accelerator.prepare(torch.nn.Linear(1, 1), stream)
@@ -52,6 +47,24 @@ def deliver_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
     loader = accelerator.prepare(loader_of(dataset_of(0, columns=["row"])))
     out["prepared loader"] = [real_rows(batch) for batch in loader]
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
+    out |= traps(accelerator)
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
     del model, loader
     accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()
+
+
+def traps(accelerator: Accelerator) -> dict[str, object]:
+    """What the documentation warns of: each as rows of this rank's batches, or as the number of values gathered."""
+    out: dict[str, object] = {}
+    for title, even in (("even", True), ("uneven", False)):
+        numbers = DataLoader(TensorDataset(torch.arange(23)), batch_size=5)
+        out[title] = [batch.tolist() for (batch,) in prepare_data_loader(numbers, even_batches=even)]
+    batch = list(new_stream())[-1]
+    out["gathered for metrics"] = len(accelerator.gather_for_metrics(batch["row"]))
+    out["real"] = int(accelerator.gather(batch["valid"]).sum())
+    try:
+        list(prepare_data_loader(loader_of(dataset_of(0, columns=["row"])), dispatch_batches=False))
+    except TypeError as error:
+        out["no dispatch"] = str(error)
+    return out

@@ -13,6 +13,7 @@ from headrace.errors import SettingsError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
 from headrace.stream.progress import Noted, Progress, Snapshot
+from headrace.stream.reading import WorkerNotes, notes_shape
 from headrace.stream.stall import complaints, from_text, to_text
 
 
@@ -66,7 +67,7 @@ def test_a_moment_survives_its_journey():
 
 
 def test_progress_names_the_block_that_has_been_read_for_longest():
-    progress = Progress(shared=torch.zeros(2, 2, dtype=torch.float64))
+    progress = Progress(shared=torch.zeros(notes_shape(2, 2), dtype=torch.float64))
     index = index_of([5, 5, 5])
     assert progress.snapshot(index).phase == "loop"
 
@@ -78,7 +79,8 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
     def read_block(block, columns):
         seen.append(progress.snapshot(index))
 
-    Noted(Noted(read_block, {}, progress.shared[1]), progress.reading)(2, None)
+    notes = WorkerNotes(progress.shared[1].numpy())
+    Noted(Noted(read_block, {}, notes), progress.reading)(2, None)
     assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
     assert progress.snapshot(index).place == ""
 

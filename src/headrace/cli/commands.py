@@ -65,7 +65,7 @@ def run(
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
 
-        show_dry_run(recipe, target, about.style)
+        show_dry_run(recipe, target, about.style, about.workers)
         return
     execute(recipe, target, about)
 

@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: which files, which run, how much of it is there already, room on the disk."""
+"""What a run would do, without doing it: which files, which run, how much of it is there already, what it will cost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from typing import Any, Literal
 import typer
 
 
-def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"]) -> None:
-    """Print what `execute` would meet. Reads names, sizes and times of the source, and writes nothing."""
+def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"], workers: int | None = None) -> None:
+    """Print what `execute` would meet. Writes nothing below `out`; a small sample is run in a temporary directory."""
+    record = dry_run(recipe, out, workers)
+    if style == "json":
+        typer.echo(json.dumps(record, default=str))
+        return
+    _print(record)
+
+
+def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any]:
+    """What is known before a run. Reads names, sizes and times of the source, and some of its rows."""
+    from headrace.cli.estimate.bounds import memory_of, tasks_of
+    from headrace.cli.estimate.measured import estimate
     from headrace.dataset.manifest import read_manifest
+    from headrace.engine.local import default_workers
     from headrace.run.identity import fingerprint, run_id
+    from headrace.storage.remote_path import is_remote
     from headrace.storage.verbs import stat
 
     files = recipe.source_files()
@@ -23,7 +36,7 @@ def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"]) -> None
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
     state = "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new"
-    standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    count = workers or default_workers()
     record: dict[str, Any] = {
         "recipe": recipe.recipe_name,
         "run_id": identity,
@@ -32,28 +45,72 @@ def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"]) -> None
         "tasks_done": receipts,
         "source_files": len(files),
         "source_bytes": sum(stat(path).size for path, _ in files),
-        "free_bytes": shutil.disk_usage(standing).free,
+        "free_bytes": None if is_remote(out) else _free(out),
         "cores": os.cpu_count() or 1,
-        "settings": recipe.config(),
     }
-    if style == "json":
-        typer.echo(json.dumps(record, default=str))
-        return
+    if not finished:
+        found = estimate(recipe, files)
+        if isinstance(found, str):
+            record["estimate"] = found
+        else:
+            memory = memory_of(recipe, files, found, count)
+            tasks = tasks_of(recipe, files, found)
+            record |= {
+                "rows": found.rows,
+                "out_bytes": found.out_bytes,
+                "tasks": tasks,
+                "cpu_s": round(found.cpu_s, 1),
+                "wall_s": round(
+                    found.cpu_s / max(1, min(count, os.cpu_count() or 1, max(tasks.values(), default=1))), 1
+                ),
+                "memory_bytes": memory.bytes,
+                "estimate": f"{found.how}; sizes within a factor of 2. Memory: {memory.how}; beside the libraries",
+            }
+    return {**record, "settings": recipe.config()}
+
+
+def _free(out: Path) -> int:
+    standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
+    return shutil.disk_usage(standing).free
+
+
+def _print(record: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{recipe.recipe_name}, not run", title_justify="left", show_header=False)
+    table = Table(title=f"{record['recipe']}, not run", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
-    settings = record.pop("settings")
     for name, value in record.items():
-        shown = (
-            f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else f"{value:,}" if isinstance(value, int) else value
-        )
-        table.add_row(name.replace("_", " "), Text(str(shown)))
+        if name != "settings" and value is not None:
+            table.add_row(_NAMES.get(name, name.replace("_", " ")), Text(_shown(name, value)))
+    short = record.get("free_bytes") is not None and record.get("out_bytes", 0) > record["free_bytes"]
+    if short:
+        table.add_row("beware", Text("the output is larger than the room on the disk", style="bold red"))
     table.add_section()
-    for name, value in sorted(settings.items()):
+    for name, value in sorted(record["settings"].items()):
         if name != "recipe":
             table.add_row(name, Text(json.dumps(value, ensure_ascii=False, default=str)))
     Console(soft_wrap=not os.isatty(1)).print(table)
+
+
+_NAMES = {
+    "source_bytes": "source",
+    "free_bytes": "free",
+    "out_bytes": "output, about",
+    "rows": "rows, about",
+    "cpu_s": "time of one core, about",
+    "wall_s": "time, about",
+    "memory_bytes": "memory, at most about",
+}
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:,.1f} MB"
+    if name.endswith("_s"):
+        return f"{value:,.1f} s"
+    if isinstance(value, dict):
+        return ", ".join(f"{stage} {tasks:,}" for stage, tasks in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

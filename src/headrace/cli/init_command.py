@@ -43,7 +43,15 @@ def write_sections(config: Path, overwrite: bool, made: Callable[[], tuple[list[
     sections, about = made()
     write_config(config, commented_yaml(sections), overwrite)
     typer.echo(f"{config}: {about}")
-    typer.echo(f"run it:  headrace run {config}")
+    asked = "" if _runs(sections) else " --set tokenizer=DIRECTORY"
+    typer.echo(f"run it:  headrace run {config}{asked}")
+
+
+def _runs(sections: list[Section]) -> bool:
+    """Whether nothing is left for the user to say; chats need a tokenizer, which only the user can choose."""
+    from headrace.cli.init.commented import Aside
+
+    return not any(isinstance(each.settings.get("tokenizer"), Aside) for each in sections)
 
 
 @app.command("series")
@@ -144,6 +152,27 @@ def histories(
 
     asked = AskedHistories(tuple(source), out, entity=entity, time=time, peer=peer, value=value)
     write_sections(config, overwrite, lambda: histories_sections(asked))
+
+
+@app.command("pack")
+def pack(
+    source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")],
+    out: Annotated[str, typer.Option(help="Where the run will write.", show_default=False)],
+    config: Config,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="tokenizer.json or its directory; one beside the data unless given.", show_default=False),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Look at chats, and write a configuration of packed sequences for `headrace run`.
+
+    Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
+    """
+    from headrace.cli.init.pack import AskedPack, pack_sections
+
+    asked = AskedPack(tuple(source), out, tokenizer=tokenizer)
+    write_sections(config, overwrite, lambda: pack_sections(asked))
 
 
 @app.command("rewrite")

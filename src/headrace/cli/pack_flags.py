@@ -53,6 +53,10 @@ class RowsAndTokens:
     nothing_trained: Annotated[str | None, _row(help="Rows without a token to train on: reject (default) | keep.")] = (
         None
     )
+    special_text: Annotated[
+        str | None,
+        _row(help="Text of a special token in a message: text (default) | reject the row | control: the token."),
+    ] = None
     sample: Annotated[int | None, _row(help="At most so many rows of each dataset.")] = None
     max_bad_share: Annotated[
         float | None, _row(help="More bad rows than this share of all fail the run; 0.01 unless given.")

@@ -72,6 +72,9 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
         words = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
         listed = ", ".join(f"{count:,} {words[name]}" for name, count in cut.items())
         console.print(f"sequences longer than a bin: {listed}", highlight=False)
+    typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
+    if typed:
+        console.print(f"{typed:,} rows hold the text of a special token in a message (special_text)", highlight=False)
     in_bins, encoded = facts["packed"]["tokens"], facts["encoded"]["encoded_tokens"]
     console.print(
         f"{read:,} rows read, {encoded:,} tokens = {in_bins:,} in bins + {encoded - in_bins:,} left out",

@@ -15,7 +15,6 @@ from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_f
 from headrace.cli.flags import with_groups
 from headrace.cli.split_flags import ColumnsAndDates, Output, RowsThatDoNotFit, settings_in
 from headrace.errors import SettingsError
-from headrace.storage.remote_path import is_remote
 
 HELP = """Split shards by time without leaking an entity.
 
@@ -63,6 +62,9 @@ def split(
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
     _require(given, from_env)
+
+    from headrace.storage.remote_path import is_remote
+
     if from_env and is_remote(out):
         raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
 

@@ -26,6 +26,7 @@ from headrace.contexts.reading import open_rows
 from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.dataset.indexed import Verify
+from headrace.dataset.local_shards import DISK_BYTES
 
 
 class ContextArguments(TypedDict, total=False):
@@ -149,13 +150,30 @@ class Contexts:
 
 
 def open_contexts(
-    path: str | Path, split: str = "train", *, run: str | None = None, verify: Verify = "first_touch", **options: Any
+    path: str | Path,
+    split: str = "train",
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+    **options: Any,
 ) -> Contexts:
     """The contexts of a split of prepared histories. options: see `ContextOptions`. run: a run_id, to choose another.
 
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
+    A run in an object store is read from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up to
+    disk_bytes, are checked, and are shared by the processes of a machine.
     Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
     """
     checked = ContextOptions(**options)
-    rows = open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, verify=verify)
+    rows = open_rows(
+        path,
+        split,
+        run=run,
+        cache_bytes=checked.cache_bytes,
+        verify=verify,
+        cache_dir=cache_dir,
+        disk_bytes=disk_bytes,
+    )
     return Contexts(rows, checked)

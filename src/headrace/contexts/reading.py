@@ -17,14 +17,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.arrays import I64
 from headrace.contexts.small_facts import facts_of_blobs
 from headrace.dataset.indexed import ALIASES, Verify
+from headrace.dataset.local_shards import DISK_BYTES, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.histories.many import decode_rows
 from headrace.histories.rows import RowColumns
@@ -44,10 +43,21 @@ class _Shard(Protocol):
 class HistoryRows:
     """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each.
 
-    cache_bytes: rows kept open, by each process. verify: "first_touch", or "never".
+    cache_bytes: rows kept open, by each process. verify: "first_touch", or "never". cache_dir, disk_bytes: where copies
+    of shards in an object store are, and how large they may be together.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, verify: Verify) -> None:
+    def __init__(
+        self,
+        root: Path,
+        manifest: Manifest,
+        split: str,
+        *,
+        cache_bytes: int,
+        verify: Verify,
+        cache_dir: str | Path | None = None,
+        disk_bytes: int = DISK_BYTES,
+    ) -> None:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
         table = _rows_of_split(root, manifest, split)
@@ -58,8 +68,14 @@ class HistoryRows:
         self._shards: list[str] = encoded.dictionary.to_pylist()
         self._shard_of_row: I64 = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         index = run.index.split(split) if self._shards else None
-        known = dict(zip(index.shards, index.checksums, strict=True)) if index and verify == "first_touch" else {}
-        self._checksums = [known.get(shard, "") for shard in self._shards]
+        known = dict(zip(index.shards, index.checksums, strict=True)) if index else {}
+        self._local = LocalShards(
+            root,
+            {shard: known.get(shard, "") for shard in self._shards},
+            verify=verify,
+            cache_dir=cache_dir,
+            disk_bytes=disk_bytes,
+        )
         self._forget()
 
     def __len__(self) -> int:
@@ -142,22 +158,22 @@ class HistoryRows:
     def _file(self, shard: int) -> _Shard:
         with self._lock:
             if shard not in self._files:
-                path = self.root / self._shards[shard]
-                try:
-                    whole = not self._checksums[shard] or checksum_file(path) == self._checksums[shard]
-                except OSError as error:
-                    raise CorruptShard(
-                        f"{path}: cannot be read ({error.strerror}); restore it or prepare the run again"
-                    ) from error
-                if not whole:
-                    raise CorruptShard(
-                        f"{path}: its bytes are not those that were published; restore it or prepare the run again"
-                    )
-                self._files[shard] = _ArrowShard(path) if path.suffix == ".arrow" else _ArrayRecordShard(path)
+                name = self._shards[shard]
+                path = self._local.place(name)
+                self._files[shard] = _ArrowShard(path) if name.endswith(".arrow") else _ArrayRecordShard(path)
             return self._files[shard]
 
 
-def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, verify: Verify) -> HistoryRows:
+def open_rows(
+    path: str | Path,
+    split: str,
+    *,
+    run: str | None,
+    cache_bytes: int,
+    verify: Verify,
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+) -> HistoryRows:
     """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
@@ -167,14 +183,13 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
     name = split if split in manifest.splits else ALIASES.get(split, split)
     if name not in manifest.splits:
         raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
-    return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, verify=verify)
+    return HistoryRows(
+        root, manifest, name, cache_bytes=cache_bytes, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes
+    )
 
 
 def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:
-    path = root / ROWS
-    if sha256_file(path) != manifest.facts["rows_digest"]:
-        raise CorruptShard(f"{path}: its bytes are not those that were published; restore it or prepare the run again")
-    table = pq.read_table(path, columns=_COLUMNS)
+    table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
     return table.filter(pc.equal(table["split"], split))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,16 @@ class FileCache:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+
+
+def stored_bytes(root: Path, shards: Sequence[str]) -> int:
+    """Bytes of these objects below a prefix; one listing for each prefix that they are in."""
+    wanted = [root / shard for shard in shards]
+    listed: dict[Path, int] = {}
+    for parent in {each.parent for each in wanted}:
+        assert isinstance(parent, RemotePath)
+        listed |= {parent / fact.name: fact.size for fact in parent.store.children(parent.key)[1]}
+    return sum(listed.get(each, 0) for each in set(wanted))
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -23,7 +23,9 @@ from headrace.formats.shard import Shard, each_once
 from headrace.storage.remote_path import RemotePath
 
 _FILE_MAGIC = b"ARROW1"
-_MESSAGE_HEADER, _BATCH_COMPRESSION = 2, 3  # places of fields in Arrow's flatbuffer tables Message and RecordBatch
+_TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # a file ends with its footer's length and the magic; before a message
+# Places of fields in Arrow's flatbuffer tables Message, RecordBatch and Footer.
+_MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -152,17 +154,29 @@ def _is_file(source: pa.NativeFile) -> bool:
 
 
 def _is_compressed(source: pa.NativeFile) -> bool:
-    """Whether the first record batch of a file has compressed buffers, from its metadata (a flatbuffer)."""
-    source.seek(len(_FILE_MAGIC) + 2)
-    messages = pa.ipc.MessageReader.open_stream(source)
-    try:
-        while (message := messages.read_next_message()).type != "record batch":
-            pass
-    except StopIteration:
+    """Whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
+
+    Where the batch lies is in the footer alone: writers may leave room between messages.
+    """
+    size = source.size()
+    footer_bytes = _number("<i", _part(source, size - _TAIL, _TAIL), 0)
+    footer = _part(source, size - _TAIL - footer_bytes, footer_bytes)
+    batches = _field(footer, _number("<I", footer, 0), _FOOTER_BATCHES)
+    vector = batches + _number("<I", footer, batches)
+    if not batches or not _number("<I", footer, vector):
         return False
-    metadata = message.metadata.to_pybytes()
+    offset, metadata_bytes = _number("<q", footer, vector + 4), _number("<i", footer, vector + 12)
+    metadata = _part(source, offset, metadata_bytes)
+    metadata = metadata[8 if metadata[:4] == _CONTINUES else 4 :]
     header = _field(metadata, _number("<I", metadata, 0), _MESSAGE_HEADER)
     return bool(header and _field(metadata, header + _number("<I", metadata, header), _BATCH_COMPRESSION))
+
+
+def _part(source: pa.NativeFile, offset: int, length: int) -> bytes:
+    if offset < 0 or length < 0:
+        raise pa.ArrowInvalid(f"the footer is damaged: it names {length} bytes at {offset}")
+    source.seek(offset)
+    return bytes(source.read(length))
 
 
 def _field(data: bytes, table: int, field: int) -> int:

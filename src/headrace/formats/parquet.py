@@ -59,6 +59,9 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
     )
 
 
+_CODE_BYTES = 8  # a plain text has its four bytes of length and then itself
+
+
 @dataclass
 class ParquetChunk:
     """Some consecutive rows of a Parquet file; columns are decoded when the chunk is made."""
@@ -87,13 +90,16 @@ def chunks(
 ) -> Iterator[ParquetChunk]:
     """The rows of a shard in file order, at most `chunk_rows` at a time.
 
-    coded: text columns to be delivered as dictionaries, whose texts are then not decoded for every row. A chunk
-    is then a row group, or has 4 × chunk_rows where they are larger, so that each dictionary is made once.
+    coded: text columns to be delivered as dictionaries where they are stored as such: their texts are then not
+    decoded for every row. A chunk is then a row group, or has 4 × chunk_rows where they are larger, so that each
+    dictionary is made once.
     """
     first_row = 0
-    with open_file(
-        shard.path, shard.kind, coded=[each for each in coded if is_text(shard.schema.field(each).type)]
-    ) as file:
+    texts = [each for each in coded if is_text(shard.schema.field(each).type)]
+    if texts:
+        with open_file(shard.path, shard.kind) as file:
+            texts = _stored_as_codes(file, texts)
+    with open_file(shard.path, shard.kind, coded=texts) as file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
         wanted = shard.schema.names if columns is None else list(columns)
         own = [raw[each] for each in wanted]
@@ -135,6 +141,21 @@ def _batches(
     for group, size in enumerate(sizes):
         if size:
             yield file.read_row_group(group, columns=columns, use_threads=False).select(columns)
+
+
+def _stored_as_codes(file: pq.ParquetFile, texts: list[str]) -> list[str]:
+    """Those columns whose values are mostly codes of a dictionary: with few bytes each before compression.
+
+    A writer gives a dictionary up once it is large; making one of plain texts costs more than reading them.
+    """
+    metadata = file.metadata
+    size = dict.fromkeys(texts, 0)
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            if column_name(column.path_in_schema) in size:
+                size[column_name(column.path_in_schema)] += column.total_uncompressed_size
+    return [each for each in texts if size[each] < _CODE_BYTES * metadata.num_rows]
 
 
 def read_block(

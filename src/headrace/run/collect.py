@@ -11,7 +11,7 @@ from headrace.dataset.manifest import read_manifest
 from headrace.dataset.plain import default_cache
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
-from headrace.run.in_store import work_directories
+from headrace.run.in_store import remove_stage, work_directories
 from headrace.run.prepare import only_writer
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath, path_of
@@ -34,6 +34,7 @@ def collect(
     Nothing that a manifest or a receipt names is touched. incomplete="remove" also deletes runs without manifest,
     which gives up the work they could resume. In an object store there are no temporary files; what killed runs left
     is in `work_dir`, where they were made (see `prepare`): finished runs' are removed, unfinished ones' with the run.
+    A stage is in the store only where processes shared the run out.
     Raises `InputError` if `out` is no dataset directory.
     """
     out = path_of(out)
@@ -84,6 +85,11 @@ def _collect_in_store(out: RemotePath, incomplete: Literal["keep", "remove"], ba
             removed.append(work)
         except RunBusy:
             busy.append(work)
+    for name in sorted(finished):  # of processes that shared it out and were killed
+        found = remove_stage(out / "runs" / name)
+        if found:
+            size += sum(fact.size for fact in found)
+            removed.append(out / "runs" / name / STAGE_DIRECTORY)
     if incomplete == "remove":
         for name in sorted(runs - finished):
             below = (out / "runs" / name).below()

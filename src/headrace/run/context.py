@@ -16,8 +16,8 @@ from headrace.errors import StoreError
 from headrace.formats.write import Written
 from headrace.run import attempts
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
-from headrace.run.in_store import publish_found, publish_task
-from headrace.run.receipts import FileRecord, Receipt, read_receipt, write_receipt
+from headrace.run.in_store import fetch_tasks, publish_found, publish_task
+from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of, write_receipt
 from headrace.run.sharing import Shared
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath
@@ -157,14 +157,23 @@ class RunContext:
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
         """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
         existing: local.Existing = "compare" if durable else "replace"
-        return shared.stage(
+        store = self.store
+        if store is not None:  # what this process made before it was killed may be here only
+            kept = sorted(number for number in receipts_of(self.run, name) if number < len(tasks))
+            publish_found(self.run, store, [read_receipt(self.run, name, number) for number in kept], self.workers)
+        receipts = shared.stage(
             name,
             [task.subject for task in tasks],
-            lambda number: do_task(self.run, name, number, tasks[number], True, self.on_event, existing=existing),
+            lambda number: do_task(
+                self.run, name, number, tasks[number], True, self.on_event, existing=existing, store=store
+            ),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
             accept=lambda receipt: self.done(name, tasks[receipt.number], receipt),
         )
+        if store is not None:
+            fetch_tasks(store, self.run, receipts)
+        return receipts
 
 
 def do_task(

@@ -17,13 +17,17 @@ from pathlib import Path
 
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest
 from headrace.dataset.open import POINTER
-from headrace.digest import canonical_json, sha256_hex
+from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.run.receipts import FileRecord, Receipt, parse_receipt, receipt_path
+from headrace.errors import CorruptShard
+from headrace.run.members import Share
+from headrace.run.receipts import FileRecord, Receipt, parse_receipt, receipt_path, write_receipt
 from headrace.storage import local, verbs
+from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath
 
 _THREADS = 8
+_DELETED = 100  # by one thread
 _RECEIPTS, _STAGE, _SUCCESS = "receipts", "stage", "_SUCCESS"
 
 
@@ -83,6 +87,33 @@ def _fetch(target: RemotePath, run: Path, record: FileRecord) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def fetch_tasks(target: RemotePath, run: Path, receipts: Sequence[Receipt]) -> None:
+    """Fetch the files of finished tasks, and leave the receipts, of those that have no receipt here.
+
+    Raises `CorruptShard` for files that are not what the receipt says.
+    """
+    left = [each for each in receipts if not receipt_path(run, each.stage, each.number).exists()]
+    run_tasks([partial(_fetch_task, target, run, receipt) for receipt in left], _THREADS)
+
+
+def _fetch_task(target: RemotePath, run: Path, receipt: Receipt) -> None:
+    advice = "run `headrace gc --incomplete`, then again"
+    for record in receipt.files:
+        place, there = run / record.path, target / record.path
+        if place.exists():
+            if sha256_file(place) == record.digest:
+                continue
+            place.unlink()  # what a power failure left of it
+        try:
+            _fetch(target, run, record)
+        except FileNotFoundError:
+            raise CorruptShard(f"{there}: is missing, and its receipt is there; {advice}") from None
+        if sha256_file(place) != record.digest:
+            place.unlink()
+            raise CorruptShard(f"{there}: its bytes are not those that its receipt names; {advice}")
+    write_receipt(run, receipt)
 
 
 def publish_rest(run: Path, target: RemotePath, published: Callable[[str], None]) -> None:
@@ -152,9 +183,19 @@ def finish(target: RemotePath) -> None:
     verbs.put_new(target / _SUCCESS, b"")
 
 
-def work_directory(base: Path, out: RemotePath, identity: str) -> Path:
-    """Where the run is made: named by the run and its place, so that a rerun finds it. On a local disk."""
-    return base / "work" / f"{identity}-{_word(out)}"
+def remove_stage(target: RemotePath) -> list[Fact]:
+    """Delete what processes that shared the run out put below its stage; what that was."""
+    stage = target / _STAGE
+    found = stage.below()
+    batches = [found[first : first + _DELETED] for first in range(0, len(found), _DELETED)]
+    run_tasks([partial(target.store.delete, [path.key for path, _ in batch]) for batch in batches], _THREADS)
+    return [fact for _, fact in found]
+
+
+def work_directory(base: Path, out: RemotePath, identity: str, share: Share | None = None) -> Path:
+    """Where the run is made: named by the run, its place and the share, so that a rerun finds it. On a local disk."""
+    own = "" if share is None else f"-{share.index}-of-{share.count}"
+    return base / "work" / f"{identity}-{_word(out)}{own}"
 
 
 def _word(out: RemotePath) -> str:
@@ -163,4 +204,4 @@ def _word(out: RemotePath) -> str:
 
 def work_directories(base: Path, out: RemotePath) -> list[Path]:
     """Those of this dataset that are there, sorted."""
-    return sorted((base / "work").glob(f"*-{_word(out)}"))
+    return sorted((base / "work").glob(f"*-{_word(out)}*"))

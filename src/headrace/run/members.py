@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from headrace.errors import RunBusy, SettingsError
+from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.storage import local
 
 _COUNTER = 20
@@ -82,19 +82,10 @@ class Members:
         self._leaving = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
 
-    def __enter__(self) -> Members:
-        local.make_directory(self._directory)
+    def __enter__(self) -> Self:
         self._refuse_twin()
         record = {"shard": self._share.index, "of": self._share.count, "host": platform.node(), "pid": os.getpid()}
-        data = b"0".zfill(_COUNTER) + b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n"
-        target = self._path(self.token)
-        temporary = local.temporary_for(target)
-        with local.storing(target):
-            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(self._file, data)
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(temporary, target)
+        self._appear(_beat_of(0) + b"\n" + json.dumps(record | {"kernel": self._kernel}).encode() + b"\n")
         self._heart.start()
         return self
 
@@ -105,14 +96,11 @@ class Members:
 
     def leave(self) -> None:
         """No sign of life any more: what this process still has claimed is free."""
-        if self._file is None:
+        if self._leaving.is_set():
             return
         self._leaving.set()
         self._heart.join()
-        with suppress(OSError):
-            self._path(self.token).unlink()
-        os.close(self._file)
-        self._file = None
+        self._disappear()
 
     def is_dead(self, token: str) -> bool:
         """Whether a member has left or died, as far as is known by now; ask again later to know more."""
@@ -120,7 +108,7 @@ class Members:
             data = self._path(token).read_bytes()
         except FileNotFoundError:
             return True
-        except OSError:
+        except (OSError, StoreError):
             return False  # nothing is known
         if self._lock(token, _record(data)) == "free":
             return True
@@ -175,13 +163,6 @@ class Members:
                     f"{run}: process {record['pid']} works on share {self._share} already; start each share once"
                 )
 
-    def _tokens(self) -> list[str]:
-        try:
-            names = os.listdir(self._directory)
-        except FileNotFoundError:
-            return []
-        return sorted(name.removesuffix(".member") for name in names if name.endswith(".member") and name[0] != ".")
-
     def _lock(self, token: str, record: Mapping[str, Any]) -> Literal["held", "free", "unknown"]:
         """What the lock of a member's file says. Only that of the same kernel can be believed."""
         if not self._kernel or record.get("kernel") != self._kernel or token == self.token:
@@ -203,20 +184,56 @@ class Members:
     def _record_of(self, token: str) -> dict[str, Any]:
         try:
             return _record(self._path(token).read_bytes())
-        except OSError:
+        except (OSError, StoreError):
             return {}
 
     def _beat(self) -> None:
         count = 0
         while not self._leaving.wait(self._patience.beat_s):
             count += 1
-            if self._file is not None:
-                with suppress(OSError):  # the next one may get through
-                    os.pwrite(self._file, str(count).encode().zfill(_COUNTER), 0)
-                    os.fsync(self._file)
+            with suppress(OSError, StoreError):  # the next one may get through
+                self._say(_beat_of(count))
+
+    # Where members are seen: files of a directory. In an object store it is otherwise; see `sharing_in_store`.
+
+    def _appear(self, data: bytes) -> None:
+        """Be seen, with these bytes: the counter, then who it is."""
+        local.make_directory(self._directory)
+        target = self._path(self.token)
+        temporary = local.temporary_for(target)
+        with local.storing(target):
+            self._file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(self._file, data)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(temporary, target)
+
+    def _say(self, beat: bytes) -> None:
+        """Let the counter be this."""
+        assert self._file is not None
+        os.pwrite(self._file, beat, 0)
+        os.fsync(self._file)
+
+    def _disappear(self) -> None:
+        with suppress(OSError):
+            self._path(self.token).unlink()
+        assert self._file is not None
+        os.close(self._file)
+        self._file = None
+
+    def _tokens(self) -> list[str]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".member") for name in names if name.endswith(".member") and name[0] != ".")
 
     def _path(self, token: str) -> Path:
         return self._directory / f"{token}.member"
+
+
+def _beat_of(count: int) -> bytes:
+    return str(count).encode().zfill(_COUNTER)
 
 
 def _record(data: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
 from headrace.run.members import Patience, Share
 from headrace.run.sharing import Shared, shared_run
+from headrace.run.sharing_in_store import shared_in_store
 from headrace.storage import local, verbs
 from headrace.storage.remote_path import RemotePath, path_of
 
@@ -127,12 +128,9 @@ def prepare(
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, on_event)
     if isinstance(place, RemotePath):
-        if share is not None:
-            raise SettingsError(
-                f"shard_of is {share} and out is {place}; processes that share a run out need an output directory on"
-                " a file system they share: prepare there, then copy, or leave shard_of out"
-            )
         base = default_cache() if work_dir is None else Path(work_dir)
+        if share is not None:
+            return _share_in_store(asked, place, base, share, patience)
         return _prepare_in_store(asked, place, base, engine, address)
     return _prepare_here(asked, place, engine, address, share, patience)
 
@@ -161,7 +159,8 @@ def _prepare_here(
             _link_splits(out, run, manifest, on_event)
             _remove_stage(run, on_event)
         else:
-            manifest = _compute_together(asked, out, share, patience)
+            manifest = _compute_together(asked, run, share, patience)
+            _link_splits(out, run, manifest, on_event)
     return Prepared(out, run, manifest, "computed")
 
 
@@ -178,9 +177,38 @@ def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: Engine
                 in_store.adopt(target, run)
             here = replace(asked, run=run, store=target)
             made = _prepare_here(here, work, engine, address, None, PATIENCE).manifest
-            in_store.publish_rest(run, target, lambda name: asked.on_event(Step("shard.linked", name)))
-            manifest, how = _publish_manifest(target, made), "computed"
-            asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
+            manifest, how = _publish_in_store(here, target, made), "computed"
+    return _finish_in_store(asked, out, work, manifest, how)
+
+
+def _share_in_store(asked: _Asked, out: RemotePath, base: Path, share: Share, patience: Patience) -> Prepared:
+    """Make a part of the run in a work directory of this process's own; see `sharing_in_store`."""
+    target = out / "runs" / asked.identity
+    work = in_store.work_directory(base, out, asked.identity, share)
+    manifest = read_manifest(target)
+    how: Literal["computed", "reused"] = "reused"
+    if manifest is None:
+        run = local.make_directory(work / "runs" / asked.identity)
+        with only_writer(work):
+            _keep_config(asked.recipe, run)
+            manifest = _compute_together(replace(asked, run=run, store=target), target, share, patience)
+            how = "computed"
+    return _finish_in_store(asked, out, work, manifest, how)
+
+
+def _publish_in_store(asked: _Asked, target: RemotePath, made: Manifest) -> Manifest:
+    """Put there what tasks have not put there, the manifest last."""
+    in_store.publish_rest(asked.run, target, lambda name: asked.on_event(Step("shard.linked", name)))
+    manifest = _publish_manifest(target, made)
+    asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
+    return manifest
+
+
+def _finish_in_store(
+    asked: _Asked, out: RemotePath, work: Path, manifest: Manifest, how: Literal["computed", "reused"]
+) -> Prepared:
+    """Name the run as the newest; the work directory has served."""
+    target = out / "runs" / asked.identity
     in_store.finish(target)
     in_store.point(out, asked.identity, manifest)
     asked.on_event(Step("splits.linked", str(out)))
@@ -217,34 +245,45 @@ def _compute(asked: _Asked, engine: Engine) -> Manifest:
     return _publish(asked, asked.recipe.execute(context, asked.files))
 
 
-def _compute_together(asked: _Asked, out: Path, share: Share, patience: Patience) -> Manifest:
-    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage."""
-    run, on_event = asked.run, asked.on_event
+def _compute_together(asked: _Asked, place: Path, share: Share, patience: Patience) -> Manifest:
+    """Execute the recipe with other processes. One of them publishes; the last one to leave removes the stage.
+
+    place: of the run that they share: its directory, or where it is in an object store.
+    """
+    on_event = asked.on_event
     taken: Shared | None = None
     try:
-        with shared_run(run, share, patience, on_event) as taken:
+        with _part_in(place, share, patience, on_event) as taken:
             # Once this process takes part nobody removes the stage: what is unfinished now can be gone on with.
-            if read_manifest(run) is None:
-                _execute_together(asked, taken)
+            if read_manifest(place) is None:
+                _execute_together(asked, place, taken)
     except Exception:
         # Who lags behind may miss what the others, having finished, have removed.
-        if read_manifest(run) is None:
+        if read_manifest(place) is None:
             raise
     if taken is not None and taken.members.is_last():
         with suppress(StoreError):  # another one is just removing it
-            _remove_stage(run, on_event)
-    manifest = read_manifest(run)
+            _remove_stage(place, on_event)
+    manifest = read_manifest(place)
     assert manifest is not None
-    _link_splits(out, run, manifest, on_event)
     return manifest
 
 
-def _execute_together(asked: _Asked, shared: Shared) -> None:
+def _part_in(place: Path, share: Share, patience: Patience, on_event: OnEvent) -> AbstractContextManager[Shared]:
+    if isinstance(place, RemotePath):
+        return shared_in_store(place, share, patience, on_event)
+    return shared_run(place, share, patience, on_event)
+
+
+def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
     engine = LocalEngine()
     workers = asked.workers or engine.default_workers()
-    outcome = asked.recipe.execute(RunContext(asked.run, workers, asked.on_event, engine, shared), asked.files)
-    if shared.alone("publish", lambda: read_manifest(asked.run) is not None):
-        _publish(asked, outcome)
+    context = RunContext(asked.run, workers, asked.on_event, engine, shared, asked.store)
+    outcome = asked.recipe.execute(context, asked.files)
+    if shared.alone("publish", lambda: read_manifest(place) is not None):
+        manifest = _publish(asked, outcome)
+        if asked.store is not None:
+            _publish_in_store(asked, asked.store, manifest)
 
 
 def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
@@ -321,6 +360,10 @@ def _leads_into_a_run(link: Path, out: Path) -> bool:
 
 def _remove_stage(run: Path, on_event: OnEvent) -> None:
     """Intermediate files have served once there is a manifest."""
+    if isinstance(run, RemotePath):
+        in_store.remove_stage(run)
+        on_event(Step("stage.removed", STAGE_DIRECTORY))
+        return
     stage = run / STAGE_DIRECTORY
     if stage.is_dir():
         with local.storing(stage):

@@ -38,7 +38,8 @@ class Shared:
 
     def __init__(self, run: Path, members: Members, share: Share, patience: Patience, on_event: OnEvent) -> None:
         self.run, self.members, self.share, self.patience, self.on_event = run, members, share, patience, on_event
-        self._claims = local.make_directory(sharing_directory(run) / "claims")
+        self._claims = sharing_directory(run) / "claims"
+        self._begin()
 
     def stage(
         self,
@@ -95,11 +96,7 @@ class Shared:
     def claims(self, name: str) -> dict[int, int]:
         """The newest generation of every task of a stage that was ever claimed."""
         found: dict[int, int] = {}
-        try:
-            names = os.listdir(self._claims)
-        except FileNotFoundError:
-            return found
-        for each in names:
+        for each in self._claimed():
             task, _, generation = each.rpartition(".")
             stage, _, number = task.rpartition("-")
             if stage == name:
@@ -114,6 +111,29 @@ class Shared:
         """Raise `RunFinished` if the run has been published."""
         if (self.run / MANIFEST).exists():
             raise RunFinished
+
+    # Where receipts and claims are seen: in directories. In an object store it is otherwise; see `sharing_in_store`.
+
+    def receipts_of(self, name: str) -> set[int]:
+        """The numbers of the tasks of a stage that have a receipt, whole or not."""
+        return receipts_of(self.run, name)
+
+    def check_receipt(self, name: str, number: int) -> Receipt | None:
+        """A receipt that holds to the last byte of its files; None, and it is gone, if it does not."""
+        return read_receipt(self.run, name, number)
+
+    def peek_receipt(self, name: str, number: int) -> Receipt | None:
+        """A receipt that another process made, at a glance."""
+        return peek_receipt(self.run, name, number)
+
+    def _begin(self) -> None:
+        local.make_directory(self._claims)
+
+    def _claimed(self) -> list[str]:
+        try:
+            return os.listdir(self._claims)
+        except FileNotFoundError:
+            return []
 
 
 @contextmanager
@@ -172,9 +192,9 @@ class _Stage:
     def check_own(self) -> None:
         """Receipts that are there: those of the own share are checked to the last byte, the others by their sizes."""
         share = self.shared.share
-        for number in sorted(receipts_of(self.shared.run, self.name)):
+        for number in sorted(self.shared.receipts_of(self.name)):
             own = number % share.count == share.index
-            receipt = (read_receipt if own else peek_receipt)(self.shared.run, self.name, number)
+            receipt = (self.shared.check_receipt if own else self.shared.peek_receipt)(self.name, number)
             if receipt is not None and number < len(self.subjects):
                 self.receipts[number] = receipt
 
@@ -218,7 +238,7 @@ class _Stage:
 
     def _done_meanwhile(self, number: int, accept: Callable[[Receipt], None]) -> bool:
         """Whether the holder before has finished a task just claimed: it may have left since the last look."""
-        receipt = peek_receipt(self.shared.run, self.name, number)
+        receipt = self.shared.peek_receipt(self.name, number)
         if receipt is None:
             return False
         self._take(receipt, accept)
@@ -226,8 +246,8 @@ class _Stage:
 
     def _look(self, busy: set[int], accept: Callable[[Receipt], None]) -> None:
         """Take the receipts that other processes have made, and see who has claimed what."""
-        for number in sorted(receipts_of(self.shared.run, self.name) - set(self.receipts) - busy):
-            receipt = peek_receipt(self.shared.run, self.name, number) if number < len(self.subjects) else None
+        for number in sorted(self.shared.receipts_of(self.name) - set(self.receipts) - busy):
+            receipt = self.shared.peek_receipt(self.name, number) if number < len(self.subjects) else None
             if receipt is not None:
                 self._take(receipt, accept)
         left = [number for number in range(len(self.subjects)) if number not in self.receipts and number not in busy]

@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 
 class Stoppable(Protocol):
-    """What has a thread."""
+    """What has a thread. It need not be taken out of `RUNNING`, which does not keep it."""
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread; a second time this does nothing."""
 
 
 RUNNING: WeakSet[Stoppable] = WeakSet()

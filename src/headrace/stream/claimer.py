@@ -57,7 +57,6 @@ class Claimer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        RUNNING.discard(self)
 
     def stop(self) -> None:
         """End the thread; a block that it is reading is read to its end."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.credentials import refuse_credentials
 from headrace.dataset.condition import Filter
-from headrace.dataset.file_cache import FileCache
+from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.filtered import FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
@@ -216,13 +216,7 @@ class Dataset(IndexedDataset):
                 f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
                 ' out, or keep decoded blocks with cache="decoded"'
             )
-        shards = {self.root / name for name in self.split_index(split).shards}
-        listed = {
-            parent / fact.name: fact.size
-            for parent in {shard.parent for shard in shards}
-            for fact in parent.store.children(parent.key)[1]
-        }
-        needed = sum(listed.get(shard, 0) for shard in shards)
+        needed = stored_bytes(self.root, self.split_index(split).shards)
         if needed > limit_bytes:
             warnings.warn(
                 f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"

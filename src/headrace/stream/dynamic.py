@@ -22,6 +22,7 @@ of batches. Memory: the block that is given out and the next.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -71,6 +72,8 @@ class DynamicLoader(StreamLoader):
     store: of torch.distributed; None: that of the default process group, which several ranks need.
     Passes, epochs and states follow the rules of `StreamLoader`.
     """
+
+    _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
 
     def __init__(
         self,
@@ -217,7 +220,7 @@ class DynamicLoader(StreamLoader):
                     yield rows.batch(None, 0)
                 finished = True
         finally:
-            if not finished:
+            if not finished and not self._is_finalizing():  # then the store has gone, and so has `suppress`
                 with suppress(RuntimeError):  # the store may have gone first
                     ledger.say_left()
 

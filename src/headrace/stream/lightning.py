@@ -29,7 +29,8 @@ from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
 from headrace.stream.table_parcel import whole_batch
 from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset, WatchedLoader
+from headrace.stream.torch import StreamingDataset
+from headrace.stream.watched_loader import WatchedLoader
 
 
 class PassLoader:

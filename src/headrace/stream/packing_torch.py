@@ -80,13 +80,13 @@ class PackingDataset(StreamingDataset):
         confirm(self.topology)
         worker = self._worker()
         start, before = self._place()
+        before += self._skipped()
         self._received = 0
         turns = max(1, self.num_workers)
         turn = (before + worker) % turns
         progress = Progress()
-        slot = self._reading[worker] if self.num_workers else None
         made = self._passes.batches(
-            Noted(self._passes.read_block, progress.reading, slot),
+            Noted(self._passes.read_block, progress.reading, self._notes(worker)),
             start,
             self._plan_of(start),
             topology=self.topology,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
+from headrace.stream.reading import WorkerNotes, being_read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class Snapshot:
 class Progress:
     """Of one pass in one process. Clocks are monotonic seconds, the same in all processes of a machine.
 
-    reading: block number → since when a thread reads it. shared: where DataLoader workers put what they read,
-    float64 [workers, 2] of (block number + 1, since), in memory that all of them see; None without workers.
+    reading: block number → since when a thread reads it. shared: where DataLoader workers note what they read, see
+    `reading`; None without workers.
     """
 
     began: float = field(default_factory=time.monotonic)
@@ -89,7 +90,7 @@ class Progress:
         """The block that has been read for the longest time: whatever is waited for stands behind it."""
         reading = [(since, block) for block, since in self.reading.copy().items()]
         if self.shared is not None:
-            reading += [(since, int(block) - 1) for block, since in self.shared.tolist() if block]
+            reading += [each for slot in self.shared for each in being_read(slot)]
         return min(reading)[1] if reading else None
 
 
@@ -97,24 +98,19 @@ class Progress:
 class Noted:
     """A `read_block` that notes in `reading` which blocks are being read, and since when.
 
-    slot: of a DataLoader worker, its row of `Progress.shared`.
+    notes: of a DataLoader worker, what others see of it.
     """
 
     read_block: ReadBlock
     reading: dict[int, float]
-    slot: Any = None
+    notes: WorkerNotes | None = None
 
     def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
         self.reading[block] = time.monotonic()
-        self._tell()
+        place = 0 if self.notes is None else self.notes.begin(block)
         try:
             return self.read_block(block, columns)
         finally:
             self.reading.pop(block, None)
-            self._tell()
-
-    def _tell(self) -> None:
-        if self.slot is None:
-            return
-        oldest = min(((since, block) for block, since in self.reading.copy().items()), default=None)
-        self.slot[0], self.slot[1] = (0.0, 0.0) if oldest is None else (oldest[1] + 1.0, oldest[0])
+            if self.notes is not None:
+                self.notes.end(place)

@@ -66,6 +66,16 @@ class WorkerProgress:
             )
 
 
+def turn_after(batches: int, *, worker: int, workers: int) -> tuple[int, int]:
+    """Whose share a new worker takes after a rank received so many batches, and how many of that share were given.
+
+    A DataLoader asks its worker 0 first, whoever's turn it is; so the shares move to where their turn comes.
+    """
+    turns = max(1, workers)
+    turn = (batches + worker) % turns
+    return turn, (batches - turn + turns - 1) // turns
+
+
 def is_worker_state(values: Any) -> bool:
     """Whether this is what a worker saved, and not the state of a stream."""
     return isinstance(values, Mapping) and _KIND in values

@@ -19,8 +19,7 @@ Inside torchdata's StatefulDataLoader each worker saves and loads its own progre
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
-from multiprocessing import get_start_method
+from contextlib import closing, contextmanager
 from typing import Any, get_args
 
 from headrace.dataset.index import SplitIndex
@@ -38,6 +37,7 @@ from headrace.stream.passes import (
     next_state,
     plan_pass,
     read_pass,
+    reader_name,
     resumed_state,
     state_after,
     steps_of,
@@ -46,18 +46,20 @@ from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
-from headrace.stream.sheltered import sheltered_start
+from headrace.stream.reading import WorkerNotes, being_read, notes_shape, process_of, read_last
 from headrace.stream.state import StreamState
-from headrace.stream.stateful import WorkerProgress, is_worker_state
+from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.transform import check_travels
 from headrace.stream.watch import Watch
+from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_torch
 
 try:
     import torch
-    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+    from torch.utils.data import IterableDataset, get_worker_info
 
     from headrace.stream.table_parcel import parcel_of, whole_batch
+    from headrace.stream.watched_loader import WatchedLoader
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -107,10 +109,13 @@ class StreamingDataset(IterableDataset[Batch]):
         self._received = 0
         self._pass = 0
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
+        self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
         self._shared = torch.zeros(5, dtype=torch.int64)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._reading = torch.zeros(max(1, num_workers), 2, dtype=torch.float64)  # see `Progress.shared`
+        self._reading = torch.zeros(
+            notes_shape(num_workers, options.read_threads), dtype=torch.float64
+        )  # see `reading`
         self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._given_up = torch.zeros(max(1, num_workers), 2, dtype=torch.int64)  # see `Quarantine.slot`
         self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -167,20 +172,21 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         confirm(self.topology)
         worker = self._worker()
+        turn, begun = turn_after(self._skipped(), worker=worker, workers=self.num_workers)
         start, given = self._present_pass()
+        given += begun
         self._pass_start, self._given = start, given
         self._pass += 1
         self._received = 0
         this_pass = self._pass
         progress = Progress()
-        slot = self._reading[worker] if self.num_workers else None
         batches = read_pass(
             self.index,
-            Noted(self._read_block, progress.reading, slot),
+            Noted(self._read_block, progress.reading, self._notes(worker)),
             self.options,
             self._advanced(start, given * max(1, self.num_workers)),
             topology=self.topology,
-            worker=worker,
+            worker=turn,
             workers=self.num_workers,
             quarantine=self._quarantine(worker),
         )
@@ -214,11 +220,35 @@ class StreamingDataset(IterableDataset[Batch]):
     def watched(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a DataLoader over this dataset, one pass: what stops one rank is then known on all.
 
-        For loaders that are not made by `data_loader`. Without worker processes the dataset does it by itself.
+        For loaders that are not made by `data_loader`. Without worker processes the dataset does it by itself. Raises
+        `EngineError` that names what a worker read when it died, where the DataLoader names its process only.
         """
         if not self.num_workers:
             return iter(batches)
-        return self._watch(Progress(shared=self._reading)).over(iter(batches))
+        return self._watch(Progress(shared=self._reading)).over(self._named_deaths(batches))
+
+    @contextmanager
+    def going_on_after(self, batches: int) -> Generator[None, None, None]:
+        """Workers that start inside begin after so many batches of the present pass, in place of others that died."""
+        self._skip = batches
+        self._reading.zero_()
+        try:
+            yield
+        finally:
+            self._skip = 0
+
+    def death_of(self, worker: int, process: int, code: int | None = None) -> WorkerDeath:
+        """What is known of a worker that died, for `headrace.stream.worker_deaths`."""
+        slot = self._reading[worker]
+        reading = [block for _, block in being_read(slot)]
+        last = read_last(slot)
+        return WorkerDeath(
+            reader=reader_name(self.topology, worker=worker, workers=self.num_workers),
+            process=process,
+            code=code,
+            blocks=tuple(reading) if reading or last is None else (last,),
+            reading=bool(reading),
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
@@ -361,6 +391,29 @@ class StreamingDataset(IterableDataset[Batch]):
             return self._progress.start, self._progress.batches
         return (self._start if rest else self._epoch_state(epoch)), 0
 
+    def _skipped(self) -> int:
+        """Batches that workers before these gave of the pass that begins now; the next one begins at its beginning."""
+        skip, self._skip = self._skip, 0
+        return skip
+
+    def _notes(self, worker: int) -> WorkerNotes | None:
+        """Where a worker notes what it reads."""
+        return WorkerNotes(self._reading[worker].numpy()) if self.num_workers else None
+
+    def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+        """The batches of any DataLoader; an error that names processes names what they read."""
+        try:
+            yield from batches
+        except RuntimeError as error:
+            processes = told_by_torch(error)
+            if not processes:
+                raise
+            numbers = {process_of(slot): number for number, slot in enumerate(self._reading)}
+            deaths = [self.death_of(numbers[each], each) for each in processes if each in numbers]
+            if not deaths:
+                raise
+            raise not_begun_anew(deaths, self.index) from error
+
     def _worker(self) -> int:
         info = get_worker_info()
         found = 0 if info is None else info.num_workers
@@ -380,14 +433,3 @@ def in_worker() -> bool:
 def is_rest(shared: torch.Tensor) -> bool:
     """Whether the next pass is what a loaded state left of its epoch. shared: of a `StreamingDataset`."""
     return bool(shared[_REST])
-
-
-class WatchedLoader(DataLoader[Batch]):
-    """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks."""
-
-    def __iter__(self) -> Any:  # torch names its private iterator here
-        method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
-        with sheltered_start(method) if self.num_workers else nullcontext():
-            batches = super().__iter__()
-        watched = getattr(self.dataset, "watched", None)
-        return batches if watched is None else watched(batches)

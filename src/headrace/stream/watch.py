@@ -8,6 +8,7 @@ is no group of several ranks and no `stall_seconds` there is no thread. The thre
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -37,6 +38,8 @@ class Watch:
 
     Makes no difference to what is delivered: only to which error is seen where.
     """
+
+    _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
 
     def __init__(
         self, index: SplitIndex, topology: Topology, progress: Progress, *, epoch: int, stall_seconds: float | None
@@ -106,6 +109,8 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_finalizing():  # with a stream left open: no module is whole any more, and the thread has ended
+            return
         self.progress.done()
         self.stop()
         with suppress(RuntimeError):  # the last moment, lest an earlier one be taken for the present

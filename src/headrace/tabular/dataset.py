@@ -16,13 +16,14 @@ ceil(N / ranks) of them for any number of workers, at most one of them a repeate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
 import pyarrow as pa
 
+from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.options import BatchFormat, StreamArguments, StreamOptions, check_one_of
 from headrace.stream.passes import state_after
@@ -31,6 +32,7 @@ from headrace.stream.progress import Progress
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology
 from headrace.stream.watch import Watch
+from headrace.stream.worker_deaths import WorkerDeath
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks
 from headrace.tabular.delivered import batch_of, processed, rows_of, with_mask, without_mask
 from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
@@ -43,7 +45,8 @@ try:
     from torch.utils.data import IterableDataset, get_worker_info
 
     from headrace.stream.table_parcel import parcel_of, whole_batch
-    from headrace.stream.torch import StreamingDataset, WatchedLoader
+    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.watched_loader import WatchedLoader
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -278,6 +281,19 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches of a DataLoader over this dataset, one pass; see `StreamingDataset.watched`."""
         return self._stream.watched(batches)
+
+    @property
+    def index(self) -> SplitIndex:
+        """The blocks that are read."""
+        return self._stream.index
+
+    def going_on_after(self, batches: int) -> AbstractContextManager[None]:
+        """As of a `StreamingDataset`: for workers in place of others that died."""
+        return self._stream.going_on_after(batches)
+
+    def death_of(self, worker: int, process: int, code: int | None = None) -> WorkerDeath:
+        """As of a `StreamingDataset`: what is known of a worker that died."""
+        return self._stream.death_of(worker, process, code)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""

@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.arrays import F32, I64
 from headrace.dataset.indexed import Verify
+from headrace.dataset.local_shards import DISK_BYTES, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
-from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, InputError
 from headrace.series.axis import Frequency
 from headrace.windows.times import times_at
@@ -74,21 +73,36 @@ class Entities:
 class SeriesStore:
     """Columns, entities, static features and mapped matrices of a run. static: float32 [N, S]."""
 
-    def __init__(self, root: Path, manifest: Manifest, *, verify: Verify) -> None:
+    def __init__(
+        self,
+        root: Path,
+        manifest: Manifest,
+        *,
+        verify: Verify,
+        cache_dir: str | Path | None = None,
+        disk_bytes: int = DISK_BYTES,
+    ) -> None:
         self.root, self.run_id, self.verify = root, manifest.run_id, verify
-        self._digests: dict[str, str] = manifest.facts.get("series_files", {})
+        digests: dict[str, str] = manifest.facts.get("series_files", {})
         self.pipelines_digest = str(manifest.facts.get("pipelines", {}).get("fitted_pipelines.json", ""))
-        table = _table(root / ENTITIES, self._digests.get(ENTITIES, ""))
+        table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)
         self.static_names: tuple[str, ...] = ()
         self.static: F32 = np.empty((0, 0), np.float32)
         if (root / STATICS).exists():
-            statics = _table(root / STATICS, self._digests.get(STATICS, ""))
+            statics = checked_table(root / STATICS, digests.get(STATICS, ""))
             self.static_names = tuple(statics.column_names[1:])
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
             for place, name in enumerate(self.static_names):
                 self.static[:, place] = statics[name].to_numpy()
+        self._local = LocalShards(
+            root,
+            {shard: digests.get(shard, "") for shard in self.shards},
+            verify=verify,
+            cache_dir=cache_dir,
+            disk_bytes=disk_bytes,
+        )
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,8 +133,7 @@ class SeriesStore:
     def _matrix(self, number: int) -> F32:
         with self._lock:
             if number not in self._open:
-                path = self.root / self.shards[number]
-                self._check(path, self._digests.get(self.shards[number], ""))
+                path = self._local.place(self.shards[number])
                 self._open[number] = _mapped(path, self.columns)
                 expected = int(self.bases[number + 1] - self.bases[number])
                 if len(self._open[number]) != expected:
@@ -129,27 +142,30 @@ class SeriesStore:
                     )
             return self._open[number]
 
-    def _check(self, path: Path, checksum: str) -> None:
-        try:
-            whole = not checksum or self.verify == "never" or checksum_file(path) == checksum
-        except OSError as error:
-            raise CorruptShard(f"{path}: cannot be read ({error.strerror}); {_MEND}") from error
-        if not whole:
-            raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
-
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[int, F32] = {}
 
 
-def open_store(path: str | Path, *, run: str | None = None, verify: Verify = "first_touch") -> SeriesStore:
-    """The store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series."""
+def open_store(
+    path: str | Path,
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+) -> SeriesStore:
+    """The store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
+
+    Of a run in an object store, shards are mapped from copies in cache_dir (None: ~/.cache/headrace), which take up to
+    disk_bytes, are checked, and are shared by the processes of a machine.
+    """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
         )
-    return SeriesStore(root, manifest, verify=verify)
+    return SeriesStore(root, manifest, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
 
 
 def _mapped(path: Path, columns: Columns) -> F32:
@@ -166,15 +182,6 @@ def _mapped(path: Path, columns: Columns) -> F32:
             f"{path}: has {matrix.shape[1]} columns of {matrix.dtype}, not {len(columns.names)} of float32; {_MEND}"
         )
     return matrix
-
-
-def _table(path: Path, digest: str) -> pa.Table:
-    if digest and sha256_file(path) != digest:
-        raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
 
 
 def _columns_of(schema: pa.Schema, path: Path) -> Columns:

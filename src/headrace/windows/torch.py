@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from headrace.dataset.indexed import Verify
+from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.stream.share import Remainder
 from headrace.stream.topology import Topology
@@ -120,10 +121,19 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
 
 
 def open_dataset(
-    path: str | Path, split: str = "train", *, run: str | None = None, verify: Verify = "first_touch", **options: Any
+    path: str | Path,
+    split: str = "train",
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+    **options: Any,
 ) -> WindowDataset:
     """The windows of a split of prepared series, for torch. options: see `WindowOptions`.
 
-    run: a run_id, to choose another. verify: "first_touch" in each process, or "never".
+    run: a run_id, to choose another. verify: "first_touch" in each process, or "never". cache_dir, disk_bytes: of
+    copies of shards in an object store, see `open_store`.
     """
-    return WindowDataset(open_windows(path, split, run=run, verify=verify, **options))
+    found = open_windows(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
+    return WindowDataset(found)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.dataset.indexed import ALIASES, Verify
+from headrace.dataset.local_shards import DISK_BYTES
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.series.windows import NOTHING, Missing, Segments, find_valid_sequences
@@ -236,15 +237,24 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
 
 
 def open_windows(
-    path: str | Path, split: str = "train", *, run: str | None = None, verify: Verify = "first_touch", **options: Any
+    path: str | Path,
+    split: str = "train",
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+    **options: Any,
 ) -> Windows:
     """The windows of a split of prepared series. options: see `WindowOptions`. run: a run_id, to choose another.
 
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
+    cache_dir, disk_bytes: of copies of shards in an object store, see `open_store`.
     Raises `InputError` where there are no series, `SettingsError` for options that cannot work.
     """
     checked = WindowOptions(**options)
-    return windows_of(open_store(path, run=run, verify=verify), split, checked)
+    store = open_store(path, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    return windows_of(store, split, checked)
 
 
 def _check_static(store: SeriesStore, options: WindowOptions) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
@@ -72,8 +73,14 @@ def test_numbers_are_remembered_as_numbers() -> None:
         assert [4, 0, 4] == known.read(pa.array(["7", "1.2.3.4", "8"])).family.tolist()
 
 
-def test_the_bytes_of_rows_are_those_of_the_first_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+def test_the_bytes_of_rows_are_those_of_the_first_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """Rows of fixed pings, by entity and part: reading faster must not change what is written."""
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+        monkeypatch.setattr(KnownAddresses, "compiled", property(lambda self: self.kind == "address"))
     prepared = histories(write_pings(tmp_path / "in", dealt(random_pings(33, 4000), 3)), tmp_path / "out", workers=2)
     blobs = [bytes(blob) for path in sorted((prepared.run / "histories").rglob("part-*")) for blob in read_blobs(path)]
 

@@ -9,7 +9,7 @@ import pytest
 from series_sources import frame_of, run_of, series, write_source
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.recipes.series import finish, write_batch
+from headrace.recipes.series import processed_statics, write_batch
 from headrace.recipes.series.leaks import leak_checks
 from headrace.run.prepare import prepare
 
@@ -106,14 +106,14 @@ def test_t11_static_features_of_entities_that_left_do_not_reach_the_scaler(
     assert part["steps"][0]["fitted"]["mean"] == [[3.0]]
     assert checks_of(tmp_path / "out")["scalers are of train rows"].problem is None
 
-    real = finish.fit
+    real = processed_statics.fit
 
     def fit_with_stranger(pipelines, columns, matrix, offsets, entities, *, strategy):
         if list(columns) == ["area"]:
             matrix = np.append(matrix, [[1e6]], axis=0)
         return real(pipelines, columns, matrix, offsets, entities, strategy=strategy)
 
-    monkeypatch.setattr(finish, "fit", fit_with_stranger)
+    monkeypatch.setattr(processed_statics, "fit", fit_with_stranger)
     run_of(source, tmp_path / "leaky", **settings)
 
     assert "column 'area'" in checks_of(tmp_path / "leaky")["scalers are of train rows"].problem

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.cli.init.series_roles import ENTITIES, Asked, Draft
+from headrace.cli.init.series_long import ENTITIES
+from headrace.cli.init.series_roles import Asked, Draft
 from headrace.errors import InputError
 from headrace.recipes.series.batches import FileSource, load
 from headrace.recipes.series.config import Series
@@ -70,13 +71,7 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
     missing = np.mean([np.isnan(one.values).mean(axis=0) for _, one in observed], axis=0)
     told = [f"{name} {share:.1%}" for name, share in zip(columns, missing, strict=True) if share > 0]
     draft.words["gaps"] = f"Missing: {', '.join(told)}." if told else "Nothing is missing in what was looked at."
-    years = TRAIN * np.array(observed_targets) / frequency.steps_per_year
-    draft.settings["min_train_years"] = _enough_years(years)
-    low = int((years < draft.settings["min_train_years"]).sum())
-    draft.words["min_train_years"] = (
-        f"Entities need so many years' worth of observed {shape.target} to train on; of the {len(years)} looked at "
-        f"they have {years.min():.1f} to {years.max():.1f}" + (f", and {low} would be left out." if low else ".")
-    )
+    _ask_for_years(draft, shape.target, TRAIN * np.array(observed_targets) / frequency.steps_per_year)
     _look_for_target(draft, asked, columns, observed)
     period = f"{_day(first)} to {_day(last)}"
     draft.words["period"] = period
@@ -131,6 +126,21 @@ def _doubtful_times(draft: Draft, repeated: int, between: int, frequency: Freque
         draft.settings["off_grid"] = "drop"
         before = f"{draft.words['times']} " if "times" in draft.words else ""
         draft.words["times"] = f"{before}{between:,} rows lie between steps of {frequency.word}: they are dropped."
+
+
+def _ask_for_years(draft: Draft, target: str, years: npt.NDArray[np.float64]) -> None:
+    """years: of observed targets that would train, of each entity that was looked at."""
+    words = f"Entities need so many years' worth of observed {target} to train on"
+    if not draft.whole:
+        draft.settings["min_train_years"] = _YEARS
+        draft.words["min_train_years"] = f"{words}. How many they have is not known: only first rows were looked at."
+        return
+    draft.settings["min_train_years"] = _enough_years(years)
+    low = int((years < draft.settings["min_train_years"]).sum())
+    draft.words["min_train_years"] = (
+        f"{words}; of the {len(years)} looked at they have {years.min():.1f} to {years.max():.1f}"
+        + (f", and {low} would be left out." if low else ".")
+    )
 
 
 def _enough_years(years: Any) -> float:

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.cli.init.look import NULLS, ROWS, Look, known, look
+from headrace.cli.init.look import Look, known, look
+from headrace.cli.init.series_long import MOST_BYTES, Looked
 from headrace.cli.init.times import time_format
 from headrace.errors import SettingsError
+from headrace.formats.listing import list_files
 from headrace.recipes.series.camels_us import FORCING
-from headrace.recipes.series.config import FILE_NAME, Series
-from headrace.recipes.series.observed import Observed, parse
-from headrace.recipes.temporal_split.columns import as_text
-
-ENTITIES = 16  # that are read whole
+from headrace.recipes.series.config import FILE_NAME
+from headrace.recipes.series.observed import Observed
 
 _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
@@ -51,7 +48,7 @@ class Draft:
     words: dict[str, str] = field(default_factory=dict)
     entities: list[str] = field(default_factory=list)
     whole: bool = True  # entities are all that there are
-    observed: list[tuple[str, Observed]] | None = None  # of long tables: the rows of some entities
+    observed: list[tuple[str, Observed]] | None = None  # of long tables: the rows of some entities, all if `whole`
     about: str = ""  # one line for the terminal
 
 
@@ -103,11 +100,21 @@ def _tables(asked: Asked) -> Draft:
     if some:
         draft.words["features"] = f"Not every file has {', '.join(some)}: entities without a feature fail."
     if entity != FILE_NAME:
-        draft.observed = _long_observed(seen, settings)
-        keys = [as_text(table[entity], NULLS, entity).unique() for _, table in seen.tables]
-        draft.entities = sorted({each for key in keys for each in key.to_pylist() if each is not None})
-        draft.whole = len(seen.tables) == len(seen.names) and all(table.num_rows < ROWS for _, table in seen.tables)
+        _look_at_long(draft, seen)
     return draft
+
+
+def _look_at_long(draft: Draft, seen: Look) -> None:
+    """All rows of long tables; of very large ones, the first rows of some."""
+    looked = Looked(draft.settings)
+    draft.whole = seen.bytes <= MOST_BYTES
+    if draft.whole:
+        listing = list_files(seen.source)
+        looked.read((listing.path(place), name) for place, name in enumerate(listing.names))
+    else:
+        for _, table in seen.tables:
+            looked.add(table)
+    draft.observed, draft.entities = looked.observed(), sorted(looked.names)
 
 
 def _time_column(seen: Look, asked: str | None) -> str:
@@ -178,20 +185,3 @@ def _features(seen: Look, asked: Asked, settings: dict[str, Any]) -> list[str]:
         return [known(name, seen.columns, "feature") for name in asked.features]
     roles = {settings["entity"], settings["time"], settings["target"]}
     return [name for name in seen.everywhere("number") if name not in roles]
-
-
-def _long_observed(seen: Look, settings: dict[str, Any]) -> list[tuple[str, Observed]]:
-    draft = Series(**settings, min_train_years=0)
-    found: dict[str, list[tuple[Any, Any]]] = {}
-    for _, table in seen.tables:
-        parsed = parse(draft, draft.columns(), table, 0)
-        keys = as_text(table[draft.entity], draft.null_values, draft.entity).combine_chunks().dictionary_encode()
-        codes = pc.fill_null(keys.indices, -1).to_numpy()
-        for code, entity in enumerate(keys.dictionary.to_pylist()):
-            rows = np.flatnonzero(codes == code)
-            if entity in found or len(found) < ENTITIES:
-                found.setdefault(entity, []).append((parsed.times[rows], parsed.values[rows]))
-    return [
-        (entity, Observed(np.concatenate([t for t, _ in parts]), np.concatenate([v for _, v in parts])))
-        for entity, parts in sorted(found.items())
-    ]

@@ -68,10 +68,12 @@ def gather_shard(
                 if str(error).startswith(place.path):
                     raise
                 raise InputError(f"{place.path}: {error}") from error
-            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed)
+            hashes = hash_entities(
+                parsed.entities, settings.entity_kind, settings.seed, compiled=known.entities.compiled
+            )
             counts.take(parsed, hashes.order)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                writer.append(parsed, hashes)
+                writer.append(parsed, hashes, compiled=known.entities.compiled)
         with storing(temporary):
             writer.finish()
             file.flush()

@@ -30,12 +30,17 @@ class EntityHashes:
         return np.less(self.side, np.uint64(limit))
 
 
-def hash_entities(entities: Addresses, kind: Kind, seed: int) -> EntityHashes:
-    """Both hashes of every entity: [N]."""
+def hash_entities(entities: Addresses, kind: Kind, seed: int, *, compiled: bool = False) -> EntityHashes:
+    """Both hashes of every entity: [N]. compiled: by numba, the same hashes in a tenth of the time."""
     words = np.empty((len(entities), 3), np.uint64)
     words[:, 0] = entities.family.astype(np.uint64) | np.uint64(KINDS.index(kind) << 8)
     words[:, 1:] = entities.words()
-    return EntityHashes(*hash_words(derive_key(seed, "histories.entity"), words))
+    key = derive_key(seed, "histories.entity")
+    if compiled:
+        from headrace.histories.kernels import hash_rows
+
+        return EntityHashes(*hash_rows(key, words))
+    return EntityHashes(*hash_words(key, words))
 
 
 def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bools:

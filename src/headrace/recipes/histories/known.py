@@ -3,11 +3,16 @@
 A text is found by a 64-bit hash and must then be the same text, so what is given is what parsing gives. Hashes are
 sorted, so looking up costs a binary search: a quarter of parsing. At most 262,144 texts are kept, about 20 MB, those
 that came first; with more of them, the rest is parsed each time.
+
+Compiled kernels parse faster than a memo finds. Compiling takes seconds the first time on a machine, so they are taken
+where numba is installed and a run has asked for a million texts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from threading import Lock
 
 import numpy as np
@@ -16,10 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
-from headrace.histories.addresses import Addresses, Kind, parse
+from headrace.histories.addresses import Addresses, Kind, of_words, parse
 
 MOST = 1 << 18
+WORTH_COMPILING = 1 << 20
 _WORTH = 32
+
+
+@cache
+def numba_installed() -> bool:
+    """Whether there is a compiler; it is not imported to find out."""
+    return find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,9 @@ class _Kept:
 class KnownAddresses:
     """Reads texts as `addresses.parse` does, those it knows without parsing; may be called from any thread."""
 
-    def __init__(self, kind: Kind, most: int = MOST) -> None:
-        self.kind, self._most = kind, most
+    def __init__(self, kind: Kind, most: int = MOST, worth_compiling: int = WORTH_COMPILING) -> None:
+        self.kind, self._most, self._worth_compiling = kind, most, worth_compiling
+        self._asked = 0  # about: tasks that ask at once may overwrite each other's count
         self._lock = Lock()
         self._kept = _Kept(
             pa.array([], pa.large_string()),
@@ -60,12 +73,23 @@ class KnownAddresses:
             np.zeros(0, np.int64),
         )
 
-    def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int]]:
-        return KnownAddresses, (self.kind, self._most)  # another process remembers its own: hashes are of a process
+    def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int, int]]:
+        # Another process remembers its own: hashes are of a process.
+        return KnownAddresses, (self.kind, self._most, self._worth_compiling)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled kernels are worth it by now, and there, and for addresses."""
+        return self.kind == "address" and self._asked >= self._worth_compiling and numba_installed()
 
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())
+        self._asked += len(texts)
+        if self.compiled:
+            from headrace.histories.kernels import parse_texts
+
+            return of_words(*parse_texts(texts))
         kept = self._kept
         hashes = pl.Series(texts).hash().to_numpy()
         number = kept.find(texts, hashes)

@@ -154,7 +154,12 @@ def parse_chunk(
 
 
 def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) -> Coded:
-    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once."""
+    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+
+    Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct.
+    """
+    if known.compiled and is_text(column.type):
+        return _code_texts(column, name)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -169,6 +174,20 @@ def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) ->
     at = encoded.indices
     at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
     return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
+
+
+def _code_texts(column: pa.ChunkedArray, name: str) -> Coded:
+    from headrace.histories.kernels import parse_texts, places_of
+
+    texts = as_text(column, (), f"column {name!r}").cast(pa.large_string()).combine_chunks()
+    if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
+        texts = pa.array([], pa.large_string())
+    absent = np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
+    family, words = parse_texts(texts)
+    family[absent] = 0
+    place, first = places_of(family, words)
+    place[absent] = -1
+    return Coded(addresses.of_words(family[first], words[first]), place)
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:

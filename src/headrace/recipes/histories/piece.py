@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import I64, U16, U64
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes
 from headrace.recipes.histories.parse import Parsed
@@ -47,8 +47,8 @@ class PieceWriter:
         self._file, self._partitions = file, partitions
         self._directory: list[I64] = []
 
-    def append(self, parsed: Parsed, hashes: EntityHashes) -> None:
-        """One batch."""
+    def append(self, parsed: Parsed, hashes: EntityHashes, *, compiled: bool = False) -> None:
+        """One batch. compiled: by numba, the same bytes."""
         if not len(parsed.micros):
             return
         partition = partition_of(hashes.order, self._partitions)
@@ -63,19 +63,11 @@ class PieceWriter:
         local = np.empty(len(by_partition), np.int64)
         local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
 
-        of_row = partition[parsed.entity]
-        order = np.argsort(of_row, kind="stable")
-        records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
-        records["micros"], records["code"] = parsed.micros[order], parsed.codes[order]
-        records["entity"] = local[parsed.entity[order]]
-        if parsed.peers is not None and parsed.peer is not None:
-            peer, words = parsed.peer[order], parsed.peers.words()
-            records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
-            records["family"] = parsed.peers.family[peer]
+        group = _grouped_compiled if compiled else _grouped
+        records, counts = group(parsed, partition, local, self._partitions)
         begin = self._file.tell()
         self._file.write(entities.view(np.uint8).data)
         self._file.write(records.view(np.uint8).data)
-        counts = np.bincount(of_row, minlength=self._partitions)
         zero = np.zeros(1, np.int64)
         row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]
         self._directory.append(np.concatenate(row).astype("<i8"))
@@ -85,6 +77,29 @@ class PieceWriter:
         for row in self._directory:
             self._file.write(row.tobytes())
         self._file.write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
+
+
+def _grouped(parsed: Parsed, partition: U16, local: I64, partitions: int) -> tuple[Records, I64]:
+    """Records of the measurements, partition by partition, and how many each has. partition, local: of entities."""
+    of_row = partition[parsed.entity]
+    order = np.argsort(of_row, kind="stable")
+    records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
+    records["micros"], records["code"] = parsed.micros[order], parsed.codes[order]
+    records["entity"] = local[parsed.entity[order]]
+    if parsed.peers is not None and parsed.peer is not None:
+        peer, words = parsed.peer[order], parsed.peers.words()
+        records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
+        records["family"] = parsed.peers.family[peer]
+    return records, np.bincount(of_row, minlength=partitions)
+
+
+def _grouped_compiled(parsed: Parsed, partition: U16, local: I64, partitions: int) -> tuple[U64, I64]:
+    from headrace.histories.kernels import grouped
+
+    peer = None
+    if parsed.peers is not None and parsed.peer is not None:
+        peer = (parsed.peer, parsed.peers.family, parsed.peers.words())
+    return grouped(partition, local, parsed.entity, parsed.micros, parsed.codes, peer, partitions)
 
 
 @dataclass(frozen=True)

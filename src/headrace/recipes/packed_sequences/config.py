@@ -53,6 +53,8 @@ class PackedSequences(Settings):
         with reasoning one sequence per user turn, trained on that turn's answer, so that none is stripped.
     eos: rows of plain text end with the end token ("append") or not ("none").
     nothing_trained: rows without a token to train on are rejected ("reject") or kept ("keep").
+    special_text: text of a special token in a message, such as "<|im_end|>" typed by a user, stays "text", or its row
+        is rejected ("reject"), or it becomes the token ("control"); such rows are counted in any case.
     max_bad_share: more rejected rows than this share of all fail the run.
     packed_storage: "parquet", "legacy_npy_pickle" (written on request, for old readers) or "binary" (fixed size).
 
@@ -67,6 +69,7 @@ class PackedSequences(Settings):
     reasoning: Literal["template", "every_user_turn"] = "template"
     eos: Literal["append", "none"] = "append"
     nothing_trained: Literal["reject", "keep"] = "reject"
+    special_text: Literal["text", "reject", "control"] = "text"
     pack_size: int = Field(4096, ge=2)
     capacity: Literal["stored", "runtime"] = "stored"
     algorithm: Algorithm = "fullest_shuffle"

@@ -166,6 +166,7 @@ class _Shard:
         if not rows:
             return
         encoded = self.encode(rows)
+        self.count["special_text_rows"] += encoded.special_text
         for each in encoded.rejected:
             self._reject(batch, places[each.row], each.reason, each.detail)
         if len(encoded.lengths):
@@ -266,7 +267,7 @@ class _Shard:
             "too_long_dropped",
             "divided",
         )
-        names += ("encoded_sequences", "encoded_tokens", "encoded_labels")
+        names += ("special_text_rows", "encoded_sequences", "encoded_tokens", "encoded_labels")
         return {
             **{name: self.count[name] for name in names},
             "dataset": self.task.dataset,

@@ -42,6 +42,7 @@ def chat_settings(settings: PackedSequences, source: Source | None = None) -> Ch
         eos=settings.eos,
         date=settings.date,
         nothing_trained=settings.nothing_trained,
+        special_text=settings.special_text,
         **of_source,
     )
 

@@ -304,6 +304,7 @@ def _facts(
         "units": [{"of": what, **units} for what, units in choice.units],
         "encoded": dict(counts.encoded),
         "lost": {reason: dict(loss) for reason, loss in counts.lost.items()},
+        **summed(encoded, ("special_text_rows",)),
         "too_long": summed(encoded, ("truncated", "too_long_dropped", "divided")),
         "packed": dict(counts.packed),
         "groups": list(records),

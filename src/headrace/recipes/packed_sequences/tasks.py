@@ -21,7 +21,7 @@ from headrace.recipes.packed_sequences.encode_shard import (
 from headrace.recipes.packed_sequences.encoder import Encoder
 from headrace.run.context import RunContext, Task
 
-_TASK_BYTES = 8 << 20
+TASK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def encode_tasks(
     """Every task with its dataset, numbered through. With `sample`, a stage of its own finds out whom to take."""
     tasks: list[tuple[EncodeTask, Dataset]] = []
     for dataset in datasets:
-        shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // _TASK_BYTES))
+        shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // TASK_BYTES))
         stats = list(zip(dataset.sizes, dataset.mtimes_ns, strict=True))  # one list, shared by all tasks
         for parts in assign_files(dataset.sizes, dataset.names, shards):
             task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, stats, parts)

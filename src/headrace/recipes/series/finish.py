@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from headrace.digest import canonical_json
 from headrace.formats.write import HashingFile, Written
 from headrace.recipes.series.config import Series
-from headrace.recipes.series.pipelines.fitted import Fitted, fit, join, merge
+from headrace.recipes.series.pipelines.fitted import Fitted, join, merge
 from headrace.recipes.series.pipelines.save import Pipelines, load_part
 from headrace.recipes.series.pipelines.settings import Resolved
+from headrace.recipes.series.processed_statics import Processed, processed_statics
 from headrace.recipes.series.spool import Passed, Spool
-from headrace.recipes.series.statics import Statics, complete
+from headrace.recipes.series.statics import Statics
 from headrace.recipes.series.store_file import series_metadata, shard_name, with_metadata
 from headrace.recipes.series.write_batch import UNIFIED, part_stem
 from headrace.run.context import TaskFiles
@@ -70,15 +71,19 @@ def finish(
     near_target: features that look like the target in another unit.
     """
     _write_entities(files, settings, frequency, spools, statics)
-    static_fit = Fitted(()) if statics is None else _write_statics(files, settings, resolved, spools, statics)
+    processed = None if statics is None else _write_statics(files, settings, resolved, spools, statics)
     unified = load_part(files.run, UNIFIED) if resolved.unified_entities else Fitted(())
     own = merge([load_part(files.run, part_stem(spool.number)) for spool in spools if _has_entities(spool)])
-    pipelines = Pipelines(settings.target, join([unified, own]), static_fit)
+    of_series = join([unified, own])
+    pipelines = Pipelines(settings.target, of_series, Fitted(()))
+    if processed is not None:
+        pipelines = Pipelines(settings.target, of_series, processed.fitted, processed.encoders)
     digests = pipelines.save(files, joblib=settings.preprocessing_configs.joblib)
     _write_summary(files, spools, statics, near_target)
     if settings.layout == "packed":
         _write_reports(files, spools)
-    return {"pipelines": digests, "near_target": dict(near_target)}
+    columns = () if processed is None else processed.names
+    return {"pipelines": digests, "near_target": dict(near_target), "static_columns": list(columns)}
 
 
 def _has_entities(spool: Spool) -> bool:
@@ -131,22 +136,19 @@ def _entities_table(
 
 def _write_statics(
     files: TaskFiles, settings: Series, resolved: Resolved, spools: Sequence[Spool], statics: Statics
-) -> Fitted:
-    """Scale the static features of the retained entities, by a fit on them alone, and write them."""
+) -> Processed:
+    """Write the static features of the retained entities, scaled and encoded by a fit on them alone."""
     entities = retained(spools)
-    values = complete(settings, statics.of(entities))
-    offsets = np.arange(len(entities) + 1, dtype=np.int64)
-    fitted = fit(resolved.static_features, statics.names, values, offsets, entities, strategy="unified")
-    scaled = fitted.transform(statics.names, values, offsets, entities)
+    made = processed_statics(settings, resolved, statics, entities)
     schema = pa.schema(
         [
             pa.field(settings.entity_column, pa.string(), nullable=False),
-            *(pa.field(name, pa.float32(), nullable=False) for name in statics.names),
+            *(pa.field(name, pa.float32(), nullable=False) for name in made.names),
         ]
     )
-    columns = [pa.array(entities, pa.string()), *(pa.array(np.ascontiguousarray(each)) for each in scaled.T)]
+    columns = [pa.array(entities, pa.string()), *(pa.array(np.ascontiguousarray(each)) for each in made.values.T)]
     _write_tables(files, STATICS, schema, iter([pa.Table.from_arrays(columns, schema=schema)]), _ENTITY_ROWS)
-    return fitted
+    return made
 
 
 def _write_summary(

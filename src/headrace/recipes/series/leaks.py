@@ -46,6 +46,7 @@ from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
 from headrace.series.axis import Frequency
+from headrace.series.encoders import Encoder, fit_encoder
 from headrace.series.near_target import correlations, suspects, tally, warning
 from headrace.series.scalers import Scalers
 
@@ -108,13 +109,33 @@ def _refit(
 def _refit_statics(
     run: FinishedRun, settings: Series, resolved: Resolved, pipelines: Pipelines, worst: float
 ) -> tuple[float, str | None]:
-    names = sorted(settings.static_features)
-    entities, scaled = stored_statics(run, settings)
+    entities, stored = stored_statics(run, settings)
+    told = next((each for each in (_encoded_again(each, stored) for each in pipelines.static_encoders) if each), None)
+    names = sorted(set(settings.static_features) - resolved.encoded)
+    if told is not None or not names:
+        return worst, told
+    scaled = np.column_stack([stored[name] for name in names])
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     rows, gone = _brought_back(pipelines.static_features, names, scaled, offsets, entities)
-    again, _ = _fitted_again(resolved.static_features, names, rows, offsets, entities, "unified", gone)
+    again, _ = _fitted_again(resolved.static_scaling, names, rows, offsets, entities, "unified", gone)
     far, told = _distance(again, names, rows, offsets, entities, scaled)
     return max(worst, far), told
+
+
+def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
+    """How the categories of the stored entities alone differ from the fitted ones; None if they do not."""
+    if encoder.step["categories"] != "auto" or not encoder.names:
+        return None  # nothing was learned, or nothing is stored
+    block = np.column_stack([stored[name] for name in encoder.names])
+    texts = encoder.inverse_transform(block)
+    again = fit_encoder(encoder.step, encoder.columns, texts)
+    if again.categories != encoder.categories:
+        return (
+            f"static features {', '.join(encoder.columns)}: the categories are not those of the retained entities; "
+            f"others reached the fit"
+        )
+    same = np.array_equal(again.transform(texts), block)
+    return None if same else f"static features {', '.join(encoder.columns)}: are encoded otherwise than by their fit"
 
 
 def _fitted_again(

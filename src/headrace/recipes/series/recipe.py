@@ -239,6 +239,7 @@ def _outcome(
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
             "near_target": finished.result["near_target"],
+            "static_columns": finished.result["static_columns"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},
             "receipts_digest": published_digest([*written, finished]),

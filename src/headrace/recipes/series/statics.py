@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import F64
 from headrace.errors import InputError
 from headrace.formats.detect import open_bytes
+from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.recipes.series.config import Series
 from headrace.recipes.temporal_split.columns import as_text, numbers
@@ -24,12 +26,16 @@ _SEPARATORS = ";\t,|"
 
 @dataclass(frozen=True)
 class Statics:
-    """Attributes of entities, sorted by name: float64 [E, S], NaN where missing. strangers: in no series."""
+    """Attributes of entities, sorted by name: float64 [E, S], NaN where missing. strangers: in no series.
+
+    words: of each attribute that is a text, the texts that its values number.
+    """
 
     names: tuple[str, ...]
     entities: list[str]
     values: F64
     strangers: int
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def lacking(self) -> dict[str, str]:
         """Entities that lack some → which."""
@@ -40,18 +46,26 @@ class Statics:
             found[self.entities[place]] = f"has no static {', '.join(absent[:5])}" + (", …" if len(absent) > 5 else "")
         return found
 
-    def of(self, entities: Sequence[str]) -> F64:
-        """The rows of some entities, [len(entities), S]."""
+    def of(self, entities: Sequence[str], names: Sequence[str]) -> F64:
+        """Some attributes of some entities, [len(entities), len(names)]."""
         place = {name: row for row, name in enumerate(self.entities)}
-        return self.values[[place[each] for each in entities]]
+        columns = [self.names.index(name) for name in names]
+        return self.values[[place[each] for each in entities]][:, columns]
+
+    def texts(self, entities: Sequence[str], name: str) -> list[str | None]:
+        """An attribute that is a text, of some entities; None where missing."""
+        numbers_ = self.of(entities, [name])[:, 0].tolist()
+        return [None if each != each else self.words[name][int(each)] for each in numbers_]
 
 
 def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]) -> Statics:
     """The static features of these entities, from all files. An entity that no file has lacks all of them.
 
-    Raises `InputError` if a feature is in no file, is no number, or two files say different things of one entity.
+    Raises `InputError` if a feature is in no file, is no number and has no encoder, or two files say different things
+    of one entity.
     """
     wanted = sorted(settings.static_features)
+    words: dict[str, dict[str, int]] = {name: {} for name in sorted(settings.resolved().encoded)}
     places = sorted(entities)
     place = {name: row for row, name in enumerate(places)}
     values = np.full((len(place), len(wanted)), np.nan)
@@ -67,24 +81,21 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
         strangers |= {each for each in keys if each is not None and each not in place}
         known = np.flatnonzero(rows >= 0)
         for each in here:
-            try:
-                column = numbers(table[each], settings.null_values, each)
-            except (InputError, pa.ArrowNotImplementedError) as error:
-                raise InputError(
-                    f"{path}: {error}; static features are numbers, leave {each!r} out or encode it first"
-                ) from None
-            read = np.asarray(column.to_numpy(), np.float64)
-            if np.isinf(read).any():
-                raise InputError(f"{path}: row {int(np.argmax(np.isinf(read))) + 1}: {each} is infinite; correct it")
-            for mark in settings.missing_numbers:
-                read = np.where(read == mark, np.nan, read)
+            if each in words:
+                read = _numbered(settings, path, each, table[each], words[each])
+            else:
+                read = _numbers(settings, path, each, table[each])
             column_at = wanted.index(each)
             clash = _enter(values[:, column_at], said_in[:, column_at], rows[known], read[known], number)
             if clash is not None:
                 row, value = clash
                 other, before = files[int(said_in[row, column_at])][0], float(values[row, column_at])
+                said: list[object] = [value, before]
+                if each in words:
+                    said = [list(words[each])[int(number)] for number in (value, before)]
                 raise InputError(
-                    f"{path}: {each} of {places[row]} is {value!r}, {other} has {before!r} for it; correct one of them"
+                    f"{path}: {each} of {places[row]} is {said[0]!r}, {other} has {said[1]!r} for it; correct one of "
+                    f"them"
                 )
     absent = [each for each in wanted if each not in found]
     if absent:
@@ -92,7 +103,35 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
             f"{', '.join(str(path) for path, _ in files[:3])}{', …' if len(files) > 3 else ''}: no file has the static "
             f"feature {absent[0]!r}; correct static_features"
         )
-    return Statics(tuple(wanted), places, values, len(strangers))
+    return Statics(tuple(wanted), places, values, len(strangers), {name: list(own) for name, own in words.items()})
+
+
+def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> F64:
+    try:
+        read = np.asarray(numbers(column, settings.null_values, name).to_numpy(), np.float64)
+    except (InputError, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"{path}: {error}; static features are numbers, or texts with an encoder: leave {name!r} out, or encode it "
+            f"by a pipeline of its own in preprocessing_configs.static_features, {{strategy: unified, columns: "
+            f"[{name}], pipeline: [OneHotEncoder]}} or [OrdinalEncoder], and name the columns of the others"
+        ) from None
+    if np.isinf(read).any():
+        raise InputError(f"{path}: row {int(np.argmax(np.isinf(read))) + 1}: {name} is infinite; correct it")
+    for mark in settings.missing_numbers:
+        read = np.where(read == mark, np.nan, read)
+    return read
+
+
+def _numbered(settings: Series, path: Path, name: str, column: pa.ChunkedArray, words: dict[str, int]) -> F64:
+    """Texts as their places in `words`, which new ones are added to; numbers are texts as well."""
+    if is_text(column.type):
+        column = pc.utf8_trim_whitespace(column)
+    texts = as_text(column, settings.null_values, f"{path}: column {name!r}").to_pylist()
+    read = np.array([np.nan if each is None else words.setdefault(each, len(words)) for each in texts], np.float64)
+    if settings.missing_numbers and not is_text(column.type):
+        marked = np.isin(np.asarray(column.cast(pa.float64(), safe=False).to_numpy()), settings.missing_numbers)
+        read = np.where(marked, np.nan, read)
+    return read
 
 
 def _enter(
@@ -150,16 +189,16 @@ def text_table(path: Path) -> pa.Table:
         raise InputError(f"{path}: cannot be read as a table ({error}); correct or convert it") from error
 
 
-def complete(settings: Series, values: F64) -> F64:
+def complete(settings: Series, names: Sequence[str], values: F64) -> F64:
     """Missing attributes replaced by the mean or the median of the entities that have them, if that was asked for.
 
-    values: of the retained entities. Raises `InputError` where none has one.
+    values: of the retained entities, the columns `names`. Raises `InputError` where none has one.
     """
     if settings.missing_static not in ("mean", "median") or not np.isnan(values).any():
         return values
     nowhere = np.isnan(values).all(axis=0)
     if nowhere.any():
-        name = sorted(settings.static_features)[int(np.argmax(nowhere))]
+        name = names[int(np.argmax(nowhere))]
         raise InputError(f"static feature {name!r} is missing for every entity; take it out of static_features")
     middle = np.nanmean(values, axis=0) if settings.missing_static == "mean" else np.nanmedian(values, axis=0)
     return np.where(np.isnan(values), middle, values)

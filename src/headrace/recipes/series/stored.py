@@ -60,12 +60,11 @@ def stored_shards(run: FinishedRun) -> list[StoredShard]:
     return found
 
 
-def stored_statics(run: FinishedRun, settings: Series) -> tuple[list[str], F64]:
-    """The entities with static features and these, scaled: float64 [E, S], columns sorted by name."""
-    names = sorted(settings.static_features)
+def stored_statics(run: FinishedRun, settings: Series) -> tuple[list[str], dict[str, F64]]:
+    """The entities with static features and these, scaled or encoded: float64 [E] by their columns' names."""
     table = pq.read_table(run.root / STATICS)
     entities = table[settings.entity_column].to_pylist()
-    return entities, np.column_stack([table[name].to_numpy().astype(np.float64) for name in names])
+    return entities, {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
 
 
 def each_train_part(

@@ -90,6 +90,11 @@ def sample_of(row: object, layout: Layout = "auto", columns: Mapping[str, str] =
     return sample
 
 
+def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:
+    """The layout that "auto" takes a row for. Raises `RowRejected` if it is of none."""
+    return _found_layout(_Cells(row, columns))
+
+
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """A row under the names that layouts use."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.recipes.packed_sequences.chats.tokenizer_files import TokenizerFiles
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def load_tokenizer(files: TokenizerFiles) -> Tokenizer:
-    """The tokenizer, without truncation and padding, whose offsets leave nothing out. `InputError`, `MissingExtra`."""
+def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
+    """The tokenizer, without truncation and padding, whose offsets leave nothing out. `InputError`, `MissingExtra`.
+
+    special: whether a special token in a text becomes the token, or is text like any other.
+    """
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
@@ -28,6 +31,7 @@ def load_tokenizer(files: TokenizerFiles) -> Tokenizer:
         raise InputError(f"{files.path}: is no tokenizer ({error}); fetch the file again") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = special == "text"
     return tokenizer
 
 

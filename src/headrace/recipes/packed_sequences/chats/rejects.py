@@ -28,6 +28,7 @@ BAD = {
     "template_limit": "the template took too long or wrote too much",
     "not_rendered": "the template silently leaves out a message, a tool call or the tools",
     "uncertain_mask": "no method finds for certain which characters the model must produce",
+    "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",
     "nothing_trained": "no token is left to train on",
 }
 

@@ -6,15 +6,18 @@ in a span; where a token would straddle the border of a span, that text is encod
 that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
 Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
 and a straddling token counts as trained if it begins inside the span.
+
+Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
+knows no special tokens (see `special_text`).
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +32,7 @@ from headrace.recipes.packed_sequences.chats.layouts import NAMES, Conversation,
 from headrace.recipes.packed_sequences.chats.loading import load_tokenizer, template_text
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
 from headrace.recipes.packed_sequences.chats.rejects import Rejected, RowRejected, shown
+from headrace.recipes.packed_sequences.chats.special_text import SpecialText
 from headrace.recipes.packed_sequences.chats.tokenizer_files import TokenizerFiles, read_tokenizer
 from headrace.settings import Names, Settings
 
@@ -55,6 +59,9 @@ class ChatSettings(Settings):
     eos: "append" the end token to rows that no template touches (trained), or "none".
     date: what a template that asks for today is told; None refuses such templates.
     nothing_trained: rows whose mask is all 0 are rejected ("reject") or kept ("keep").
+    special_text: what becomes of the text of a special token in a message, such as "<|im_end|>" typed by a user: it
+        stays "text", its row is rejected ("reject"), or it becomes the token ("control"). Rows that no template touches
+        are taken as they are written: special tokens in them are control tokens.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -69,6 +76,7 @@ class ChatSettings(Settings):
     eos: Literal["append", "none"] = "append"
     date: datetime.date | None = None
     nothing_trained: Literal["reject", "keep"] = "reject"
+    special_text: Literal["text", "reject", "control"] = "text"
 
     @field_validator("columns")
     @classmethod
@@ -92,6 +100,7 @@ class Encoded:
     """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths uint32 [n], rows int64 [n].
 
     rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
+    special_text: how many rows with a sequence hold the text of a special token in a message.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -99,6 +108,7 @@ class Encoded:
     lengths: npt.NDArray[np.uint32]
     rows: npt.NDArray[np.int64]
     rejected: list[Rejected]
+    special_text: int = 0
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -108,7 +118,10 @@ class Encoded:
 
 @dataclass(slots=True)
 class _Item:
-    """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows."""
+    """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows.
+
+    special_text: whether a message holds the text of a special token.
+    """
 
     row: int
     text: str = ""
@@ -116,6 +129,7 @@ class _Item:
     eos: bool = False
     ids: Any = None
     mask: Any = None
+    special_text: bool = False
 
 
 class ChatEncoder:
@@ -129,6 +143,7 @@ class ChatEncoder:
         self.settings = settings
         self.files = read_tokenizer(settings.tokenizer)
         self.tokenizer = load_tokenizer(self.files)
+        self._plain = cache(partial(load_tokenizer, self.files, special="text"))
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
@@ -191,7 +206,7 @@ class ChatEncoder:
         """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
         other = object.__new__(ChatEncoder)
         other.settings, other.files = settings, self.files
-        other.tokenizer, other._vocabulary = self.tokenizer, self._vocabulary
+        other.tokenizer, other._vocabulary, other._plain = self.tokenizer, self._vocabulary, self._plain
         return other
 
     def _id(self, name: str) -> int | None:
@@ -222,7 +237,8 @@ class ChatEncoder:
 
     def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
         """What is to be encoded of some rows, numbered from `first` on."""
-        settings, items, rejected = self.settings, [], []
+        settings, rejected = self.settings, []
+        items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
         for place, row in enumerate(rows, first):
             try:
@@ -231,9 +247,7 @@ class ChatEncoder:
                 filtered(row, filters)
                 sample = sample_of(row, settings.layout, settings.columns)
                 if isinstance(sample, Conversation):
-                    for each in self.renderer.render(sample):
-                        _check_text(each.text)
-                        items.append(_Item(place, each.text, each.spans))
+                    items += self._of_chat(place, sample)
                 elif isinstance(sample, Text):
                     items.append(self._raw(place, sample))
                 else:
@@ -243,6 +257,25 @@ class ChatEncoder:
                     items.pop()
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
         return items, rejected
+
+    def _of_chat(self, row: int, chat: Conversation) -> Iterator[_Item]:
+        special = self._special_text.first_in(chat)
+        if special is None or self.settings.special_text == "control":
+            for each in self.renderer.render(chat):
+                _check_text(each.text)
+                yield _Item(row, each.text, each.spans, special_text=special is not None)
+            return
+        if self.settings.special_text == "reject" or not self._adds_up:
+            why = "" if self.settings.special_text == "reject" else "; this tokenizer cannot encode it on its own"
+            raise RowRejected("special_text", f"a message holds {special}{why}")
+        for each in self.renderer.render(self._special_text.hidden(chat)):
+            text, spans, plain = self._special_text.restored(each.text, each.spans)
+            _check_text(text)
+            ids, runs = self._in_parts(text, spans, plain)
+            mask = np.zeros(len(ids), np.uint8)
+            for first, last in runs:
+                mask[first:last] = 1
+            yield _Item(row, ids=ids, mask=mask, special_text=True)
 
     def _raw(self, row: int, sample: Text) -> _Item:
         _check_text(sample.text)
@@ -285,14 +318,25 @@ class ChatEncoder:
         if not self._adds_up:
             starts = np.array([begin for begin, _ in whole.offsets], np.int64)
             return whole.ids, [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
-        cuts = sorted({0, len(item.text), *chain.from_iterable(item.spans)})
-        parts = [item.text[first:last] for first, last in pairwise(cuts)]
+        return self._in_parts(item.text, item.spans)
+
+    def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
+        """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
+        cuts = sorted({0, len(text), *chain.from_iterable(spans), *chain.from_iterable(plain)})
+        parts = [text[first:last] for first, last in pairwise(cuts)]
         ids: list[int] = []
         at = {0: 0}
-        for cut, encoding in zip(cuts[1:], self.tokenizer.encode_batch(parts, add_special_tokens=False), strict=True):
-            ids += encoding.ids
+        begins = {begin for begin, _ in plain}
+        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts), strict=True):
+            ids += self._plain_ids(text[begin:cut]) if begin in begins else encoding.ids
             at[cut] = len(ids)
-        return ids, [(at[first], at[last]) for first, last in item.spans]
+        return ids, [(at[first], at[last]) for first, last in spans]
+
+    def _plain_ids(self, text: str) -> list[int]:
+        ids: list[int] = self._plain().encode(text, add_special_tokens=False).ids
+        if not self._special_ids.isdisjoint(ids):
+            raise RowRejected("special_text", f"a message holds {text}; this tokenizer knows it as nothing but a token")
+        return ids
 
     @cached_property
     def _adds_up(self) -> bool:
@@ -301,6 +345,20 @@ class ChatEncoder:
             self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
         )
         return whole == [*chain.from_iterable(parts)]
+
+    @cached_property
+    def _special_tokens(self) -> list[str]:
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return [*(token.content for token in added if token.special), *self.files.special.values()]
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        found = (self.tokenizer.token_to_id(token) for token in self._special_tokens)
+        return frozenset(number for number in found if number is not None)
+
+    @cached_property
+    def _special_text(self) -> SpecialText:
+        return SpecialText(self._special_tokens)
 
     @cached_property
     def renderer(self) -> ChatRenderer:
@@ -313,8 +371,7 @@ class ChatEncoder:
         sources = self.files.templates if own is None else {"default": template_text(own)}
         if not sources:
             raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
-        tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special]
-        specials = Specials.of([*tokens, *self.files.special.values()], self.files.special.get("eos_token"))
+        specials = Specials.of(self._special_tokens, self.files.special.get("eos_token"))
         values = self.settings.template_values
         templates = {
             name: Template(source, special=self.files.special, values=values, day=self.settings.date)
@@ -347,6 +404,7 @@ def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
         lengths=lengths,
         rows=np.fromiter((item.row for item in items), np.int64, len(items)),
         rejected=rejected,
+        special_text=len({item.row for item in items if item.special_text}),
     )
 
 

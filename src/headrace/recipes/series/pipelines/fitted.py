@@ -102,6 +102,8 @@ def fit(
     for each in pipelines:
         if each.strategy != strategy:
             continue
+        if each.encoder is not None:
+            raise SettingsError(f"{each.encoder['step']} makes numbers of texts; it is fitted by fit_encoder")
         names = tuple(each.columns or ())
         rows = matrix[:, [list(columns).index(column) for column in names]]
         native = each.native_steps

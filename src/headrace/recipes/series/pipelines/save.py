@@ -26,6 +26,7 @@ from headrace.recipes.series.pipelines.grouped import GroupedPipeline
 from headrace.recipes.series.pipelines.objects import from_skops, to_skops
 from headrace.recipes.series.pipelines.unified import UnifiedPipeline
 from headrace.run.context import TaskFiles
+from headrace.series.encoders import Encoder
 from headrace.series.scalers import Scalers, Values
 
 PIPELINES = "fitted_pipelines.json"
@@ -38,11 +39,12 @@ _PICKLE_PROTOCOL = 4  # bytes alone are pickled: the same on every version
 
 @dataclass(frozen=True)
 class Pipelines:
-    """The fitted pipelines of one run."""
+    """The fitted pipelines of one run. static_encoders: of static features that are texts."""
 
     target: str
     time_series: Fitted
     static_features: Fitted
+    static_encoders: tuple[Encoder, ...] = ()
 
     def save(self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write") -> dict[str, str]:
         """Write all files of the run; file name → SHA-256, which belongs in the manifest's facts as `pipelines`."""
@@ -55,13 +57,15 @@ class Pipelines:
             record[role], objects = split(fitted)
             if objects:
                 digests[skops] = _write(files, skops, to_skops(objects))
+        if self.static_encoders:
+            record["static_encoders"] = [each.to_json() for each in self.static_encoders]
         digests[PIPELINES] = _write(files, PIPELINES, _json(record))
         if joblib == "write":
             target, features = _pipelines(self.time_series, self.target)
             bundle = {"features": features[0] if len(features) == 1 else features, "target": target}
             digests[TIME_SERIES_JOBLIB] = _write(files, TIME_SERIES_JOBLIB, pickle.dumps(bundle, _PICKLE_PROTOCOL))
-            if self.static_features.parts:
-                _, static = _pipelines(self.static_features, None)
+            if self.static_features.parts or self.static_encoders:
+                static = [*_pipelines(self.static_features, None)[1], *self.static_encoders]
                 bundle_static = static[0] if len(static) == 1 else static
                 digests[STATIC_JOBLIB] = _write(files, STATIC_JOBLIB, pickle.dumps(bundle_static, _PICKLE_PROTOCOL))
         return dict(sorted(digests.items()))
@@ -133,7 +137,11 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
         if needs_objects(stored):
             objects = from_skops(_read(run, skops, digests), str(run / skops))
         fits[role] = together(stored, objects, str(run / PIPELINES))
-    return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"])
+    try:
+        encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
+    except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptShard(f"{run / PIPELINES}: is damaged ({error}); restore it or prepare the run again") from error
+    return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"], encoders)
 
 
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
@@ -181,7 +189,8 @@ def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     return Pipelines(
         target.columns[0],
         Fitted((target.part, *(each.part for each in features))),
-        Fitted(tuple(each.part for each in static)),
+        Fitted(tuple(each.part for each in static if not isinstance(each, Encoder))),
+        tuple(each for each in static if isinstance(each, Encoder)),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
 from headrace.recipes.series.pipelines.step_data import StepData, as_steps, is_native
+from headrace.series.encoders import ENCODERS
 from headrace.series.steps import Step, complete, why_not_invertible
 from headrace.settings import Names, Settings
 
@@ -74,6 +75,19 @@ class PipelineSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _encodes_alone(self) -> PipelineSettings:
+        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
+            words = " -> ".join(each["step"] for each in self.pipeline)
+            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
+        return self
+
+    @property
+    def encoder(self) -> StepData | None:
+        """The step that makes numbers of texts; None if this pipeline scales numbers."""
+        alone = len(self.pipeline) == 1 and self.pipeline[0]["step"] in ENCODERS
+        return self.pipeline[0] if alone else None
+
     @property
     def native_steps(self) -> list[Step] | None:
         """The steps as computed here; None if one needs scikit-learn."""
@@ -112,6 +126,13 @@ class Preprocessing(Settings):
                 f"target {target!r} is among the features, which hands the answer to the model; take it out "
                 f"(earlier values of the target are an input by is_autoregressive)"
             )
+        for role, pipelines in (("features", self.features), ("target", (self.target,))):
+            for each in pipelines:
+                if each.encoder is not None:
+                    raise SettingsError(
+                        f"preprocessing_configs.{role}: {each.encoder['step']} makes numbers of texts, and {role} are "
+                        f"numbers; use it in static_features"
+                    )
         for each in self.features:
             if target in (each.columns or ()):
                 raise SettingsError(
@@ -175,6 +196,21 @@ class Resolved(Settings):
     def time_series(self) -> tuple[PipelineSettings, ...]:
         """Target first, then features."""
         return self.target + self.features
+
+    @property
+    def static_scaling(self) -> tuple[PipelineSettings, ...]:
+        """Those of static features that are numbers."""
+        return tuple(each for each in self.static_features if each.encoder is None)
+
+    @property
+    def static_encoding(self) -> tuple[PipelineSettings, ...]:
+        """Those of static features that are texts."""
+        return tuple(each for each in self.static_features if each.encoder is not None)
+
+    @property
+    def encoded(self) -> frozenset[str]:
+        """The static features that are texts."""
+        return frozenset(column for each in self.static_encoding for column in each.columns or ())
 
     @property
     def unified_entities(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
+from headrace.series.encoders import ENCODERS, complete_encoder
 from headrace.series.functions import FUNCTIONS, name_of
 from headrace.series.steps import NATIVE, complete
 
@@ -95,6 +96,8 @@ def _from_mapping(value: Mapping[str, Any]) -> list[StepData]:
 def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
     if word == "passthrough":
         return []
+    if word in ENCODERS:
+        return [complete_encoder(word, params)]
     if word not in NATIVE:
         return [_checked(word, params)]
     if word == "FunctionTransformer" and "inverse_func" not in params and params.get("func") in FUNCTIONS:
@@ -118,7 +121,7 @@ def _from_object(value: Any) -> StepData:
     params = {name: each for name, each in value.get_params(deep=False).items() if name not in _NO_EFFECT}
     if word == "FunctionTransformer":
         return _from_word(word, _functions(params))[0]
-    if word in NATIVE:
+    if word in NATIVE or word in ENCODERS:
         return _from_word(word, params)[0]
     return _checked(word, params)
 

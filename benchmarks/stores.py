@@ -1,0 +1,117 @@
+"""Streaming from an object store that is 50 ms away, beside the same files on a disk.
+
+    python benchmarks/stores.py [--latency-ms 50] [--rounds 3] [--shards 8] [--groups 8] [--rows 20000]
+
+The store is moto's S3 server on the loopback behind the tests' proxy, which holds every answer back for so long. Half
+of the columns are read, in a shuffled order. Requests and bytes are counted by the proxy; rows per second are the best
+of the rounds, in which contestants take turns. The server and the proxy run on the same processors as the reader, so
+the figures are a lower bound: what to look at is how they change with the threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TESTS = Path(__file__).parents[1] / "tests" / "object_stores"
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from fault_proxy import FaultProxy, Faults  # noqa: E402 - found by the line above
+from store_cases import upload  # noqa: E402
+from store_servers import S3Server, fresh_bucket  # noqa: E402
+
+import headrace  # noqa: E402
+
+COLUMNS = 8
+
+
+def write_shards(directory: Path, shards: int, groups: int, rows: int) -> None:
+    """Parquet of float32 columns that do not compress."""
+    random = np.random.default_rng(0)
+    directory.mkdir()
+    for shard in range(shards):
+        table = pa.table({f"x{place}": random.random(groups * rows, np.float32) for place in range(COLUMNS)})
+        path = directory / f"part-{shard:05d}.parquet"
+        pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
+
+
+def read(dataset: Any, **options: Any) -> tuple[int, float]:
+    """Rows of an epoch and its seconds."""
+    began, rows = time.perf_counter(), 0
+    wanted = [f"x{place}" for place in range(COLUMNS // 2)]
+    for batch in dataset.stream(None, batch_size=1024, columns=wanted, shuffle=True, batch_format="numpy", **options):
+        rows += len(batch["x0"])
+    return rows, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, value in (("latency-ms", 50), ("rounds", 3), ("shards", 8), ("groups", 8), ("rows", 20_000)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        base = Path(directory)
+        write_shards(base / "raw", asked.shards, asked.groups, asked.rows)
+        child = subprocess.Popen(
+            [sys.executable, str(TESTS / "s3_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            server = S3Server(int(next(line for line in child.stdout if line.strip().isdigit())))
+            with FaultProxy(server.port) as proxy:
+                os.environ.update(server.environment(proxy.port))
+                place = f"s3://{fresh_bucket(server)}/raw"
+                upload(base / "raw", place)
+                compare(asked, base, place, proxy)
+        finally:
+            child.stdin.close()
+            child.wait(30)
+
+
+def compare(asked: argparse.Namespace, base: Path, place: str, proxy: FaultProxy) -> None:
+    kept: dict[str, Any] = {"cache_dir": base / "cache"}
+    local, there = headrace.open(base / "raw", **kept), headrace.open(place, **kept)
+    groups, total = asked.shards * asked.groups, asked.shards * asked.groups * asked.rows
+    needed = total * 4 * COLUMNS // 2
+    contestants: dict[str, tuple[Any, dict[str, Any]]] = {
+        "files on a disk": (local, {}),
+        "store, read_threads=1": (there, {"read_threads": 1}),
+        "store, read_threads=4": (there, {"read_threads": 4}),
+        "store, read_threads=16": (there, {"read_threads": 16}),
+        "store, as it comes": (there, {}),
+        'store, cache="files", second epoch': (there, {"cache": "files", "cache_dir": base / "shards"}),
+    }
+    read(there, **contestants['store, cache="files", second epoch'][1])
+    best: dict[str, float] = {}
+    counted: dict[str, str] = {}
+    for _ in range(asked.rounds):
+        for name, (dataset, options) in contestants.items():
+            proxy.begin(Faults("slow_start", 1.0, delay_s=asked.latency_ms / 1000))
+            rows, seconds = read(dataset, **options)
+            assert rows == total
+            seen = proxy.seen
+            twice = len(seen.ranges) - len(set(seen.ranges))
+            best[name] = max(best.get(name, 0.0), rows / seconds)
+            counted[name] = (
+                f"{sum(seen.requests.values()) / groups:.2f} | {seen.body_bytes / needed:.2f} | {twice} |"
+                f" {seen.most_at_once}"
+            )
+    print("| rows from | rows/s | of local | requests a row group | bytes of those needed | asked twice | at once |")
+    print("|---|---|---|---|---|---|---|")
+    for name, speed in best.items():
+        print(f"| {name} | {speed:,.0f} | {speed / best['files on a disk']:.0%} | {counted[name]} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The fast tests beside the lowest releases that pyproject.toml allows, or beside the newest: `make lowest`, `newest`.
+
+Lowest are the dependencies of the core and of the extras for users, each at its bound; tools of the tests, and what the
+dependencies need in turn, are the newest that fit. torch is the build of constraints/torch-cpu.txt in both.
+"""
+
+import re
+import sys
+import tomllib
+
+from environments import BUILD, CONSTRAINTS, ROOT, fresh, install, run
+
+TESTS = [
+    "tests/cli",
+    "tests/dataset",
+    "tests/formats/test_parquet.py",
+    "tests/formats/test_source.py",
+    "tests/formats/test_write.py",
+    "tests/histories",
+    "tests/packing",
+    "tests/run/test_prepare.py",
+    "tests/series",
+    "tests/storage",
+    "tests/stream/test_loader.py",
+    "tests/stream/test_options.py",
+    "tests/stream/test_state.py",
+    "tests/test_cli.py",
+    "tests/test_digest.py",
+    "tests/test_public.py",
+]
+DEVELOPERS = {"test", "lint", "docs", "bench", "package"}
+
+
+def main(which: str) -> None:
+    """Makes the environment, says what is in it, and runs the fast tests there."""
+    limits = [CONSTRAINTS]
+    if which == "lowest":
+        BUILD.mkdir(parents=True, exist_ok=True)
+        limits.append(BUILD / "lowest.txt")
+        limits[-1].write_text("".join(f"{line}\n" for line in lower_bounds()))
+        print("lowest:", *lower_bounds())
+    python = fresh(which)
+    install(python, "-e", f"{ROOT}[test]", constraints=limits)
+    # Old releases use what new ones of others call deprecated; that is theirs to mend, and theirs are mended.
+    lenient = ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"] if which == "lowest" else []
+    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *lenient, *TESTS)
+
+
+def lower_bounds() -> list[str]:
+    """A pin for each bound of the core and of the extras for users. torch is left to its constraint."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [group for name, group in project["optional-dependencies"].items() if name not in DEVELOPERS]
+    asked = {each for group in (project["dependencies"], *groups) for each in group}
+    bounds = (re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?>=([0-9.]+)", each) for each in sorted(asked))
+    return [f"{found[1]}=={found[2]}" for found in bounds if found and found[1] != "torch"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,86 @@
+"""The DataLoader that our datasets hand out: a worker that dies costs a restart, and no row.
+
+When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
+new workers go on with the batch that comes next. Every batch is as if nothing had happened. Each block that a worker
+died over is tried once more; then it is an error that names it (`worker_deaths`). What a worker raises is no death: it
+is raised in the loop, and told to the other ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from multiprocessing import get_start_method
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.errors import HeadraceError
+from headrace.stream.batch import Batch
+from headrace.stream.guarded_workers import GuardedWorkers
+from headrace.stream.sheltered import sheltered_start
+from headrace.stream.worker_deaths import WorkerDeath, why_not_again
+
+log = logging.getLogger("headrace")
+
+_END = object()
+_PATIENCE_S = 1.0  # an error may come a moment before the end of the process that is its cause
+
+
+class WatchedLoader(DataLoader[Batch]):
+    """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks.
+
+    Workers that die are begun anew, once for each block that they read. Raises `EngineError` where that does not help.
+    """
+
+    def __iter__(self) -> Any:  # torch names its private iterator here
+        batches = self._unharmed(self._begin()) if self.num_workers else super().__iter__()
+        watched = getattr(self.dataset, "watched", None)
+        return batches if watched is None else watched(batches)
+
+    def _get_iterator(self) -> Any:
+        return GuardedWorkers(self) if self.num_workers else super()._get_iterator()
+
+    def _begin(self) -> GuardedWorkers:
+        """Workers for a pass: those of the pass before if they persist and live, else new ones."""
+        idle: Any = self._iterator
+        if idle is not None and idle.fallen():
+            log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
+            self._iterator = None
+        method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
+        with sheltered_start(method):
+            return cast(GuardedWorkers, super().__iter__())
+
+    def _unharmed(self, workers: GuardedWorkers) -> Generator[Batch, None, None]:
+        """The batches of a pass, whichever workers die."""
+        dataset: Any = self.dataset
+        earlier: dict[int, list[WorkerDeath]] = {}
+        received = 0
+        while True:
+            try:
+                batch = next(workers, _END)
+            except Exception as error:
+                fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
+                if not fallen:
+                    raise
+                now = [dataset.death_of(number, *workers.ending(number)) for number in fallen]
+                final = why_not_again(earlier, now, received, dataset.index)
+                if final is not None:
+                    raise final from error
+                told = "; ".join(death.told(dataset.index) for death in now)
+                log.warning("%s; all workers are begun anew after %d batches of the pass", told, received)
+                earlier[received] = now
+                workers = self._begin_anew(received)
+                continue
+            if batch is _END:
+                return
+            received += 1
+            yield cast(Batch, batch)
+
+    def _begin_anew(self, received: int) -> GuardedWorkers:
+        """New workers for the rest of the pass; the loop's random numbers stay what they were."""
+        dataset: Any = self.dataset
+        self._iterator = None
+        with torch.random.fork_rng(devices=[]), dataset.going_on_after(received):
+            return self._begin()

@@ -1,0 +1,296 @@
+"""Loops over DataLoader workers that are killed, each in a child process of its own; what they deliver is compared with
+a loop that nothing happened to. A child says on its last line what it saw, as JSON."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import struct
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import headrace
+from headrace.errors import EngineError
+from headrace.stream.topology import Topology
+
+SHARDS, BLOCKS, ROWS, WORKERS = 4, 3, 20, 2
+_SEEN: list[tuple[float, str]] = []  # when a death was told, and how
+
+
+class _Said(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _SEEN.append((time.monotonic(), record.getMessage()))
+
+
+def shards(directory: Path, text: int = 1) -> Path:
+    """Small Parquet shards. text: characters in a cell of text."""
+    logging.getLogger("headrace").handlers[:] = [_Said()]
+    place = directory / "shards"
+    place.mkdir(parents=True)
+    for number in range(SHARDS):
+        rows = np.arange(number * BLOCKS * ROWS, (number + 1) * BLOCKS * ROWS)
+        table = pa.table({"row": rows, "text": [str(row % 10) * text for row in rows]})
+        pq.write_table(table, place / f"part-{number}.parquet", row_group_size=ROWS)
+    return place
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """A `read_block` that kills its own process at some blocks, so often over all processes."""
+
+    read_block: Any
+    directory: Path
+    blocks: tuple[int, ...]
+    times: int
+
+    def __call__(self, block: int, columns: Any) -> pa.Table:
+        if block in self.blocks:
+            for number in range(self.times):
+                try:
+                    os.close(os.open(self.directory / f"killed {block} {number}", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.read_block(block, columns)
+
+
+def deadly(directory: Path, times: int, blocks: tuple[int, ...] | None = None, **options: Any) -> Any:
+    """A dataset over shards of which some blocks kill; None: one in the middle of the epoch's first lane."""
+    from headrace.stream.torch import StreamingDataset
+
+    whole = headrace.open(shards(directory)).torch_dataset(
+        batch_size=4, shuffle=True, seed=3, num_workers=WORKERS, read_threads=1
+    )
+    chosen = (len(whole.index.rows) // 2,) if blocks is None else blocks
+    read_block = Deadly(whole._read_block, directory, chosen, times)
+    return StreamingDataset(whole.index, read_block, whole.options, num_workers=WORKERS)
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    return [[int(row) for row in batch["row"]] for batch in batches]
+
+
+def workers_of(loader: Any) -> tuple[Any, list[Any]]:
+    """The batches of a loader that has begun, and its processes."""
+    made = []
+    get = type(loader)._get_iterator
+
+    def kept(self: Any) -> Any:
+        made.append(get(self))
+        return made[-1]
+
+    type(loader)._get_iterator = kept
+    try:
+        batches = iter(loader)
+    finally:
+        type(loader)._get_iterator = get
+    return batches, made
+
+
+def kill(process: Any) -> float:
+    """SIGKILL, and the moment of it; the process has ended when this returns, and this loop goes on undisturbed."""
+    moment = time.monotonic()
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    return moment
+
+
+def say(**told: Any) -> None:
+    print(json.dumps({**told, "said": [text for _, text in _SEEN]}), flush=True)
+
+
+# --- what a child does ---
+
+
+def at_random(directory: str, first: int, trials: int, method: str) -> None:
+    """Kill a worker after a random number of batches and some more moments, and finish the pass."""
+    place = shards(Path(directory))
+    dataset = headrace.open(place).torch_dataset(
+        batch_size=4,
+        shuffle=True,
+        seed=1,
+        num_workers=WORKERS,
+        remainder="pad",
+        topology=Topology(rank=1, world_size=2),
+    )
+    whole = rows_of(dataset.data_loader(method=method))
+    for trial in range(first, first + trials):
+        random_ = random.Random(f"worker {trial}")
+        batches, (made,) = workers_of(dataset.data_loader(method=method))
+        count = random_.randrange(len(whole) - 2 * 2 * WORKERS)  # so many are sent ahead
+        got = rows_of(itertools.islice(batches, count))
+        time.sleep(random_.random() * 0.02)
+        _SEEN.clear()
+        moment = kill(made._workers[trial % WORKERS])
+        got += rows_of(batches)
+        assert got == whole, (trial, count, len(got), len(whole))
+        (noticed, told), *more = _SEEN
+        assert not more, more
+        assert "was killed by SIGKILL" in told, told
+        assert f"worker {trial % WORKERS}:" in told, told
+        assert ".parquet block " in told or "before it read anything" in told, told
+        print(json.dumps({"trial": trial, "after_s": noticed - moment}), flush=True)
+
+
+def in_a_block(directory: str, times: int, method: str) -> None:
+    """A block that kills its reader."""
+    expected = rows_of(headrace.open(shards(Path(directory) / "same")).stream(batch_size=1, shuffle=True, seed=3))
+    dataset = deadly(Path(directory), times)
+    try:
+        got = rows_of(dataset.data_loader(method=method))
+    except EngineError as error:
+        say(error=str(error), block=len(dataset.index.rows) // 2)
+        return
+    assert sorted(itertools.chain(*got)) == sorted(itertools.chain(*expected))
+    again = deadly(Path(directory) / "alive", 0)
+    assert got == rows_of(again.data_loader(method=method))
+    say(error="", block=len(dataset.index.rows) // 2)
+
+
+def at_every_block(directory: str) -> None:
+    """Every block kills its reader once: no batch ever comes between two deaths."""
+    dataset = deadly(Path(directory), 1, tuple(range(SHARDS * BLOCKS)))
+    try:
+        rows_of(dataset.data_loader(method="fork"))
+    except EngineError as error:
+        say(error=str(error))
+
+
+def at_the_end(directory: str) -> None:
+    """A worker is killed when the loop has every batch, and has not asked whether there are more."""
+    dataset = headrace.open(shards(Path(directory))).torch_dataset(batch_size=4, num_workers=WORKERS)
+    whole = rows_of(dataset.data_loader(method="fork"))
+    batches, (made,) = workers_of(dataset.data_loader(method="fork"))
+    assert rows_of(itertools.islice(batches, len(whole))) == whole
+    kill(made._workers[0])
+    assert rows_of(batches) == []
+    say()
+
+
+def in_a_message(directory: str) -> None:
+    """A worker is killed in the middle of a batch that it sends; other processes hold the pipe open."""
+    place = shards(Path(directory), text=9000)
+    dataset = headrace.open(place).torch_dataset(batch_size=20, num_workers=1, shuffle=True)
+    whole = rows_of(dataset.data_loader(method="fork"))
+    batches, (made,) = workers_of(dataset.data_loader(method="fork"))
+    got = rows_of(itertools.islice(batches, 1))
+    other = iter(headrace.open(place).torch_dataset(batch_size=20, num_workers=1).data_loader(method="fork"))
+    next(other)
+    pipe = made._worker_result_queue._reader.fileno()
+    # A batch has 180,000 bytes, a pipe 65,536: whatever is in it is a part of a batch.
+    wait_until(lambda: struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"    "))[0] > 10_000)
+    kill(made._workers[0])
+    got += rows_of(batches)
+    assert got == whole
+    say()
+
+
+def between_passes(directory: str) -> None:
+    """Workers that live on: one is killed in a pass, and one between two passes."""
+    from headrace.stream.watched_loader import WatchedLoader
+
+    place = shards(Path(directory))
+
+    def begun() -> Any:
+        dataset = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, num_workers=WORKERS)
+        context = {"multiprocessing_context": "fork", "persistent_workers": True}
+        return dataset, WatchedLoader(dataset, batch_size=None, num_workers=WORKERS, **context)
+
+    dataset, loader = begun()
+    whole = []
+    for epoch in range(3):
+        dataset.set_epoch(epoch)
+        whole.append(rows_of(loader))
+    dataset, loader = begun()
+    dataset.set_epoch(0)
+    batches = iter(loader)
+    got = rows_of(itertools.islice(batches, 5))
+    kill(loader._iterator._workers[1])
+    assert got + rows_of(batches) == whole[0]
+    alive = [process.pid for process in loader._iterator._workers]
+    dataset.set_epoch(1)
+    assert rows_of(loader) == whole[1]
+    assert [process.pid for process in loader._iterator._workers] == alive
+    kill(loader._iterator._workers[0])
+    dataset.set_epoch(2)
+    assert rows_of(loader) == whole[2]
+    say()
+
+
+def other_datasets(directory: str) -> None:
+    """Packed while streaming, and the tabular interface; the loop's own random numbers do not move."""
+    import torch
+
+    from headrace.tabular.dataset import PipelineIterableDataset
+
+    place = Path(directory) / "tokens"
+    place.mkdir(parents=True)
+    random_ = random.Random(2)
+    for number in range(3):
+        ids = [list(range(random_.randrange(1, 30))) for _ in range(60)]
+        pq.write_table(pa.table({"input_ids": pa.array(ids, pa.list_(pa.int32()))}), place / f"{number}.parquet")
+    packing = headrace.open(place).torch_dataset(batch_size=2, shuffle=True, pack=64, num_workers=WORKERS)
+    fields = {"full_field_list": ["row", "text"], "tab_field_list": ["row"], "text_name": "text"}
+    tabular = PipelineIterableDataset(
+        fields,
+        shards(Path(directory)),
+        shard_pattern="*.parquet",
+        shuffle_shards=True,
+        batch_size=4,
+        num_workers=WORKERS,
+    )
+    for dataset in (packing, tabular):
+        undisturbed = [texts(batch) for batch in dataset.data_loader(method="fork")]
+        torch.manual_seed(1)
+        batches = iter(dataset.data_loader(method="fork"))
+        expected = [next(batches), torch.rand(3)][1].tolist()
+        del batches
+        torch.manual_seed(1)
+        batches, (made,) = workers_of(dataset.data_loader(method="fork"))
+        got = [texts(batch) for batch in itertools.islice(batches, 3)]
+        kill(made._workers[1])
+        got += [texts(batch) for batch in batches]
+        assert got == undisturbed
+        assert torch.rand(3).tolist() == expected
+    say()
+
+
+def of_another_loader(directory: str) -> None:
+    """A plain DataLoader over our dataset, and torchdata's: the error names the shard."""
+    from torch.utils.data import DataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    for number, kind in enumerate((DataLoader, StatefulDataLoader)):
+        dataset = deadly(Path(directory) / str(number), 1)
+        loader = kind(dataset, batch_size=None, num_workers=WORKERS, multiprocessing_context="fork")
+        block = len(dataset.index.rows) // 2
+        try:
+            rows_of(dataset.watched(loader))
+        except EngineError as error:
+            shard = f"{dataset.index.shards[dataset.index.shard_of_block[block]]} block {dataset.index.block[block]}"
+            assert f"while it read {shard}" in str(error), error  # noqa: PT017 - a child has no pytest
+            print(json.dumps({"named": kind.__name__}), flush=True)
+
+
+def texts(batch: Any) -> str:
+    return repr({name: value.tolist() if hasattr(value, "tolist") else value for name, value in batch.items()})
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -1,0 +1,108 @@
+"""Compiled kernels give what the functions beside them give."""
+
+from __future__ import annotations
+
+import io
+import socket
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.digest import hash_words
+from headrace.histories.addresses import Addresses, of_words, parse
+
+pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+
+from headrace.histories.kernels import hash_rows, parse_texts, places_of
+from headrace.recipes.histories.keyed import EntityHashes
+from headrace.recipes.histories.known import KnownAddresses
+from headrace.recipes.histories.parse import Parsed, code_addresses
+from headrace.recipes.histories.piece import PieceWriter
+
+GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
+NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))
+NEARLY_4 = st.lists(st.sampled_from(["0", "00", "1", "09", "25", "255", "256", "", "1000", "a"]), max_size=5)
+TEXT = (
+    NEARLY_6.map(lambda parts: parts[0] + ":".join(parts[1]) + parts[2])
+    | NEARLY_4.map(".".join)
+    | st.binary(min_size=16, max_size=16).map(lambda raw: socket.inet_ntop(socket.AF_INET6, raw))
+    | st.ip_addresses().map(str)
+    | st.text("0123456789abcdefF:.: %x\x00é", max_size=50)
+)
+
+
+def same(expected: Addresses, found: Addresses) -> bool:
+    return np.array_equal(expected.family, found.family) and np.array_equal(expected.bytes, found.bytes)
+
+
+@settings(max_examples=300)
+@given(st.lists(TEXT, max_size=40), st.integers(0, 5))
+def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) -> None:
+    array = pa.array(texts, pa.large_string()).slice(skip)
+
+    assert same(parse(array, "address"), of_words(*parse_texts(array)))
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), max_size=20), st.integers(0, 2**64 - 1))
+def test_rows_have_the_hash_of_the_digest(rows: list[tuple[int, ...]], key: int) -> None:
+    words = np.array(rows, np.uint64).reshape(-1, 3)
+
+    for expected, found in zip(hash_words((key, 7), words), hash_rows((key, 7), words), strict=True):
+        assert np.array_equal(expected, found)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 4, 6]), st.integers(0, 3), st.integers(0, 1)), max_size=60))
+def test_places_are_of_what_comes_first(rows: list[tuple[int, int, int]]) -> None:
+    family = np.array([row[0] for row in rows], np.uint8)
+    words = np.array([row[1:] for row in rows], np.uint64).reshape(-1, 2)
+
+    place, first = places_of(family, words)
+
+    distinct = list(dict.fromkeys(row for row in rows if row[0]))
+    assert distinct == [rows[at] for at in first]
+    assert [distinct.index(row) if row[0] else -2 for row in rows] == place.tolist()
+
+
+@given(st.lists(st.lists(st.none() | TEXT, max_size=12), min_size=1, max_size=3), st.booleans())
+def test_a_column_is_coded_as_without_compiling(chunks: list[list[str | None]], coded: bool) -> None:
+    column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
+    column = column.dictionary_encode() if coded else column
+
+    expected = code_addresses(column, KnownAddresses("address"), "src")
+    found = code_addresses(column, KnownAddresses("address", worth_compiling=0), "src")
+
+    assert same(expected.distinct, found.distinct)
+    assert np.array_equal(expected.place, found.place)
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("peers", ["peers", "no peers"])
+def test_pieces_have_the_same_bytes(partitions: int, peers: str) -> None:
+    rng = np.random.default_rng(partitions)
+    rows, entities = 5_000, 300
+
+    def addresses(count: int) -> Addresses:
+        return of_words(rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64))
+
+    parsed = Parsed(
+        rng.integers(0, 2**50, rows),
+        rng.integers(0, 2**16, rows).astype(np.uint16),
+        addresses(entities),
+        rng.integers(0, entities, rows),
+        addresses(90) if peers == "peers" else None,
+        rng.integers(0, 90, rows) if peers == "peers" else None,
+        0,
+    )
+    order, side = rng.integers(0, 2**64, (2, entities), np.uint64)
+
+    def piece(*, compiled: bool) -> bytes:
+        file = io.BytesIO()
+        writer = PieceWriter(file, partitions)
+        writer.append(parsed, EntityHashes(order, side), compiled=compiled)
+        writer.finish()
+        return file.getvalue()
+
+    assert piece(compiled=False) == piece(compiled=True)

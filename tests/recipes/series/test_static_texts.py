@@ -1,0 +1,212 @@
+"""Static features that are texts: encoded by what the retained entities have, and by nothing else."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from basins import a_basin, files_of, series, settings, write_basins
+
+import headrace
+from headrace.recipes.series.leaks import _encoded_again
+from headrace.recipes.series.pipelines.save import load_pipelines
+from headrace.series.encoders import fit_encoder
+from headrace.windows import open_windows
+
+CAMELS = Path(__file__).parents[3] / "../shared/data/job4-camels-us"
+SCALED = {"strategy": "unified", "columns": ["area"], "pipeline": ["StandardScaler"]}
+
+
+def encoded(*columns: str, step: str = "OneHotEncoder", **params: object) -> dict:
+    return {"strategy": "unified", "columns": list(columns), "pipeline": [{"step": step, **params}]}
+
+
+def asked(tmp_path: Path, *pipelines: dict, features: tuple[str, ...] = ("soil", "area"), **more: object) -> dict:
+    """Five basins, of which `empty` fails and has a soil of its own; a stranger has another one."""
+    source = tmp_path / "raw"
+    if not source.exists():
+        write_basins(source, {name: a_basin(place) for place, name in enumerate(["a", "b", "c", "d"])})
+        write_basins(source, {"empty": a_basin(9)[:2]})
+        (tmp_path / "static.csv").write_text(
+            "gauge,area,soil,code\na,1,clay,7\nb,2, sand,08\nc,3,clay,7\nd,4,silt,7\nempty,5,moor,1\nstranger,6,ice,9\n"
+        )
+    static = {"static": tmp_path / "static.csv", "static_entity": "gauge", "static_features": features}
+    return {"source": source, **static, "preprocessing_configs": {"static_features": list(pipelines)}, **more}
+
+
+def statics(prepared: headrace.Prepared) -> dict[str, list]:
+    return dict(pq.read_table(prepared.run / "processed_static_features.parquet").to_pydict())
+
+
+def test_a_column_for_each_category_of_retained_entities(tmp_path: Path) -> None:
+    prepared = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil")))
+
+    found = statics(prepared)
+    names = ["area", "soil_clay", "soil_sand", "soil_silt"]
+    assert ["gauge", *names] == list(found)
+    assert names == prepared.manifest.facts["static_columns"]
+    assert [["a", "b", "c", "d"], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]] == [
+        found[name] for name in ("gauge", *names[1:])
+    ]
+    assert [] == headrace.verify(tmp_path / "out").problems
+    windows = open_windows(tmp_path / "out", "train", input_length=3, output_length=1)
+    assert names == list(windows.static_names)
+    assert {(1.0, 0.0, 0.0)} == {tuple(row[1:]) for row in windows.batch([0])["static"].tolist()}
+
+
+def test_numbers_are_texts_where_an_encoder_says_so(tmp_path: Path) -> None:
+    ordinal = encoded("code", "soil", step="OrdinalEncoder")
+    prepared = series(out=tmp_path / "out", **asked(tmp_path, ordinal, features=("code", "soil")))
+
+    found = statics(prepared)
+    assert {"code": [1, 0, 1, 1], "soil": [0, 1, 0, 2]} == {name: found[name] for name in ("code", "soil")}
+    assert [("08", "7"), ("clay", "sand", "silt")] == list(
+        load_pipelines(tmp_path / "out").static_encoders[0].categories
+    )
+    assert [] == headrace.verify(tmp_path / "out").problems
+
+
+@pytest.mark.parametrize("trust", ["safe", "joblib"])
+def test_a_fit_is_loaded_in_both_forms_and_knows_no_others(tmp_path: Path, trust: str) -> None:
+    series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil")))
+
+    pipelines = load_pipelines(tmp_path / "out", trust=trust)
+
+    (encoder,) = pipelines.static_encoders
+    assert ("area",) == pipelines.static_features.columns
+    assert [[0, 1, 0]] == encoder.transform({"soil": ["sand"]}).tolist()
+    with pytest.raises(headrace.InputError, match="'soil' is 'moor', which is none of the 3 categories"):
+        encoder.transform({"soil": ["moor"]})
+
+
+def test_the_same_bytes_for_any_workers_and_places_of_the_files(tmp_path: Path) -> None:
+    one = series(out=tmp_path / "one", **asked(tmp_path, SCALED, encoded("soil")))
+    four = series(out=tmp_path / "four", workers=4, **asked(tmp_path, SCALED, encoded("soil")))
+
+    assert one.manifest.run_id == four.manifest.run_id
+    assert files_of(one) == files_of(four)
+
+
+def test_parameters_of_an_encoder_are_in_the_run_id(tmp_path: Path) -> None:
+    plain = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil")))
+    dropping = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", drop="first")))
+
+    assert plain.manifest.run_id != dropping.manifest.run_id
+    assert ["area", "soil_sand", "soil_silt"] == dropping.manifest.facts["static_columns"]
+
+
+def test_scikit_learn_objects_are_the_same_run(tmp_path: Path) -> None:
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    words = series(out=tmp_path / "out", **asked(tmp_path, SCALED, encoded("soil", handle_unknown="ignore")))
+    step = preprocessing.OneHotEncoder(handle_unknown="ignore")
+    objects = {"strategy": "unified", "columns": ["soil"], "pipeline": step}
+
+    assert words.manifest.run_id == series(out=tmp_path / "out", **asked(tmp_path, SCALED, objects)).manifest.run_id
+
+
+def test_an_encoder_that_saw_others_is_found(tmp_path: Path) -> None:
+    """As if `moor`, which no retained basin has, had been in the fit."""
+    prepared = series(
+        out=tmp_path / "out", **asked(tmp_path, encoded("soil", step="OrdinalEncoder"), features=("soil",))
+    )
+    pipelines = load_pipelines(tmp_path / "out")
+    step = pipelines.static_encoders[0].step
+    seen = fit_encoder(step, ("soil",), {"soil": ["clay", "moor", "sand", "silt"]})
+
+    stored = {name: np.array(each) for name, each in statics(prepared).items() if name != "gauge"}
+    assert _encoded_again(pipelines.static_encoders[0], stored) is None
+    assert "not those of the retained entities" in str(_encoded_again(seen, stored))
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "more", "says"),
+    [
+        (
+            [],
+            {},
+            "static.csv: row 1: soil is 'clay', which is no number; .* leave 'soil' out, or encode it by a pipeline",
+        ),
+        ([SCALED, encoded("soil", categories=[["clay", "sand"]])], {}, "'soil' is 'silt', which is none of the 2"),
+        (
+            [SCALED, encoded("soil")],
+            {"missing_static": "mean", "null_values": ["silt"]},
+            "entity 'd' has no static soil, and a text has no mean; .* missing_static='drop_entity'",
+        ),
+        (
+            [SCALED, encoded("soil")],
+            {"null_values": ["silt"]},
+            "entities lack static features, first d: has no static soil",
+        ),
+    ],
+)
+def test_what_cannot_be_encoded_is_an_error(tmp_path: Path, pipelines: list, more: dict, says: str) -> None:
+    given = asked(tmp_path, *pipelines, **more)
+    if not pipelines:
+        del given["preprocessing_configs"]
+
+    with pytest.raises(headrace.InputError, match=says):
+        series(out=tmp_path / "out", **given)
+
+
+def test_two_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    given = asked(tmp_path, encoded("soil"), {**SCALED, "columns": ["soil_clay"]}, features=("soil", "soil_clay"))
+    (tmp_path / "static.csv").write_text("gauge,soil_clay,soil\na,1,clay\nb,2,sand\nc,3,clay\nd,4,silt\nempty,5,moor\n")
+
+    with pytest.raises(headrace.InputError, match="would be called alike, first 'soil_clay'"):
+        series(out=tmp_path / "out", **given)
+
+
+def test_tables_that_say_different_texts_are_an_error(tmp_path: Path) -> None:
+    given = asked(tmp_path, SCALED, encoded("soil"))
+    (tmp_path / "other.csv").write_text("gauge,soil\na,loam\n")
+
+    with pytest.raises(headrace.InputError, match="soil of a is '(loam|clay)', .* has '(loam|clay)' for it"):
+        series(out=tmp_path / "out", **{**given, "static": [tmp_path / "static.csv", tmp_path / "other.csv"]})
+
+
+@pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ({"features": encoded("rain", "cold")}, "preprocessing_configs.features: OneHotEncoder makes numbers of texts"),
+        (
+            {"target": {"strategy": "per_group", "pipeline": ["OrdinalEncoder"]}},
+            "preprocessing_configs.target: OrdinalEncoder makes numbers of texts",
+        ),
+        (
+            {"static_features": {"strategy": "unified", "pipeline": ["OneHotEncoder", "StandardScaler"]}},
+            "OneHotEncoder -> StandardScaler; an encoder is the only step",
+        ),
+    ],
+)
+def test_encoders_elsewhere_are_refused_before_any_work(tmp_path: Path, configs: dict, says: str) -> None:
+    with pytest.raises(headrace.SettingsError, match=says):
+        settings(tmp_path, preprocessing_configs=configs)
+
+
+@pytest.mark.skipif(not CAMELS.is_dir(), reason="the basins of CAMELS-US are not here")
+def test_geology_of_camels_us(tmp_path: Path) -> None:
+    prepared = headrace.prepare(
+        headrace.Series(
+            source=str(CAMELS),
+            reader="camels_us",
+            target="qobs",
+            features=("prcp", "tmax"),
+            entities_file=CAMELS / "4_basins_test_set.txt",
+            static=str(CAMELS / "camels_attributes_v2.0"),
+            static_entity="gauge_id",
+            static_features=("elev_mean", "geol_1st_class"),
+            min_train_years=1,
+            preprocessing_configs={
+                "static_features": [{**SCALED, "columns": ["elev_mean"]}, encoded("geol_1st_class")],
+            },
+        ),
+        tmp_path / "out",
+    )
+
+    found = statics(prepared)
+    hot = [name for name in found if name.startswith("geol_1st_class_")]
+    assert 2 <= len(hot) <= 4
+    assert [1.0] * 4 == np.sum([found[name] for name in hot], axis=0).tolist()
+    assert [] == headrace.verify(tmp_path / "out").problems
+    assert json.loads((prepared.run / "fitted_pipelines.json").read_bytes())["static_encoders"]
