@@ -8,6 +8,7 @@ with the bytes of a run that nothing happened to.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import random
@@ -42,16 +43,13 @@ _TEMPORARY = re.compile(r"\.tmp-(.+)-[0-9a-f]{16}")
 def child(name: str, settings: Settings, out: str, step: str, count: int, workers: int) -> None:
     """Prepare; die at the count-th step of this name. Finished tasks are noted in a file that outlives a kill."""
     log = os.open(f"{out}.log", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-    seen = 0
+    number = itertools.count(1)  # several threads hear: each number comes once
 
     def on_event(event: Event) -> None:
-        nonlocal seen
         if isinstance(event, TaskDone):
             os.write(log, f"{event.stage}\n".encode())
-        if isinstance(event, Step) and event.name == step:
-            seen += 1
-            if seen >= count:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if isinstance(event, Step) and event.name == step and next(number) >= count:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     make(name, settings, Path(out), workers=workers, on_event=on_event)
 

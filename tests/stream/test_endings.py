@@ -34,7 +34,7 @@ from headrace.stream.torch import StreamingDataset
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])
-BOUND_S = 90
+BOUND_S = 200
 SPARE_BYTES = 16 << 20  # what differs from moment to moment; a batch kept per pass would be more
 ROWS = (25_000,) * 12  # more than a pool
 

@@ -186,14 +186,12 @@ def test_one_and_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
 
 
 CHILD = """
-import os, signal, sys
+import itertools, os, signal, sys
 import headrace
 from headrace.run.events import Step
-seen = 0
+number = itertools.count(1)  # two threads hear: each number comes once
 def hear(event):
-    global seen
-    seen += isinstance(event, Step) and event.name == sys.argv[4]
-    if seen == int(sys.argv[5]):
+    if isinstance(event, Step) and event.name == sys.argv[4] and next(number) == int(sys.argv[5]):
         os.kill(os.getpid(), signal.SIGKILL)
 headrace.rewrite(sys.argv[1], sys.argv[2], cache_dir=sys.argv[3], workers=2, on_event=hear)
 """

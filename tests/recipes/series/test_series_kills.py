@@ -27,29 +27,26 @@ from places import new_place
 STAGES = ("spread", "clean", "fit", "write", "finish")
 
 CHILD = """
-import json, os, signal, sys, threading, time
+import itertools, json, os, signal, sys, threading, time
 from headrace.recipes.series.config import Series
 from headrace.run.events import StageBegan, Step
 from headrace.run.prepare import prepare
 
 settings, out, stage, after_s, step, count = sys.argv[1:]
-began, seen = {}, 0
+began, number = {}, itertools.count(1)  # two threads hear: each number comes once
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def on_event(event):
-    global seen
     if isinstance(event, StageBegan):
         began[event.stage] = time.monotonic()
         if event.stage == stage:
             timer = threading.Timer(float(after_s), die)
             timer.daemon = True
             timer.start()
-    if isinstance(event, Step) and event.name == step:
-        seen += 1
-        if seen == int(count):
-            die()
+    if isinstance(event, Step) and event.name == step and next(number) == int(count):
+        die()
 
 prepare(Series(**json.loads(settings)), out, workers=2, on_event=on_event)
 times = [*began.values(), time.monotonic()]
