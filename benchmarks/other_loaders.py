@@ -4,9 +4,11 @@
 
 No clock: counts only, so any machine gives the same. Real processes, first two and then three of them, read the same
 rows with the same global batch of 48. Each loader is used as its documentation says: shuffled, an epoch; six steps and
-a saved state; the rest on as many ranks, and on three. Delivered is what the loop receives, a filling row counted
-unless the batch says that it is one. A library that is not installed is named; `pip install --no-deps
-mosaicml-streaming` is enough, with `zstd brotli python-snappy catalogue azure-identity`.
+a saved state; the rest on as many ranks, and on three, and which of its global batches are those of the run without a
+stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
+
+A library that is not installed is named. For mosaicml-streaming it is enough to have `pip install --no-deps
+mosaicml-streaming` and `pip install brotli catalogue python-snappy zstd`.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ HEADER = (
     "never, on 2",
     "on 3",
     "same batches on 2 and 3",
-    "resumed on 2",
-    "on 3",
+    "resumed on 2: batches as without a stop",
+    "resumed on 3",
 )
 
 Batches = list[list[int]]
@@ -80,10 +82,8 @@ def on_rank(rank: int, world_size: int, folder: str) -> None:
         mine = record[name] = {"whole": run("whole")}
         if world_size == SMALL:
             mine["before"] = run("before", stop=STOP)
-        if state.exists():  # of a rank that there was not, there is none
-            mine["rest"] = run("rest", resume=state.read_bytes())
-        else:
-            mine["rest"] = run("rest", resume=None)
+        # Of a rank that there was not, there is no state.
+        mine["rest"] = run("rest", resume=state.read_bytes() if state.exists() else None)
     Path(folder, f"{world_size}-{rank}.json").write_text(json.dumps(record))
     dist.barrier()
     dist.destroy_process_group()
@@ -107,13 +107,14 @@ def line(name: str, rows: int, small: list[dict[str, Batches]], large: list[dict
     same = sum(a == b for a, b in zip(steps(whole[SMALL]), steps(whole[LARGE]), strict=False))
     cells = ["/".join(str(n) for n in sorted({len(rank) for rank in ranks})) for ranks in whole.values()]
     cells += [str(n) for n in (*again, *never)]
-    cells.append("all" if same == max(map(len, whole[SMALL])) == max(map(len, whole[LARGE])) else f"{same}")
+    cells.append(f"{same} of {max(map(len, whole[LARGE]))}")
     before = [rank["before"] for rank in small]
-    exact = all(rank["before"] + rank["rest"] == rank["whole"] for rank in small)
+    straight = steps(whole[SMALL])[STOP:]
     for ranks in (small, large):
-        more, missing = counted([*before, *(rank["rest"] for rank in ranks)], rows)
-        said = f"{more} again, {missing} never"
-        cells.append(f"the same batches; {said}" if ranks is small and exact else said)
+        rest = [rank["rest"] for rank in ranks]
+        more, missing = counted([*before, *rest], rows)
+        kept = sum(a == b for a, b in zip(straight, steps(rest), strict=False))
+        cells.append(f"{kept} of {len(straight)} batches; {more} again, {missing} never")
     return [name, *cells]
 
 

@@ -102,11 +102,12 @@ def hugging_face(data: Path, work: Path, batch_size: int, resume: bytes | None, 
     files = sorted(map(str, data.glob("*.parquet")))
     streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, cache_dir=str(work))
     shuffled = streamed.shuffle(seed=SEED, buffer_size=BUFFER)
-    mine = split_dataset_by_node(shuffled, rank=dist.get_rank(), world_size=dist.get_world_size())
+    divided = split_dataset_by_node(shuffled, rank=dist.get_rank(), world_size=dist.get_world_size())
+    mine = divided.with_format("torch")
     mine.set_epoch(EPOCH)
     if resume is not None:
         mine.load_state_dict(pickle.loads(resume))
-    batches = listed(DataLoader(mine.with_format("torch"), batch_size=batch_size), stop)
+    batches = listed(DataLoader(mine, batch_size=batch_size), stop)
     return batches, mine.state_dict()
 
 

@@ -28,7 +28,7 @@ def main() -> None:
     build = (sys.executable, "-m", "build", "--installer", "uv", "--outdir")
     run(*build, dist, ".", quiet=True)  # the sdist, and a wheel out of it
     run(*build, direct, "--wheel", ".", quiet=True)
-    run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir())
+    run(sys.executable, "-m", "twine", "check", "--strict", *dist.glob("headrace-*"))
     (wheel,) = dist.glob("*.whl")
     same_wheels(wheel, *direct.glob("*.whl"))
     whole_wheel(wheel, project)
@@ -81,7 +81,7 @@ def core_alone(wheel: Path, project: dict[str, object]) -> Path:
     """The interpreter of an environment with the wheel and what it needs; nothing of an extra is among that."""
     python = fresh("core")
     install(python, str(wheel))
-    listed = run(uv(), "pip", "freeze", "--python", python, quiet=True).splitlines()
+    listed = run(uv(), "pip", "freeze", "--quiet", "--python", python, quiet=True).splitlines()
     names = {canonical(line) for line in listed}
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)

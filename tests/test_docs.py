@@ -7,6 +7,7 @@ processes that have torch already, as starting one costs seconds (a real torchru
 after a Python block, and what follows a `$` line, is compared with what was really printed; run ids may differ.
 """
 
+import ast
 import contextlib
 import io
 import os
@@ -122,3 +123,18 @@ def test_every_public_name_is_in_the_reference() -> None:
     public = set(headrace.__all__) - {name for name in headrace.__all__ if name in dir(headrace.errors)}
 
     assert public - shown == set()
+
+
+def test_words_that_the_page_of_errors_explains_are_words_of_messages() -> None:
+    said = []
+    for module in (ROOT / "src").rglob("*.py"):
+        for call in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(call, ast.Call | ast.Return | ast.Assign):
+                parts = (part.value for part in ast.walk(call) if isinstance(part, ast.Constant))
+                said.append("".join(part for part in parts if isinstance(part, str)))
+    _, _, tables = (ROOT / "docs/errors.md").read_text("utf-8").partition("## By the words of the message")
+    firsts = [line.split(" | ")[0] for line in tables.splitlines() if line.startswith("| `")]
+    words = [word for first in firsts for word in re.findall(r"`([^`]+)`", first)]
+
+    assert len(words) > 50
+    assert [word for word in words if not any(word in text for text in said)] == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.doctor.finding import Finding
 from headrace.cli.doctor.installed import extras
 from headrace.cli.doctor.job import launcher, mistakes, topology
 from headrace.cli.doctor.machine import limits
@@ -160,7 +161,12 @@ def test_a_sound_job_has_no_mistakes() -> None:
 
 def test_what_does_not_answer_is_told() -> None:
     never = threading.Event()
-    (found,) = within(0.1, "s3://far", lambda: [] if never.wait(60) else [])
+
+    def silent() -> list[Finding]:
+        never.wait(60)
+        return []
+
+    (found,) = within(0.1, "s3://far", silent)
     never.set()
 
     assert ("problem", "s3://far: no answer in 0.1 s") == (found.verdict, found.found)

@@ -73,6 +73,22 @@ def test_files_of_entities_run_as_they_are(tmp_path: Path) -> None:
     assert made["facts"]["entities"] == {"original": 3, "passed": 3, "failed": 0}
 
 
+def test_static_texts_that_are_asked_for_are_encoded(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "raw", ["a", "b", "c"])
+    static = tmp_path / "static.csv"
+    static.write_text("station,area,rock\na,1,clay\nb,2,sand\nc,3,clay\n")
+
+    text, _ = init(source, tmp_path, "--target", "q", "--static", static)
+    _, config = init(
+        source, tmp_path, "--target", "q", "--static", static, "--static-features", "area,rock", "--overwrite"
+    )
+    made = run(tmp_path)
+
+    assert "Texts are left out too, which --static-features has encoded: rock." in text.replace("\n# ", " ")
+    assert config["preprocessing_configs"]["static_features"][1]["columns"] == ["rock"]
+    assert made["facts"]["static_columns"] == ["area", "rock_clay", "rock_sand"]
+
+
 def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) -> None:
     tables = []
     for entity in ("north", "south"):

@@ -56,6 +56,22 @@ def test_bytes_are_an_upper_bound_of_what_is_read(rows, consumers, lanes, steps)
         assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(rest.bytes_per_consumer[rank])
 
 
+@given(rows_of_blocks, st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_a_small_split_is_decoded_once_by_each_consumer(rows, consumers, spread, shuffle):
+    lanes = consumers * spread
+    plan = make_plan(index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=64, shuffle=shuffle)
+    for rank in range(consumers):
+        share = plan.share(rank=rank)
+        if share.rows:
+            pools = [pool.blocks for pool in plan_pools(plan.order, plan.remaining, share)]
+            blocks = {block for pool in pools for block in pool}
+
+            assert len(pools) <= 2  # the next one's blocks stay decoded
+            assert sum(int(plan.block_bytes[block]) for block in blocks) == int(plan.bytes_per_consumer[rank])
+    assert plan.decoded_again_bytes <= (consumers - 1) * int(plan.block_bytes.sum())
+    assert plan.read_amplification <= consumers
+
+
 def test_lanes_that_consumers_divide_are_read_by_one_consumer_each():
     index = index_of([1000] * 64)
     even = make_plan(index, batch_size=10, world_size=4, lanes=16, shuffle=True)

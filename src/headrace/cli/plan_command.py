@@ -94,6 +94,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "dropped_rows": coverage.dropped_rows,
         "padded_rows": coverage.padded_rows,
         "read_amplification": round(found.read_amplification, 3),
+        "decoded_again_bytes": found.decoded_again_bytes,
         "lanes_without_amplification": found.lanes_without_amplification,
         "peak_memory_bytes_per_worker": estimate_peak_bytes(found),
         "shuffle_quality": round(shuffle_quality(index, found.order), 3),

@@ -10,42 +10,19 @@ A batch is made at once, each row opened once. The same positions are the same c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 from headrace.contexts.contexts import Contexts
 from headrace.errors import MissingExtra, SettingsError
+from headrace.item_batch import ItemBatch
+from headrace.item_batch import arrays_of as arrays_of
 
 try:
     import torch
     from torch.utils.data import Dataset as TorchDataset
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
-
-
-class ContextBatch(Sequence[dict[str, Any]]):
-    """The contexts of a batch: `arrays`, int32 tensors [B, L]; one by one to whoever asks, as default_collate does."""
-
-    def __init__(self, arrays: dict[str, torch.Tensor], count: int) -> None:
-        self.arrays = arrays
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: Any) -> Any:
-        """One context, as tensors [L]."""
-        if not -self._count <= place < self._count:
-            raise IndexError(f"context {place} of a batch of {self._count}")
-        return {name: array[place] for name, array in self.arrays.items()}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[place] for place in range(self._count))
-
-
-def arrays_of(batch: ContextBatch) -> dict[str, torch.Tensor]:
-    """A batch as int32 tensors [B, L], for DataLoader(collate_fn=arrays_of): nothing is taken apart and stacked."""
-    return batch.arrays
 
 
 class ContextDataset(TorchDataset[dict[str, Any]]):
@@ -65,10 +42,10 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
         found: dict[str, Any] = self.__getitems__([position])[0]
         return found
 
-    def __getitems__(self, positions: Sequence[SupportsIndex]) -> ContextBatch:
+    def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
         """Those at some positions, in this order; a DataLoader calls it once per batch."""
         outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
         if outside:
             raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
-        arrays = self.contexts.batch(positions)
-        return ContextBatch({name: torch.from_numpy(array) for name, array in arrays.items()}, len(positions))
+        arrays = {name: torch.from_numpy(array) for name, array in self.contexts.batch(positions).items()}
+        return ItemBatch(arrays, len(positions), what="context")

@@ -22,6 +22,7 @@ from headrace.stream.regions import RegionShare
 
 _MOST_LINES, _MOST_STRETCHES = 24, 48
 _MOST_BARS = 32
+_NO_COST_BYTES = 1 << 26  # a fraction of a second of one core, over all readers
 _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by several readers", "idle": "nothing left"}
 
 
@@ -202,17 +203,17 @@ def _amplification_figure(plan: Plan) -> Figure:
     """Is anything decoded more than once?"""
     question = "Is anything decoded more than once?"
     amplified = plan.read_amplification
-    needed = int(plan.bytes_per_consumer.sum() / amplified) if amplified else 0
-    extra = max(0, int(plan.bytes_per_consumer.sum()) - needed)
+    extra = plan.decoded_again_bytes
+    needed = int(plan.bytes_per_consumer.sum()) - extra
     if amplified < 1.01:
         answer, tone = "No: every block is decoded once.", "good"
         if extra:
             answer = f"Hardly: {size(extra)}, of blocks that a border between two lanes cuts."
     else:
-        answer, tone = (
-            f"Yes: {amplified:.2f} times the bytes of the epoch are decoded, {size(extra)} more than needed.",
-            "warning",
-        )
+        free = extra < _NO_COST_BYTES
+        answer = f"Yes: {amplified:.2f} times the bytes of the epoch are decoded, {size(extra)} more than needed"
+        answer += "; of so small a split that takes no time." if free else "."
+        tone = "good" if free else "warning"
         if plan.regions is None and plan.order.lanes % plan.consumers:
             answer += (
                 f" {many(plan.consumers, 'reader')} do not divide {many(plan.order.lanes, 'lane')}; with "

@@ -111,7 +111,8 @@ def prepare(
     that make the run together over storage they share; each returns when the run is finished, whoever did the rest,
     and `patience` says how long they wait for each other. Neither changes a byte of the output.
     out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
-    for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end.
+    for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
+    processes that share it out need the store alone to be common.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     check_engine(engine, address)

@@ -21,6 +21,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.stream.interleave import most_drift_rounds
 from headrace.stream.layout import lay_epoch, sources_of
 from headrace.stream.order import Order, Reads
+from headrace.stream.pools import least_pool_rows, rows_of_pools
 from headrace.stream.regions import Regions, RegionShare
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
@@ -211,7 +212,9 @@ class Plan:
     def bytes_per_consumer(self) -> I64:
         """Bytes of the blocks each consumer decodes, as estimated from the index: int64 [C].
 
-        An upper bound: it takes every consumer that touches a lane to need all blocks of it.
+        An upper bound: it takes every consumer that touches a lane to need all blocks of it. A block that borders of
+        lanes cut counts for each of its lanes, as these are read far apart, unless all is so small that a consumer has
+        its blocks at once.
         """
         reads = self._reads
         if self.regions is not None:
@@ -219,16 +222,37 @@ class Plan:
             return np.bincount(reads.run, weights=weights, minlength=self.consumers).astype(np.int64)
         groups = gcd(self.order.lanes, self.consumers)
         group = (self.remaining.first + reads.run) % groups  # runs are numbered from the first position left
-        per_group = np.bincount(group, weights=self.block_bytes[reads.block], minlength=groups)
+        block = reads.block
+        if self._is_held_at_once:
+            pairs = np.unique(group * max(1, len(self.block_bytes)) + block)
+            group, block = np.divmod(pairs, max(1, len(self.block_bytes)))
+        per_group = np.bincount(group, weights=self.block_bytes[block], minlength=groups)
         return per_group[np.arange(self.consumers) % groups].astype(np.int64)
 
     @property
     def read_amplification(self) -> float:
         """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once."""
+        return float(self.bytes_per_consumer.sum()) / self._needed_bytes if self._needed_bytes else 1.0
+
+    @property
+    def decoded_again_bytes(self) -> int:
+        """Bytes that all consumers together decode beyond each block once: what the amplification costs."""
+        return max(0, int(self.bytes_per_consumer.sum()) - self._needed_bytes)
+
+    @cached_property
+    def _needed_bytes(self) -> int:
         reads, blocks = self._reads, max(1, len(self.block_bytes))
-        laid = np.unique(reads.laying * blocks + reads.block)
-        needed = int(self.block_bytes[laid % blocks].sum()) if len(laid) else 0
-        return float(self.bytes_per_consumer.sum()) / needed if needed else 1.0
+        laid = np.unique(reads.block if self._is_held_at_once else reads.laying * blocks + reads.block)
+        return int(self.block_bytes[laid % blocks].sum())
+
+    @property
+    def _is_held_at_once(self) -> bool:
+        """Whether what is left is at most a pool of each consumer: then none decodes a block twice."""
+        if self.regions is not None:
+            return False
+        row_bytes = int(self.block_bytes.sum()) // max(1, self.split_rows)
+        _, pool_rows = rows_of_pools(self.order, self.consumers, least_rows=least_pool_rows(row_bytes))
+        return self.remaining.total <= pool_rows
 
     @property
     def lanes_without_amplification(self) -> int:

@@ -43,6 +43,12 @@ def least_pool_rows(row_bytes: int) -> int:
     return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
 
 
+def rows_of_pools(order: Order, consumers: int, *, least_rows: int = _LEAST_POOL_ROWS) -> tuple[int, int]:
+    """(positions of a window round, positions that a pool of each consumer covers together: whole rounds)."""
+    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
+    return round_rows, max(1, -(-least_rows * consumers // round_rows)) * round_rows
+
+
 def plan_pools(
     order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
@@ -52,12 +58,10 @@ def plan_pools(
     """
     if not share.items:
         return
-    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
-    rounds = -(-least_rows * share.stride // round_rows)
-    pool_rows = max(1, rounds) * round_rows
+    round_rows, pool_rows = rows_of_pools(order, share.stride, least_rows=least_rows)
     border = share.origin + (remaining.first - share.origin) // pool_rows * pool_rows
     begun = share.origin + (remaining.first - share.origin) // round_rows * round_rows
-    limit = min(begun + max(1, rounds // 4) * round_rows, border + pool_rows)
+    limit = min(begun + max(1, pool_rows // round_rows // 4) * round_rows, border + pool_rows)
     item = 0
     while item < share.rows:
         stop = share.items_below(remaining.count_below(limit))

@@ -11,13 +11,15 @@ A batch is one gather in this process. Worker processes make it slower: what the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
+from headrace.item_batch import ItemBatch
+from headrace.item_batch import arrays_of as arrays_of
 from headrace.stream.share import Remainder
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
@@ -38,31 +40,6 @@ SLOWER_WORKERS = (
 )
 
 
-class WindowBatch(Sequence[dict[str, Any]]):
-    """The windows of a batch: `arrays`, tensors whose first axis is B; one by one to whoever asks so."""
-
-    def __init__(self, arrays: dict[str, torch.Tensor], count: int) -> None:
-        self.arrays = arrays
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: Any) -> Any:
-        """One window, as tensors without the first axis."""
-        if not -self._count <= place < self._count:
-            raise IndexError(f"window {place} of a batch of {self._count}")
-        return {name: array[place] for name, array in self.arrays.items()}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[place] for place in range(self._count))
-
-
-def arrays_of(batch: WindowBatch) -> dict[str, torch.Tensor]:
-    """A batch as tensors, for DataLoader(collate_fn=arrays_of): nothing is taken apart and stacked."""
-    return batch.arrays
-
-
 class WindowDataset(TorchDataset[dict[str, Any]]):
     """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming."""
 
@@ -78,12 +55,12 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         found: dict[str, Any] = self.__getitems__([number])[0]
         return found
 
-    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> WindowBatch:
+    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
         """Those of some numbers, in this order; a DataLoader calls it once a batch."""
         if not self._warned and get_worker_info() is not None:
             self._warned = True
             warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
-        return WindowBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers))
+        return ItemBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window")
 
     def stream(
         self,

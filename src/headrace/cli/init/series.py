@@ -70,7 +70,7 @@ def _sections(draft: Draft, asked: Asked) -> list[Section]:
             f"ones are left as they are, and windows over them are not served. A mask column says what was filled.",
             {"max_imputation_gap_size": _GAP, "impute_target": "never", "filled_mask": Aside("columns")},
         ),
-        _scaling(settings),
+        _scaling(settings, draft.texts),
         Section(
             "Entities that are worked on at a time decide the memory. The seed chooses those that unified pipelines "
             "are fitted on. layout: files writes one per entity and split, packed one per batch and split.",
@@ -80,12 +80,16 @@ def _sections(draft: Draft, asked: Asked) -> list[Section]:
     return sections
 
 
-def _scaling(settings: dict[str, Any]) -> Section:
+def _scaling(settings: dict[str, Any], texts: list[str]) -> Section:
     own = {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]}
     pipelines: dict[str, Any] = {"features": own, "target": {**own, "pipeline": [{"step": "StandardScaler"}]}}
     pipelines["features"] = {**own, "pipeline": [{"step": "StandardScaler"}]}
     if "static" in settings:
-        pipelines["static_features"] = {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
+        scaled: dict[str, Any] = {"strategy": "unified", "pipeline": [{"step": "StandardScaler"}]}
+        encoded = {"strategy": "unified", "columns": texts, "pipeline": [{"step": "OneHotEncoder"}]}
+        numbers = [name for name in settings["static_features"] if name not in texts]
+        both = [{**scaled, "columns": numbers}, encoded] if numbers else encoded
+        pipelines["static_features"] = both if texts else scaled
     return Section(
         "Scaling, fitted on train rows alone. per_group: every entity by its own numbers. unified: one for all, which "
         "keeps what differs between entities; say how many it is fitted on, e.g. {strategy: unified, fit_on_n_basins: "

@@ -49,6 +49,7 @@ class Draft:
     entities: list[str] = field(default_factory=list)
     whole: bool = True  # entities are all that there are
     observed: list[tuple[str, Observed]] | None = None  # of long tables: the rows of some entities, all if `whole`
+    texts: list[str] = field(default_factory=list)  # static features that are no numbers
     about: str = ""  # one line for the terminal
 
 

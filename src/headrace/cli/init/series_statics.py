@@ -39,6 +39,7 @@ def look_at_statics(draft: Draft, asked: Asked) -> None:
             known(name, counts, "static feature")
         draft.settings["static_features"] = list(asked.static_features)
         draft.settings["missing_static"] = "drop_entity"
+        draft.texts = [name for name in asked.static_features if name not in numbers]
         return
     signatures = {name for path, table in tables if path.name.startswith("camels_hydro") for name in table.column_names}
     numbers = [name for name in numbers if name not in signatures]
@@ -59,6 +60,10 @@ def look_at_statics(draft: Draft, asked: Asked) -> None:
         words += ", …." if len(left) > 30 else "."
     if signatures:
         words += " Those of camels_hydro are left out too: they are computed from streamflow, val and test included."
+    others = [name for name in counts if name not in {key, *numbers, *signatures}]
+    if others:
+        words += f" Texts are left out too, which --static-features has encoded: {', '.join(others[:30])}"
+        words += ", …." if len(others) > 30 else "."
     if not has_any.all():
         words += f" {int((~has_any).sum()):,} entities have no static features, and leave the run."
     draft.words["static"] = words

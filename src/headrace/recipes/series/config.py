@@ -46,7 +46,8 @@ class Series(Settings):
     tried in this order. Times without an offset are UTC.
     target: the column to be predicted. features: forcing columns. null_values: texts that mean missing.
     missing_numbers: numbers that mean missing, e.g. -999.
-    static: files of static attributes, joined on static_entity. static_features: columns of them, numbers.
+    static: files of static attributes, joined on static_entity. static_features: columns of them, numbers, or texts
+    that a pipeline of preprocessing_configs encodes.
     missing_static: an entity that lacks one is an "error", or leaves the run ("drop_entity"), or gets the "mean" or
     "median" of the retained entities.
     entities, entities_file: only these entities; in the file a name per line. One without data fails.

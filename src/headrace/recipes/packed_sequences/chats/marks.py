@@ -142,7 +142,7 @@ class _Marker:
             for key, value in function.items()
         }
 
-    def text(self, owner: int, part: str, text: str, whole: bool = True) -> str:
+    def text(self, owner: int, part: str, text: str, *, whole: bool = True) -> str:
         found = []
         for place, each in enumerate(self.tags.split(text)):
             core = "" if place & 1 else each.strip()
