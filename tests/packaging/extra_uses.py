@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -139,14 +140,18 @@ def validate_sharding() -> str:
     return f"exit {code}: {said.getvalue()}"
 
 
-def every_module() -> list[str]:
-    """Imports all of headrace; the extras that errors named, after what failed in any other way."""
-    named, wrong = set(), []
+def every_module() -> dict[str, list[str]]:
+    """Imports all of headrace: which extras errors named, and what failed for another reason than a package kept away.
+
+    Modules behind one that names the extra may import its packages bare.
+    """
+    absent, named, wrong = set(sys.argv[1].split(",")), set(), []
     for module in walk_packages(headrace.__path__, "headrace.", onerror=lambda name: None):
         try:
             import_module(module.name)
         except MissingExtra as error:
             named.add(str(error).partition("[")[2].partition("]")[0])
         except Exception as error:  # noqa: BLE001 - whatever a user would see
-            wrong.append(f"{module.name}: {type(error).__name__}: {error}")
-    return wrong + sorted(named)
+            if not isinstance(error, ModuleNotFoundError) or str(error.name).partition(".")[0] not in absent:
+                wrong.append(f"{module.name}: {type(error).__name__}: {error}")
+    return {"named": sorted(named), "wrong": wrong}

@@ -35,7 +35,7 @@ from headrace.stream.torch import StreamingDataset
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])
 BOUND_S = 200
-SPARE_BYTES = 16 << 20  # what differs from moment to moment; a batch kept per pass would be more
+SPARE_BYTES = 16 << 20  # what differs from moment to moment in a worker, which is never at rest
 ROWS = (25_000,) * 12  # more than a pool
 
 
@@ -335,7 +335,7 @@ def check_epochs(count, workers, rows, *formats):
         assert late["epoch"] == count
         assert late["files"] <= early["files"]
         assert late["threads"] == []
-        assert late["memory"] <= early["memory"] + SPARE_BYTES
+        assert late["memory"] <= early["memory"] + SPARE_BYTES // 2
         for before, after in zip(sorted(early["workers_memory"]), sorted(late["workers_memory"]), strict=True):
             assert after <= before + SPARE_BYTES
         assert len(pids) == 1 + len(formats) * workers
@@ -343,8 +343,8 @@ def check_epochs(count, workers, rows, *formats):
         assert shared_names(pids) == []
 
 
-def test_nothing_grows_over_200_epochs():
-    check_epochs(200, 0, 1, "numpy", "arrow")
+def test_nothing_grows_over_120_epochs():
+    check_epochs(120, 0, 1, "numpy", "arrow")
 
 
 def test_nothing_grows_over_epochs_of_persistent_workers():

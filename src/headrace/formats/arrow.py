@@ -37,14 +37,13 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
     each_once(path, names)
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
+    return Shard.seen(
+        path,
+        name,
+        stat,
         kind=kind,
         schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
-        null_columns=frozenset(each for each, field in zip(names, schema, strict=True) if field.nullable),
+        null_columns=(each for each, field in zip(names, schema, strict=True) if field.nullable),
     )
 
 

@@ -74,14 +74,13 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
             names, header_bytes = list(signature), text_start
     columns = [column_name(raw) for raw in names]
     each_once(path, columns, " in the header")
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
+    return Shard.seen(
+        path,
+        name,
+        stat,
         kind=kind,
         schema=pa.schema([(column, pa.string()) for column in columns]),
-        null_columns=frozenset(columns),
+        null_columns=columns,
         dialect=Dialect(separator, newline, bom, header_bytes),
     )
 

@@ -76,14 +76,13 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     names = [column_name(raw) for raw in fields]
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
+    return Shard.seen(
+        path,
+        name,
+        stat,
         kind=kind,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
-        null_columns=frozenset(column_name(raw) for raw in nulls),
+        null_columns=(column_name(raw) for raw in nulls),
     )
 
 

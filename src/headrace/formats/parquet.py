@@ -48,14 +48,13 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
     each_once(path, names)
     nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
-    return Shard(
-        path=path,
-        name=name,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
+    return Shard.seen(
+        path,
+        name,
+        stat,
         kind=kind,
         schema=known if known is not None and schema.equals(known) else schema,
-        null_columns=frozenset(nulls),
+        null_columns=nulls,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -51,6 +52,30 @@ class Shard:
     schema: pa.Schema
     null_columns: frozenset[str]
     dialect: Dialect | None = None
+
+    @classmethod
+    def seen(
+        cls,
+        path: Path,
+        name: str,
+        stat: os.stat_result,
+        *,
+        kind: Kind,
+        schema: pa.Schema,
+        null_columns: Iterable[str],
+        dialect: Dialect | None = None,
+    ) -> Shard:
+        """A file as `stat` saw it, taken before its content was looked at."""
+        return cls(
+            path=path,
+            name=name,
+            size=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            kind=kind,
+            schema=schema,
+            null_columns=frozenset(null_columns),
+            dialect=dialect,
+        )
 
     @property
     def word(self) -> str:

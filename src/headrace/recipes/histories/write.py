@@ -204,13 +204,6 @@ class _Output:
         stat = self.temporary.stat()
         if self.format != "arrow":
             return [[rows, 0, stat.st_size]]
-        shard = Shard(
-            path=self.temporary,
-            name=self.target,
-            size=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
-            kind=Kind("arrow", "none"),
-            schema=ROW_SCHEMA,
-            null_columns=frozenset(),
-        )
+        kind = Kind("arrow", "none")
+        shard = Shard.seen(self.temporary, self.target, stat, kind=kind, schema=ROW_SCHEMA, null_columns=())
         return [list(span) for span in arrow.batch_spans(shard)]
