@@ -3,6 +3,7 @@ a loop that nothing happened to. A child says on its last line what it saw, as J
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -15,6 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ _SEEN: list[tuple[float, str]] = []  # when a death was told, and how
 
 class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        _SEEN.append((time.monotonic(), record.getMessage()))
+        if "begun anew" in record.getMessage():  # and no word of who waits, which a busy machine makes them say
+            _SEEN.append((time.monotonic(), record.getMessage()))
 
 
 def shards(directory: Path, text: int = 1) -> Path:
@@ -104,7 +107,9 @@ def kill(process: Any) -> float:
     """SIGKILL, and the moment of it; the process has ended when this returns, and this loop goes on undisturbed."""
     moment = time.monotonic()
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with contextlib.suppress(ChildProcessError):  # a fork server's child is none of ours
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    connection.wait([process.sentinel])
     return moment
 
 
