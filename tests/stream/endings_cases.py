@@ -24,7 +24,7 @@ from headrace.stream.options import StreamOptions
 from headrace.stream.topology import Topology
 
 ALONE = Topology(rank=0, world_size=1)
-ROWS = (3000,) * 400
+ROWS = (3000,) * 4000  # a pass that is not at its end before a busy parent has sent its signal
 SMALL = (700, 0, 1, 900, 400, 1500)
 
 
