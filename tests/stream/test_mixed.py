@@ -117,10 +117,10 @@ def test_drift_stays_under_a_global_batch_when_lanes_are_chosen():
 
 
 def test_a_blend_whose_lanes_fit_decodes_hardly_anything_twice():
-    parts = [index_of([1000] * 40), index_of([500] * 30)]
+    parts = [index_of([1000] * 400), index_of([500] * 300)]  # more than consumers hold at once
     index = join_indexes(parts, names=["a", "b"], weights=[3, 1])
 
-    assert make_plan(index, batch_size=256, world_size=4, shuffle=True).read_amplification < 1.6
+    assert make_plan(index, batch_size=256, world_size=4, shuffle=True).read_amplification < 1.1
     assert make_plan(index, batch_size=256, world_size=4, lanes=15, shuffle=True).read_amplification > 2.5
 
 
