@@ -4,8 +4,8 @@ A text is found by a 64-bit hash and must then be the same text, so what is give
 sorted, so looking up costs a binary search: a quarter of parsing. At most 262,144 texts are kept, about 20 MB, those
 that came first; with more of them, the rest is parsed each time.
 
-Compiled kernels parse faster than a memo finds. Compiling takes seconds the first time on a machine, so they are taken
-where numba is installed and a run has asked for a million texts.
+Compiled kernels parse faster than a memo finds, but compiling takes seconds the first time on a machine, and the compiler
+100 MB. So they are taken where numba is installed and a run had to parse a million texts that the memo did not know.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class KnownAddresses:
 
     def __init__(self, kind: Kind, most: int = MOST, worth_compiling: int = WORTH_COMPILING) -> None:
         self.kind, self._most, self._worth_compiling = kind, most, worth_compiling
-        self._asked = 0  # about: tasks that ask at once may overwrite each other's count
+        self._parsed = 0  # about: tasks that parse at once may overwrite each other's count
         self._lock = Lock()
         self._kept = _Kept(
             pa.array([], pa.large_string()),
@@ -80,12 +80,11 @@ class KnownAddresses:
     @property
     def compiled(self) -> bool:
         """Whether compiled kernels are worth it by now, and there, and for addresses."""
-        return self.kind == "address" and self._asked >= self._worth_compiling and numba_installed()
+        return self.kind == "address" and self._parsed >= self._worth_compiling and numba_installed()
 
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())
-        self._asked += len(texts)
         if self.compiled:
             from headrace.histories.kernels import parse_texts
 
@@ -96,6 +95,7 @@ class KnownAddresses:
         new = np.flatnonzero(number < 0)
         if not len(new):
             return kept.read.take(number)
+        self._parsed += len(new)
         unread = texts.take(pa.array(new))
         parsed = parse(unread, self.kind)
         if len(new) >= len(texts) // _WORTH:  # few are not worth the merge
