@@ -4,8 +4,8 @@ A text is found by a 64-bit hash and must then be the same text, so what is give
 sorted, so looking up costs a binary search: a quarter of parsing. At most 262,144 texts are kept, about 20 MB, those
 that came first; with more of them, the rest is parsed each time.
 
-Compiled kernels parse faster than a memo finds, but compiling takes seconds the first time on a machine, and the compiler
-100 MB. So they are taken where numba is installed and a run had to parse a million texts that the memo did not know.
+Compiled kernels parse faster than a memo finds, but compiling takes seconds the first time on a machine, and 100 MB. So
+they are taken where numba is installed and a run had to parse a million texts that the memo did not know.
 """
 
 from __future__ import annotations
