@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64, U64
+from headrace.compiled import compiled
 from headrace.contexts import vocabulary as v
 from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS, ROUND_KEYS, ROUNDS
 from headrace.contexts.sample import FULL, NONE, Candidates, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
-from headrace.errors import MissingExtra
-
-try:
-    from numba import njit
-except ImportError as error:
-    raise MissingExtra("numba", "histories") from error
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _CEILING, _LOW = np.uint64((1 << 32) - 1), np.uint64(32)
@@ -46,14 +41,7 @@ def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
     return out
 
 
-def _compiled(function: Any) -> Any:
-    try:
-        return njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:  # no directory to keep compiled code in: each process compiles anew
-        return njit(nogil=True, error_model="numpy")(function)
-
-
-@_compiled
+@compiled
 def _draw(key: Any, slot: Any) -> Any:
     word = key + np.uint64(slot) * _GAMMA
     word = (word ^ (word >> _30)) * _MIX_A
@@ -61,13 +49,13 @@ def _draw(key: Any, slot: Any) -> Any:
     return word ^ (word >> _31)
 
 
-@_compiled
+@compiled
 def _half(round_key: Any, value: Any) -> Any:
     word = (value ^ round_key) * _MIX_A
     return ((word ^ (word >> _LOW)) * _MIX_B) >> _LOW
 
 
-@_compiled
+@compiled
 def _prefixes(keys: Any, sizes: Any, offsets: Any, out: Any) -> None:
     round_keys = np.empty(ROUNDS, np.uint64)
     for k in range(len(keys)):
@@ -96,12 +84,12 @@ def _prefixes(keys: Any, sizes: Any, offsets: Any, out: Any) -> None:
             out[offsets[k] + place] = value
 
 
-@_compiled
+@compiled
 def _stamp_length(earlier: Any, later: Any) -> Any:
     return 2 if later - earlier < 256 else 5
 
 
-@_compiled
+@compiled
 def _build(
     context: Any, mode: Any, fraction: Any, key: Any, offsets: Any, index: Any, time: Any,
     code: Any, family: Any, address: Any, source_family: Any, source: Any, tokens: Any, lengths: Any, taken: Any,
@@ -162,7 +150,7 @@ def _build(
         lengths[s], taken[s] = total, count
 
 
-@_compiled
+@compiled
 def _write(
     out: Any, key: Any, by_time: Any, timed: Any, at_random: Any, untimed: Any, time: Any, code: Any, family: Any,
     address: Any, source_family: Any, source: Any, source_size: Any,
