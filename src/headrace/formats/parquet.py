@@ -94,11 +94,7 @@ def chunks(
     dictionary is made once.
     """
     first_row = 0
-    texts = [each for each in coded if is_text(shard.schema.field(each).type)]
-    if texts:
-        with open_file(shard.path, shard.kind) as file:
-            texts = _stored_as_codes(file, texts)
-    with open_file(shard.path, shard.kind, coded=texts) as file:
+    with _opened(shard, [each for each in coded if is_text(shard.schema.field(each).type)]) as file:
         raw = {column_name(each): each for each in file.schema_arrow.names}
         wanted = shard.schema.names if columns is None else list(columns)
         own = [raw[each] for each in wanted]
@@ -140,6 +136,16 @@ def _batches(
     for group, size in enumerate(sizes):
         if size:
             yield file.read_row_group(group, columns=columns, use_threads=False).select(columns)
+
+
+def _opened(shard: Shard, texts: list[str]) -> pq.ParquetFile:
+    """The file, which gives those of these columns as dictionaries that it stores as such."""
+    file = open_file(shard.path, shard.kind)
+    coded = _stored_as_codes(file, texts) if texts else []
+    if not coded:
+        return file
+    with file:
+        return open_file(shard.path, shard.kind, footer=file.metadata, coded=coded)
 
 
 def _stored_as_codes(file: pq.ParquetFile, texts: list[str]) -> list[str]:
