@@ -17,6 +17,7 @@ from headrace.contexts import decode, open_contexts
 from headrace.contexts.reading import open_rows
 from headrace.contexts.small import facts_of
 from headrace.contexts.small_facts import facts_of_blobs
+from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.rows import decode_row, encode_rows
 from headrace.recipes.histories.decode import decode_shard
@@ -94,7 +95,7 @@ def test_plan_says_what_an_epoch_is(out):
 def test_damage_is_named(out, mapped, tmp_path, format_):
     source = out if format_ == "array_record" else mapped
     shutil.copytree(source, tmp_path / "out", symlinks=True)
-    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, verify="never")
+    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, files=LocalFiles(verify="never"))
     shard = rows.root / rows._shards[0]
     shard.chmod(0o644)
     data = bytearray(shard.read_bytes())
