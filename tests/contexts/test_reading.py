@@ -117,6 +117,8 @@ def test_what_is_no_histories_is_refused(out, tmp_path):
         open_contexts(out, "dev")
     with pytest.raises(SettingsError, match="context_tokens"):
         open_contexts(out, context_tokens=1)
+    with pytest.raises(SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"):
+        open_contexts(out, verify="sometimes")
     with pytest.raises(IndexError, match="position -1"):
         open_contexts(out).batch([-1])
 
@@ -166,4 +168,4 @@ def test_the_command_says_the_same_as_the_plan(out):
     assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
     wrong = said(out, "--rows", "all")
     assert wrong.returncode == 2
-    assert "rows is 'all'; choose one of uniform, measurements" in wrong.stderr
+    assert "rows is 'all'; expected one of uniform, measurements" in wrong.stderr

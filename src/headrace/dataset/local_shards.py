@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.checks import check_integer, check_word
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.indexed import Verify
 from headrace.dataset.plain import default_cache
@@ -38,8 +40,8 @@ class LocalFiles:
     disk_bytes: int = DISK_BYTES
 
     def __post_init__(self) -> None:
-        if isinstance(self.disk_bytes, bool) or not isinstance(self.disk_bytes, int) or self.disk_bytes < 1:
-            raise SettingsError(f"disk_bytes is {self.disk_bytes!r}; expected an integer of 1 or more")
+        check_word("verify", self.verify, get_args(Verify))
+        check_integer("disk_bytes", self.disk_bytes, least=1)
 
 
 class LocalShards:

@@ -249,8 +249,8 @@ def open_windows(
     """The windows of a split of prepared series. options: see `WindowOptions`. run: a run_id, to choose another.
 
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
-    A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up to
-    disk_bytes, are checked, and are shared by the processes of a machine.
+    A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
+    to disk_bytes, are checked, and are shared by the processes of a machine.
     Raises `InputError` where there are no series, `SettingsError` for options that cannot work.
     """
     checked = WindowOptions(**options)
