@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from series_sources import frame_of, write_source
 
 from headrace.cli import main
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
 from headrace.cli.init.series_facts import look_at_series, sentinels_of
 from headrace.cli.init.series_long import ENTITIES, Looked
-from headrace.cli.init.series_roles import Asked, Draft
+from headrace.cli.init.series_roles import Draft
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
 CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
@@ -127,7 +128,7 @@ def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
 
 
 def test_of_first_rows_alone_no_length_of_series_is_told() -> None:
-    asked = Asked(("raw",), "out", "q", ("rain",))
+    asked = AskedSeries(["raw"], "out", "q", "rain")
     table = frame_of("a", days=300).with_columns(who=pl.lit("a"))
     draft = Draft({"source": ["raw"], "entity": "who", "target": "q", "features": ["rain"]}, {"source": "A table."})
     looked = Looked(draft.settings)
