@@ -106,6 +106,8 @@ class StreamOptions:
         "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     batch_size: int

@@ -75,7 +75,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     num_workers: that of the DataLoader, which does not tell its dataset before the workers run; checked there.
     topology: this rank; None: found out now, in the process that builds the dataset, and carried to its workers.
-    read_block must be picklable for spawn and forkserver.
+    read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that are not for workers.
     """
 
     def __init__(
@@ -253,7 +253,8 @@ class StreamingDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
 
-        Call it between passes, before the loop over the DataLoader begins.
+        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless it is an
+        integer of 0 or more.
         """
         check_epoch(epoch)
         if epoch != self.epoch:
@@ -293,7 +294,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     @property
     def partial_epoch(self) -> bool:
-        """Whether the present pass is what a loaded state left of an epoch."""
+        """Whether the present pass is what a loaded state left of an epoch. Raises as `state_after`."""
         start = StreamState.from_dict(self.state_after(0))
         return bool(start.position or start.base)
 
