@@ -17,6 +17,7 @@ from headrace.contexts import decode, open_contexts
 from headrace.contexts.reading import open_rows
 from headrace.contexts.small import facts_of
 from headrace.contexts.small_facts import facts_of_blobs
+from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.rows import decode_row, encode_rows
 from headrace.recipes.histories.decode import decode_shard
@@ -94,7 +95,7 @@ def test_plan_says_what_an_epoch_is(out):
 def test_damage_is_named(out, mapped, tmp_path, format_):
     source = out if format_ == "array_record" else mapped
     shutil.copytree(source, tmp_path / "out", symlinks=True)
-    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, verify="never")
+    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, files=LocalFiles(verify="never"))
     shard = rows.root / rows._shards[0]
     shard.chmod(0o644)
     data = bytearray(shard.read_bytes())
@@ -116,6 +117,8 @@ def test_what_is_no_histories_is_refused(out, tmp_path):
         open_contexts(out, "dev")
     with pytest.raises(SettingsError, match="context_tokens"):
         open_contexts(out, context_tokens=1)
+    with pytest.raises(SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"):
+        open_contexts(out, verify="sometimes")
     with pytest.raises(IndexError, match="position -1"):
         open_contexts(out).batch([-1])
 
@@ -165,4 +168,4 @@ def test_the_command_says_the_same_as_the_plan(out):
     assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
     wrong = said(out, "--rows", "all")
     assert wrong.returncode == 2
-    assert "rows is 'all'; choose one of uniform, measurements" in wrong.stderr
+    assert "rows is 'all'; expected one of uniform, measurements" in wrong.stderr

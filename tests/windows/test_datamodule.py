@@ -165,7 +165,7 @@ def test_workers_are_warned_of_and_not_started(run):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"validation": "random"}, "validation is 'random'; choose one of time, entity, both"),
+        ({"validation": "random"}, "validation is 'random'; expected one of time, entity, both"),
         ({"validation_chunk_size": 0}, "validation_chunk_size is 0"),
         (
             {"validation_chunk_size": 12, "validation": "entity"},

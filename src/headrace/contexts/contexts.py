@@ -26,7 +26,7 @@ from headrace.contexts.reading import open_rows
 from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 
 
 class ContextArguments(TypedDict, total=False):
@@ -167,13 +167,5 @@ def open_contexts(
     Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
     """
     checked = ContextOptions(**options)
-    rows = open_rows(
-        path,
-        split,
-        run=run,
-        cache_bytes=checked.cache_bytes,
-        verify=verify,
-        cache_dir=cache_dir,
-        disk_bytes=disk_bytes,
-    )
-    return Contexts(rows, checked)
+    files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    return Contexts(open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, files=files), checked)

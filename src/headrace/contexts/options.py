@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
-from headrace.errors import SettingsError
 
 Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
@@ -52,13 +52,10 @@ class ContextOptions:
             value = getattr(self, name)
             if name == "max_segments" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(f"contexts: {name} is {value!r}; expected an integer of {least} or more")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise SettingsError(f"contexts: seed is {self.seed!r}; expected an integer")
+            check_integer(f"contexts: {name}", value, least=least)
+        check_integer("contexts: seed", self.seed)
         for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise SettingsError(f"contexts: {name} is {getattr(self, name)!r}; choose one of {', '.join(words)}")
+            check_word(f"contexts: {name}", getattr(self, name), words)
 
     @property
     def room(self) -> int:

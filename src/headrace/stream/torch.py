@@ -22,11 +22,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.memory import check_memory
-from headrace.stream.options import Memory, StreamOptions, check_one_of
+from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
     check_epoch,
     check_options,
@@ -87,8 +88,7 @@ class StreamingDataset(IterableDataset[Batch]):
         topology: Topology | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise SettingsError(f"num_workers is {num_workers!r}; expected an integer of 0 or more")
+        check_integer("num_workers", num_workers, least=0)
         if options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
@@ -207,7 +207,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
         memory: "pinned" makes the DataLoader pin what it receives.
         """
-        check_one_of(get_args(Memory), "memory", memory)
+        check_word("memory", memory, get_args(Memory))
         return WatchedLoader(
             self,
             batch_size=None,

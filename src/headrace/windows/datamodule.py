@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.dataset.local_shards import DISK_BYTES
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.errors import MissingExtra, SettingsError, StreamError
 
 try:  # before what needs torch: this extra brings both
@@ -101,7 +101,7 @@ class SeriesDataModule(LightningDataModule):
     is all windows, straight from the mapped store. validation: see `windows.pool`; validation_chunk_size: entities that
     validate, whose rows are in memory throughout. remainder: of the last step in training; batches have "valid" where
     it is "pad". Outside training windows come in order and are always padded. cache_dir, disk_bytes: of copies of a run
-    in an object store, see `open_store`.
+    in an object store, see `open_windows`.
     options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
     """
 
@@ -143,7 +143,7 @@ class SeriesDataModule(LightningDataModule):
         given: WindowArguments = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
         self._recipe, self._out = _recipe_of(source, out)
-        self._run, self._cache_dir, self._disk_bytes = run, cache_dir, disk_bytes
+        self._run, self._files = run, LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
         self.validation, self.validation_chunk_size = validation, validation_chunk_size
@@ -248,7 +248,7 @@ class SeriesDataModule(LightningDataModule):
         if self._recipe is not None:
             source = fingerprint(self._recipe.source_files())
             run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
-        self._store = open_store(self._out, run=run, cache_dir=self._cache_dir, disk_bytes=self._disk_bytes)
+        self._store = open_store(self._out, run=run, files=self._files)
 
     def _divided(self) -> dict[str, Windows]:
         """The windows that train, and those of the pool, in memory."""

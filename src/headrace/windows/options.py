@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
+from headrace.checks import check_boolean, check_integer, check_word
 from headrace.errors import SettingsError
 from headrace.series.windows import Targets
 
@@ -67,14 +68,10 @@ class WindowOptions:
     def __post_init__(self) -> None:
         needs_horizon = self.targets != "none" or self.future != "none"
         for name, least in (("input_length", 1), ("output_length", int(needs_horizon)), ("stride", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of {least} or more")
+            check_integer(f"windows: {name}", getattr(self, name), least=least)
         for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise SettingsError(f"windows: {name} is {getattr(self, name)!r}; choose one of {', '.join(words)}")
-        if not isinstance(self.is_autoregressive, bool):
-            raise SettingsError(f"windows: is_autoregressive is {self.is_autoregressive!r}; expected True or False")
+            check_word(f"windows: {name}", getattr(self, name), words)
+        check_boolean("windows: is_autoregressive", self.is_autoregressive)
         if self.horizons is not None:
             object.__setattr__(self, "horizons", tuple(self.horizons))
             steps = list(self.horizons)
