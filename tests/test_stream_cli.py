@@ -283,10 +283,12 @@ def test_validation_alone_and_its_wrong_commands(out, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     alone = ended(lambda: validate_sharding.main(["--data", str(out), "--split", "train"]), "validate")
+    as_specified = ended(lambda: validate_sharding.main(["--data_dir", str(out), "--split", "train"]), "validate")
     wrong = ended(lambda: validate_sharding.main(["--data", str(out), "--batch-size", "0"]), "validate")
     nothing = ended(lambda: validate_sharding.main(["--data", str(out / "none")]), "validate")
 
     assert (0, True) == (alone.returncode, verdict_of(alone)["ok"])
+    assert verdict_of(alone) == verdict_of(as_specified)
     assert 2 == wrong.returncode
     assert "--batch-size is 0; expected 1 or more" in wrong.stderr
     assert 1 == nothing.returncode

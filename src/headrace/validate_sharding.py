@@ -74,7 +74,12 @@ class Launched:
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run the validation; returns the exit code, the same on every rank. environ: where a launcher says the rank."""
     parser = argparse.ArgumentParser(prog="python -m headrace.validate_sharding", description=_PROMISE)
-    parser.add_argument("--data", required=True, help="a prepared dataset, or plain shards: directory, file or glob")
+    parser.add_argument(
+        "--data",
+        "--data_dir",  # what the script is told that this replaces
+        required=True,
+        help="a prepared dataset, or plain shards: directory, file or glob",
+    )
     parser.add_argument("--split", help="which split; may be left out where there is only one")
     parser.add_argument("--batch-size", type=int, default=1024, help="rows in a batch of one rank (of one worker)")
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")

@@ -117,7 +117,7 @@ def test_one_column_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give those of one kind at a time"),
+        (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give files of one kind at a time"),
         (lambda root: (root / "part-9.csv").touch(), "is empty, not even a header; remove the file"),
         (lambda root: [FRAME[:0].write_csv(each) for each in root.iterdir()], "holds no rows; give data"),
         (lambda root: [each.unlink() for each in root.iterdir()], "holds no .csv"),

@@ -112,7 +112,7 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
 def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
     """The first rows of a table in order of time are the first days of all, and not even all entities."""
     days, stations = 1000, 500
-    dates = np.datetime64("2001-01-01") + np.arange(days).repeat(stations)
+    dates = np.datetime64("2001-01-01") + np.arange(days).astype("timedelta64[D]").repeat(stations)
     names = np.tile([f"s{each:03d}" for each in range(stations)], days)
     table = pl.DataFrame({"date": dates, "station": names, "q": np.arange(days * stations) % 97.0, "rain": 1.0})
     late = pl.DataFrame({"date": dates[-300 * stations :: stations], "station": "late", "q": 2.0, "rain": 0.5})

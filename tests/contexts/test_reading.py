@@ -13,7 +13,8 @@ import pytest
 from history_cases import Sizes, random_rows
 from prepared_histories import prepared
 
-from headrace.contexts import decode, open_contexts
+from headrace.contexts import decode_context, open_contexts
+from headrace.contexts.builder import build
 from headrace.contexts.reading import open_rows
 from headrace.contexts.small import facts_of
 from headrace.contexts.small_facts import facts_of_blobs
@@ -37,12 +38,8 @@ def test_every_entity_is_seen_in_an_epoch(out):
     contexts = open_contexts(out, "train")
     batch = contexts.batch(range(len(contexts)))
     delivered = Counter()
-    for tokens, segments in zip(batch["inputs"], batch["inputs_segmentation"], strict=True):
-        try:
-            measured = decode(tokens, segments)
-        except InputError:  # the last measurement of a full context ends in the target
-            end = np.flatnonzero(tokens == 1)[-1]
-            measured = decode(tokens[:end], segments[:end])
+    for number in range(len(contexts)):
+        measured = decode_context({name: array[number] for name, array in batch.items()})
         delivered.update(each.source for segment in measured for each in segment)
     prepared_counts = Counter()
     for shard in contexts.rows._shards:
@@ -50,6 +47,24 @@ def test_every_entity_is_seen_in_an_epoch(out):
 
     assert len(prepared_counts) == len(delivered) > 300
     assert sum(prepared_counts.values()) == contexts.rows.n.sum()
+
+
+@pytest.mark.parametrize("keys", ["maxtext", "four"])
+@pytest.mark.parametrize("vocab", ["standard", "compat"])
+def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys, vocab):
+    contexts = open_contexts(out, "train", keys=keys, vocab=vocab, seed=2)
+    built = build(contexts.index, contexts.rows, np.arange(len(contexts)))
+    taken = [built.segments.context == number for number in range(len(contexts))]
+    counts = [built.tokens.taken[mine].tolist() for mine in taken]
+    full = [number for number in range(len(contexts)) if contexts[number]["targets"][-1]]
+
+    assert counts == [
+        [len(segment) for segment in decode_context(contexts[number], vocabulary=vocab)]
+        for number in range(len(contexts))
+    ]
+    assert full
+    with pytest.raises(InputError, match="has no targets, only inputs, "):
+        decode_context({name: array for name, array in contexts[0].items() if not name.startswith("targets")})
 
 
 def test_both_formats_give_the_same_contexts(out, mapped):

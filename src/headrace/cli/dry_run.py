@@ -24,14 +24,16 @@ def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any
     """What is known before a run. Reads names, sizes and times of the source, and some of its rows."""
     from headrace.cli.estimate.bounds import memory_of, tasks_of
     from headrace.cli.estimate.measured import estimate
+    from headrace.cli.estimate.sized import sized
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
     from headrace.run.identity import fingerprint, run_id
-    from headrace.storage.remote_path import is_remote
-    from headrace.storage.verbs import stat
+    from headrace.storage.remote_path import is_remote, path_of
 
-    files = recipe.source_files()
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(files))
+    out = path_of(out)
+    pairs = recipe.source_files()
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs))
+    files = sized(pairs)
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
@@ -44,7 +46,7 @@ def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any
         "state": state,
         "tasks_done": receipts,
         "source_files": len(files),
-        "source_bytes": sum(stat(path).size for path, _ in files),
+        "source_bytes": sum(file.size for file in files),
         "free_bytes": None if is_remote(out) else _free(out),
         "cores": os.cpu_count() or 1,
     }

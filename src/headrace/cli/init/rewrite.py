@@ -14,7 +14,7 @@ from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.errors import InputError, SettingsError
+from headrace.errors import SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.shard import Shard
@@ -101,13 +101,7 @@ def _of_one_schema(seen: Look) -> list[Shard]:
     """The files that were looked at. Raises `InputError` if they differ in their columns, as the run would."""
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
-    try:
-        common_schema([each for each in shards if len(each.schema)] or shards, "error")
-    except InputError as error:
-        what = str(error).rsplit(";", 1)[0]
-        raise InputError(
-            f"{what}; a rewrite is of files that agree: give those of one kind at a time, e.g. by a glob pattern"
-        ) from None
+    common_schema([each for each in shards if len(each.schema)] or shards, "error")
     return shards
 
 
