@@ -57,6 +57,8 @@ class Watch:
         self._topology = topology
         self._bulletin: Bulletin | None = group_bulletin()
         self._neighbours = None if self._bulletin is None else self._bulletin.neighbours
+        if self._bulletin is not None:
+            self._bulletin.rank = topology.rank, topology.world_size
         self._place = {"rank": topology.rank, "world_size": topology.world_size, "epoch": epoch}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -112,8 +114,6 @@ class Watch:
                 self._bulletin.await_all(failure)
 
     def __enter__(self) -> Self:
-        if self._bulletin is not None:
-            self._bulletin.rank = self._topology.rank, self._topology.world_size
         if self._neighbours is not None:
             with suppress(RuntimeError):  # the store has gone: then there is nobody to hear
                 self._neighbours.enter(self, **self._place)
