@@ -47,7 +47,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type as headrace writes it: one form of text, binary and lists, dictionaries as their values, at any depth."""
+    """The type as headrace writes it, at any depth: one form of text, binary, lists, dictionaries as their values."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if is_text(kind):
