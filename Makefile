@@ -37,9 +37,11 @@ $(VENV)/package: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[package]'
 	@touch $@
 
+# Measured beside ours without what they depend on, which asks for another torch; one that cannot be had is named.
+PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge
 $(VENV)/bench: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
-	-$(PIP) install --quiet --no-deps mosaicml-streaming  # its dependencies for text and images ask for another torch
+	-for each in $(PEERS); do $(PIP) install --quiet --no-deps $$each; done
 	@touch $@
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.

@@ -33,6 +33,12 @@ _TITLES = {
     "gather": "gather measurements",
     "order": "order entities",
     "rows": "list rows",
+    "spread": "sort rows by entity",
+    "frequency": "find the frequency",
+    "clean": "clean series",
+    "fit": "fit scalers",
+    "write": "scale and write series",
+    "finish": "write reports and scalers",
 }
 
 

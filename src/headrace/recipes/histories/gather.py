@@ -22,7 +22,7 @@ from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multise
 from headrace.recipes.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
 from headrace.recipes.histories.piece import PieceWriter
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.storage.local import storing
+from headrace.storage.local import created, storing
 
 _BATCH_ROWS = 1 << 17  # a usual row group: its dictionaries need not be joined with others
 
@@ -49,9 +49,7 @@ def gather_shard(
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
     counts = _Counts()
     temporary = files.temporary(piece_file(number))
-    with storing(temporary):
-        file = temporary.open("xb")
-    with file:
+    with created(temporary) as file:
         writer = PieceWriter(file, partitions)
         for first_row, table in _batches(shard, settings):
             counts.rows_read += table.num_rows
