@@ -37,7 +37,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 @with_groups
 def run(
     config: Annotated[
-        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, fingerprint_by, engine, address.")
+        Path,
+        typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, fingerprint_by, engine, address."),
     ],
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
