@@ -295,6 +295,19 @@ def test_validation_alone_and_its_wrong_commands(out, monkeypatch):
     assert "rank 0 of 1: validation failed: rank 0:" in nothing.stderr
 
 
+def test_a_place_in_the_job_is_what_the_launcher_says_or_refused(out):
+    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    asked = ["--data", str(out), "--split", "train"]
+    wrong = ended(lambda: validate_sharding.main(asked, torchrun | {"RANK": "first"}), "validate")
+
+    assert validate_sharding.Launched(rank=5, world_size=8, local_rank=1, local_ranks=4) == (
+        validate_sharding.Launched.of(torchrun)
+    )
+    assert validate_sharding.Launched.of({"RANK": "5"}) is None
+    assert 2 == wrong.returncode
+    assert "RANK is 'first' in the environment; expected an integer" in wrong.stderr
+
+
 def test_a_backend_that_cannot_be_is_refused_before_anyone_waits_for_it():
     assert "gloo" == validate_sharding.choose_backend("auto", local_ranks=2, devices=1)
     assert "nccl" == validate_sharding.choose_backend("auto", local_ranks=2, devices=2)

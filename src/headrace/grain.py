@@ -39,6 +39,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
 
     Indices from len on are later epochs, as `repeat` asks for them. Batch b has the contexts b × batch_size and on: the
     contexts that are left at the end of an epoch begin the next one, and are not seen if there is none.
+    Raises `SettingsError` for a batch_size below 1, or above the contexts of an epoch.
     """
 
     _MUTATES_ELEMENT_SPEC = True
@@ -113,7 +114,7 @@ def contexts(
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
     """Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, and at least one element a thread.
 
-    Grain's own default is 500 elements, whatever they take.
+    buffer_bytes: of each process that reads. Grain's own default is 500 elements, whatever they take.
     """
     elements = max(num_threads, 1, min(500, buffer_bytes // dataset.element_bytes))
     return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)

@@ -181,6 +181,11 @@ def test_settings_that_cannot_work_are_said(run, settings, message):
         SeriesDataModule(run[0], **{**RULE, "batch_size": 8, **settings}).train_dataloader()
 
 
+def test_a_part_that_there_is_not_is_said(run):
+    with pytest.raises(SettingsError, match="part is 'trian'; expected one of train, pool, test, predict"):
+        SeriesDataModule(run[0], **RULE, batch_size=8).windows("trian")
+
+
 def test_a_checkpoint_of_another_module_or_of_other_chunks_is_refused(run, tmp_path):
     out, _ = run
     module = SeriesDataModule(out, **RULE, batch_size=8)

@@ -68,6 +68,15 @@ def top(
         raise typer.Exit
 
 
+def command() -> None:
+    """The process of the command `headrace`: the command line, and what only a process of its own may do."""
+    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
+        from headrace.cli.arrow_alone import arrow_alone
+
+        arrow_alone()
+    main()
+
+
 def main() -> None:
     """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
     try:

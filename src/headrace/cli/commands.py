@@ -15,7 +15,6 @@ from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
-from headrace.settings import shown
 
 RECIPES = {
     "histories": "Histories",
@@ -37,8 +36,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 @with_groups
 def run(
     config: Annotated[
-        Path,
-        typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, fingerprint_by, engine, address."),
+        Path, typer.Argument(help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.")
     ],
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
@@ -53,6 +51,7 @@ def run(
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
     import headrace
+    from headrace.settings import shown
 
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
@@ -76,6 +75,8 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
 
     Flags come before the file. Raises `SettingsError`.
     """
+    from headrace.settings import shown
+
     found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
     count = found["workers"] if flags.workers is None else flags.workers
@@ -137,6 +138,8 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
 def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
+
+    from headrace.settings import shown
 
     try:
         record = yaml.safe_load(path.read_text("utf-8"))

@@ -98,7 +98,7 @@ class Contexts:
         return len(self.index)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """The context at a position of an endless run, 0 or more; int32 [L] arrays."""
+        """The context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
@@ -113,7 +113,10 @@ class Contexts:
         return batch_of(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated."""
+        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
+
+        Raises `CorruptShard` for damaged rows.
+        """
         index, n = self.index, self.rows.n
         ids = np.unique(np.linspace(0, max(len(self) - 1, 0), min(sample, len(self))).astype(np.int64))
         taken, used, large_taken = [0], [0], [0]

@@ -29,7 +29,9 @@ class ContextOptions:
     vocab: "standard", or "compat" with its 267 ids. keys: "maxtext", six arrays; "four", those of the specification.
     max_segments: most rows that share a context; None: as many as fit. Some attention kernels have a limit.
     kernel: "numba", "numpy", or "auto", numba where it is installed; the tokens are the same.
-    cache_bytes: rows that are kept open.
+    cache_bytes: most bytes of rows that are kept open, in each process.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     context_tokens: int = 1024

@@ -32,6 +32,8 @@ class SplitTotals:
 class Manifest:
     """One finished run. Counts are rows; `dropped` has one entry per reason, also where nothing was dropped.
 
+    created_at: ISO 8601, UTC. libraries: versions by name. source: fingerprint of the files. schema: names and
+    types of the columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
     facts: what the recipe found out (entities per side, label map, ...); JSON, defined by the recipe.
     """
 

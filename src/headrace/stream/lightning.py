@@ -71,7 +71,8 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
     path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same outside training,
     None: batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on filling rows.
     num_workers: worker processes of each loader; 0: threads of the training process. columns: None: all.
-    options: further ones of the training stream, see `StreamOptions`.
+    options: further ones of the training stream, see `StreamOptions`. What cannot work raises when the first loader is
+    made: `SettingsError`, `InputError`.
     """
 
     def __init__(

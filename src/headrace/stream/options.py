@@ -106,6 +106,8 @@ class StreamOptions:
         "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     batch_size: int
@@ -200,7 +202,8 @@ class StreamOptions:
     def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
-        unknown = [name for name in columns if name not in available]
+        known = set(available)
+        unknown = [name for name in columns if name not in known]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
         if isinstance(self.packed, PackedBatches):

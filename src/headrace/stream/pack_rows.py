@@ -26,6 +26,8 @@ class PackRows:
     lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
         counted; None: the tokens' column itself.
     algorithm, max_sequences: see `headrace.packing.pack`.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     capacity: int

@@ -51,6 +51,8 @@ class PackedBatches:
     loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
         place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
         over the whole bin, where the last token's is lost and counts as untrained.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     form: PackedForm = "varlen"

@@ -81,6 +81,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     it is "pad". Outside training windows come in order and are always padded. cache_dir, disk_bytes: of copies of a run
     in an object store, see `open_windows`.
     options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
+    Raises `SettingsError` for what cannot work; `setup` raises `InputError` where there are no series.
     """
 
     def __init__(
@@ -148,7 +149,11 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._store
 
     def windows(self, part: str) -> Windows:
-        """Windows: those that "train", those of the "pool", of "test", or to "predict" on."""
+        """Windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
+
+        Raises `SettingsError` for another word.
+        """
+        check_word("windows: part", part, ("train", "pool", "test", "predict"))
         if part not in self._windows:
             if part in ("train", "pool"):
                 self._windows |= self._divided()

@@ -50,6 +50,8 @@ class WindowOptions:
     incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
         `complete` false for such windows, which is for predicting.
     layout: "views", X, y and future share one block of memory; "contiguous", each has its own.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     input_length: int

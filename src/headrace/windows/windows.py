@@ -117,7 +117,10 @@ class Windows:
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """The windows of these numbers, in this order. Raises `IndexError` outside 0..len-1."""
+        """The windows of these numbers, in this order, as `gather` has them.
+
+        Raises `IndexError` outside 0..len-1, `CorruptShard` for a shard that is not what was published.
+        """
         asked = np.asarray(numbers, np.int64)
         if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
             raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
