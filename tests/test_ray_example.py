@@ -57,7 +57,12 @@ def test_the_purchases_are_those_of_the_package(tmp_path, monkeypatch):
         script["write_raw"](None, tmp_path / "raw", None)
     (tmp_path / "lifetimes" / "datasets").mkdir(parents=True)
     (tmp_path / "lifetimes" / "__init__.py").write_text("raise ImportError('it is not to be imported')")
-    lines = ["id date number value", " 00001 19970101  1   11.77", " 00002 19970212  2   23.50", " 00001 19970118  1 9.00"]
+    lines = [
+        "id date number value",
+        " 00001 19970101  1   11.77",
+        " 00002 19970212  2   23.50",
+        " 00001 19970118  1 9.00",
+    ]
     (tmp_path / "lifetimes" / "datasets" / "CDNOW_master.txt").write_text("\r\n".join(lines))
     importlib.invalidate_caches()
     written = script["write_raw"](None, tmp_path / "raw", None)
