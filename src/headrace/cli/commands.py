@@ -151,8 +151,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
-    wrong = next((key for key in record if not isinstance(key, str)), None)
-    if wrong is not None:
+    for wrong in (key for key in record if not isinstance(key, str)):
         raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 
