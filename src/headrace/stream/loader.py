@@ -17,6 +17,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import agreement
 from headrace.stream.cache import CacheCounts, CachedBlocks
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import (
@@ -103,7 +104,15 @@ class StreamLoader:
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
+        settings = {"batch_size": self.options.batch_size, "remainder": self.remainder}
+        watch = Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=agreement(self.topology, self, self.state_dict(), **settings),
+        )
         yield from self._counted(watch.over(self._pass_batches(read_block)), steps=len(self))
 
     def _counted(self, batches: Generator[Batch, None, None], *, steps: int | None) -> Iterator[Batch]:
