@@ -36,7 +36,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 @with_groups
 def run(
     config: Annotated[
-        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+        Path, typer.Argument(help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.")
     ],
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
@@ -65,7 +65,7 @@ def run(
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
 
-        show_dry_run(recipe, target, about.style, about.workers)
+        show_dry_run(recipe, target, about)
         return
     execute(recipe, target, about)
 
@@ -77,7 +77,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     """
     from headrace.settings import shown
 
-    found = {name: record.pop(name, None) for name in ("out", "workers", "engine", "address")}
+    found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
     count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
@@ -86,8 +86,8 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    engine, address = flags.engine or found["engine"], flags.address or found["address"]
-    return Path(target), replace(flags, workers=count, engine=engine, address=address)
+    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
+    return Path(target), replace(flags, workers=count, **words)
 
 
 def execute(recipe: Any, out: Path, about: AboutRun) -> Path:

@@ -37,9 +37,9 @@ _STAGES = {
     "spread": ("sort rows by entity", "tables"),
     "frequency": ("find the frequency", "steps"),
     "clean": ("clean series", "batches"),
-    "fit": ("fit pipelines", "steps"),
+    "fit": ("fit scalers", "steps"),
     "write": ("scale and write series", "batches"),
-    "finish": ("sum up", "steps"),
+    "finish": ("write reports and scalers", "steps"),
 }
 
 

@@ -20,6 +20,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, MissingExtra, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.formats.listing import no_data
 from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
@@ -280,6 +281,8 @@ def open_dataset(
                     f"{root}: types= and null_values= are for plain text shards; this is a prepared dataset, declare"
                     " them when preparing"
                 )
+            if run is None and empty and not is_prepared(root) and any(root.iterdir()):
+                raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
         if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(

@@ -52,7 +52,7 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import _decode
 from headrace.stream.remaining import Remaining
-from headrace.stream.shared_failure import group_store, own_connection
+from headrace.stream.shared_failure import group_size, group_store, own_connection
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
@@ -201,6 +201,7 @@ class DynamicLoader(StreamLoader):
         ledger = Ledger(self._store, f"{self._name}/{self._passes}", self.topology.rank, self.topology.world_size)
         rows = _Rows(self, order, start.remaining, progress)
         claimer = Claimer(ledger, borders, rows.load, batch_size=size)
+        ledger.arrive()
         self._claims = ledger, claimer, borders
         finished = False
 
@@ -267,6 +268,12 @@ class DynamicLoader(StreamLoader):
             raise SettingsError(
                 f'distribution="dynamic" on {self.topology.world_size} ranks needs a store that they share;'
                 " initialise torch.distributed first, or pass store="
+            )
+        if (processes := group_size()) != self.topology.world_size:
+            raise SettingsError(
+                f'distribution="dynamic": topology says rank {self.topology.rank} of {self.topology.world_size}, the'
+                f" process group has {processes} processes; where several of them are one rank, each would get other"
+                ' rows: use distribution="balanced" there. Where some read nothing, pass store= of those that do'
             )
         return own_connection(found)
 

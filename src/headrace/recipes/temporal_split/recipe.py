@@ -235,9 +235,10 @@ def _output_schema(plan: SplitPlan) -> pa.Schema:
         never_null.add(plan.settings.group_column)
     if plan.settings.lineage == "columns":
         never_null |= {"source_shard", "source_row"}
+    source = {field.name: field for field in plan.source}
     fields = []
     for field in made:
-        before = plan.source.field(field.name) if field.name in plan.source.names else None
+        before = source.get(field.name)
         unchanged = before is not None and before.type == field.type
         nullable = field.name not in never_null and not (unchanged and before is not None and not before.nullable)
         kind = field.type
