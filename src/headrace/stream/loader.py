@@ -70,6 +70,11 @@ class StreamLoader:
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
+    def __repr__(self) -> str:
+        rank = f"rank {self.topology.rank} of {self.topology.world_size}"
+        batches = f"batches of {self.options.batch_size:,}"
+        return f"{type(self).__name__}({self.index.split!r}: {batches}, {rank}, epoch {self.epoch})"
+
     @property
     def epoch(self) -> int:
         """The epoch of the present pass, or of the last one if that is finished."""
