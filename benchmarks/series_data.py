@@ -21,7 +21,7 @@ def write_basins(folder: Path, basins: int) -> None:
     """`raw/<basin>.parquet` and `attributes.parquet`."""
     (folder / "raw").mkdir(parents=True)
     random = np.random.default_rng(20240229)
-    dates = np.datetime64("1985-01-01") + np.arange(DAYS)
+    dates = np.datetime64("1985-01-01") + np.arange(DAYS).astype("timedelta64[D]")
     season = np.cos(np.arange(DAYS) / 365.25 * 2 * np.pi)
     for basin in range(basins):
         wet = random.gamma(2, 2)

@@ -41,7 +41,7 @@ def make_data(directory: Path, basins: int, years: int) -> None:
 
     directory.mkdir(parents=True, exist_ok=True)
     days = round(years * 365.25)
-    dates = pa.array(np.datetime64("1985-01-01") + np.arange(days)).cast(pa.timestamp("ms"))
+    dates = pa.array(np.datetime64("1985-01-01") + np.arange(days).astype("timedelta64[D]")).cast(pa.timestamp("ms"))
     for basin in range(basins):
         path = directory / f"basin_{basin:05d}.parquet"
         if path.exists():

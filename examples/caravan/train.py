@@ -109,7 +109,7 @@ def judge(
     for number in np.unique(entity):
         mine = np.flatnonzero(entity == number)
         mine = mine[np.argsort(end[mine])]
-        days = end[mine].view("datetime64[us]").astype("datetime64[D]") + 1
+        days = end[mine].view("datetime64[us]").astype("datetime64[D]") + np.timedelta64(1, "D")
         (name,) = module.windows("test").entity_names([number])
         found[name] = (days, *(each[mine] for each in flows))
     return found

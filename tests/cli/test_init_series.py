@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from series_sources import frame_of, write_source
 
 from headrace.cli import main
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
 from headrace.cli.init.series_facts import look_at_series, sentinels_of
 from headrace.cli.init.series_long import ENTITIES, Looked
-from headrace.cli.init.series_roles import Asked, Draft
+from headrace.cli.init.series_roles import Draft
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
 CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
@@ -139,7 +140,7 @@ def test_midnights_of_a_zone_with_summer_time_are_no_daily_steps(tmp_path: Path)
 def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
     """The first rows of a table in order of time are the first days of all, and not even all entities."""
     days, stations = 1000, 500
-    dates = np.datetime64("2001-01-01") + np.arange(days).repeat(stations)
+    dates = np.datetime64("2001-01-01") + np.arange(days).astype("timedelta64[D]").repeat(stations)
     names = np.tile([f"s{each:03d}" for each in range(stations)], days)
     table = pl.DataFrame({"date": dates, "station": names, "q": np.arange(days * stations) % 97.0, "rain": 1.0})
     late = pl.DataFrame({"date": dates[-300 * stations :: stations], "station": "late", "q": 2.0, "rain": 0.5})
@@ -155,7 +156,7 @@ def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
 
 
 def test_of_first_rows_alone_no_length_of_series_is_told() -> None:
-    asked = Asked(("raw",), "out", "q", ("rain",))
+    asked = AskedSeries(["raw"], "out", "q", "rain")
     table = frame_of("a", days=300).with_columns(who=pl.lit("a"))
     draft = Draft({"source": ["raw"], "entity": "who", "target": "q", "features": ["rain"]}, {"source": "A table."})
     looked = Looked(draft.settings)

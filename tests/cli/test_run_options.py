@@ -43,6 +43,14 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("key", ["null", "1", "true", "2024-01-01"])
+def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
+
+    with pytest.raises(SettingsError, match=r"config.yaml: .* is no name of a setting; write names as text"):
+        read_config(tmp_path / "config.yaml")
+
+
 def test_set_replaces_and_nests() -> None:
     record = {"seed": 1, "scaling": {"target": {"strategy": "unified"}}}
     changed = with_settings(
@@ -93,6 +101,22 @@ def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(config: Path, t
     assert dry["run_id"] == done["run_id"] == again["run_id"]
     assert again["state"].startswith("finished")
     assert 0.7 == dry["settings"]["train_ratio"]
+
+
+def test_files_that_were_copied_are_the_same_source_by_their_content(config: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw" / "part-0.csv"
+    by_content = json.loads(headrace("run", config, "--fingerprint-by", "content", "--json").stdout)
+    raw.write_bytes(raw.read_bytes())
+    os.utime(raw, ns=(1, 1))
+    config.write_text(config.read_text() + "fingerprint_by: content\n")
+    again = json.loads(headrace("run", config, "--json").stdout)
+    dry = json.loads(headrace("run", config, "--dry-run", "--json").stdout)
+    by_time = json.loads(headrace("run", config, "--fingerprint-by", "stat", "--dry-run", "--json").stdout)
+    wrong = headrace("run", config, "--set", "fingerprint_by=bytes")
+
+    assert by_content["run_id"] == again["run_id"] == dry["run_id"] != by_time["run_id"]
+    assert "reused" == again["how"]
+    assert (2, True) == (wrong.returncode, "fingerprint_by is 'bytes'; give stat or content" in wrong.stderr)
 
 
 def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:

@@ -29,7 +29,7 @@ def series_source(directory: Path, *, entities: int, days: int) -> Path:
     """A CSV file per entity, a row a day, with holes."""
     random = np.random.default_rng(0)
     directory.mkdir(parents=True)
-    dates = pa.array(np.datetime64("2000-01-01") + np.arange(days))
+    dates = pa.array(np.datetime64("2000-01-01") + np.arange(days).astype("timedelta64[D]"))
     for number in range(entities):
         holes = random.random(days) < 0.02
         columns = {name: pa.array(random.gamma(2, 3, days), mask=holes) for name in ("flow", "warmth")}

@@ -122,7 +122,7 @@ def test_masks_say_which_inputs_were_filled(prepared):
         windows.entity_names(batch["entity"]), batch["input_end_date"], batch["X"], strict=True
     ):
         for step, row in enumerate(window):
-            flags[name, end.astype("datetime64[D]") - 19 + step] = row[3]
+            flags[name, end.astype("datetime64[D]") + np.timedelta64(step - 19, "D")] = row[3]
     gap = [np.datetime64(raw["ab_2"][0][each]) for each in (150, 151, 152, 201, 202)]
     assert all(flags.get(("ab_2", day), 1) == 1 for day in gap)
     assert 0 == flags["ab_2", np.datetime64(raw["ab_2"][0][30])]

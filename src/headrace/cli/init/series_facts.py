@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.series_long import ENTITIES
-from headrace.cli.init.series_roles import Asked, Draft
+from headrace.cli.init.series_roles import Draft
 from headrace.errors import InputError
 from headrace.recipes.series.batches import FileSource, load
 from headrace.recipes.series.config import Series
@@ -26,7 +27,7 @@ _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20,
 _YEARS = 5.0
 
 
-def look_at_series(draft: Draft, asked: Asked) -> None:
+def look_at_series(draft: Draft, asked: AskedSeries) -> None:
     """Complete the draft by what some of its entities say. Raises `InputError` if none can be read."""
     shape = Series(**draft.settings, min_train_years=0)
     observed = draft.observed
@@ -69,7 +70,7 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
     _doubtful_times(draft, repeated, between, frequency)
     if between > _FEW * sum(len(one.known_times()) for _, one in observed):
         raise InputError(_off_grid(shape, between, frequency, observed))
-    if not asked.features:
+    if not asked.feature_names:
         columns, observed = _without_empty(draft, columns, observed)
     missing = np.mean([np.isnan(one.values).mean(axis=0) for _, one in observed], axis=0)
     told = [f"{name} {share:.1%}" for name, share in zip(columns, missing, strict=True) if share > 0]
@@ -166,7 +167,9 @@ def _enough_years(years: Any) -> float:
     return min(_YEARS, max(0.0, usual))
 
 
-def _look_for_target(draft: Draft, asked: Asked, columns: list[str], observed: Sequence[tuple[str, Observed]]) -> None:
+def _look_for_target(
+    draft: Draft, asked: AskedSeries, columns: list[str], observed: Sequence[tuple[str, Observed]]
+) -> None:
     if len(columns) < 2:
         return
     matrix = np.concatenate([one.values for _, one in observed])
@@ -175,7 +178,7 @@ def _look_for_target(draft: Draft, asked: Asked, columns: list[str], observed: S
     told = warning(columns[0], found)
     if told is None:
         return
-    if asked.features:
+    if asked.feature_names:
         draft.words["near"] = f"Beware: a feature {told}."
     else:
         draft.settings["features"] = [name for name in draft.settings["features"] if name not in found]

@@ -120,7 +120,7 @@ def _days(path: Path, dates: F64, first_line: int) -> I64:
     months = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("datetime64[M]")
     first = months.astype("datetime64[D]")
     days = first.astype(np.int64) + day - 1
-    length = ((months + 1).astype("datetime64[D]") - first).astype(np.int64)
+    length = ((months + np.timedelta64(1, "M")).astype("datetime64[D]") - first).astype(np.int64)
     wrong = (month < 1) | (month > 12) | (day < 1) | (day > length) | (np.diff(days, prepend=days[:1] - 1) <= 0)
     if wrong.any():
         row = int(np.argmax(wrong))

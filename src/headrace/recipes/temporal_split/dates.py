@@ -171,7 +171,7 @@ def _calendar(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
     ok = whole & (month >= 1) & (month <= 12) & (day >= 1)
     months = ((year - 1970) * 12 + np.where(ok, month, 1) - 1).astype("datetime64[M]")
     first = months.astype("datetime64[D]")
-    length = ((months + 1).astype("datetime64[D]") - first).astype(np.int64)
+    length = ((months + np.timedelta64(1, "M")).astype("datetime64[D]") - first).astype(np.int64)
     ok &= day <= length
     days = first.astype(np.int64) + np.where(ok, day, 1) - 1
     return days * _DAY_US, ok

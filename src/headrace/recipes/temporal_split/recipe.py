@@ -101,7 +101,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         return lambda: survey(path, name, signature)
 
     shards = context.map([look(path, name) for path, name in files])
-    schema = common_schema(shards, settings.schema_drift)
+    schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
     wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
