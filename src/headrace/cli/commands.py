@@ -141,6 +141,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
     from headrace.settings import shown
 
+    if path.is_dir():
+        raise SettingsError(
+            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+        )
     try:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
