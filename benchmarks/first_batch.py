@@ -5,11 +5,14 @@
 The files are those of `streaming.py`. A shuffled stream has to decode one window before it can hand out any of its
 rows: the bare contestant reads just the row groups of that window with two threads of pyarrow and takes its rows in
 their order, as torch tensors. Both begin from an opened dataset; ratios are of the same round.
+
+A second table has the first batch after a resume, from states at random places of an epoch.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +63,23 @@ def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:
     return read
 
 
+def resumed(dataset: headrace.Dataset, *, shuffle: bool, rounds: int) -> list[float]:
+    """Seconds from an opened dataset and a state to the first batch, at so many random places of an epoch."""
+    options = {"batch_size": 1024, "shuffle": shuffle, "columns": NUMBERS}
+    whole = dataset.torch_dataset(**options)
+    draw, found = random.Random(0), []
+    for _ in range(rounds):
+        state = whole.state_after(draw.randrange(len(whole)))
+        began = time.perf_counter()
+        stream = dataset.stream(**options)
+        stream.load_state_dict(state)
+        batches = iter(stream)
+        next(batches)
+        found.append(time.perf_counter() - began)
+        batches.close()
+    return found
+
+
 def seconds_of(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
@@ -90,7 +110,12 @@ def main() -> None:
             f"| {'shuffled' if shuffle else 'in order'} | {read():,} | {spread([1e3 * each for each in bare], 1)} |"
             f" {spread([1e3 * each for each in ours], 1)} | {spread(ratios)} |"
         )
-    print(f"\nmedians of {asked.rounds} rounds [range]; each ratio in the same round")
+    print(f"\nmedians of {asked.rounds} rounds [range]; each ratio in the same round\n")
+    print("| order | first batch after a resume, ms |")
+    print("|---|--:|")
+    for shuffle in (True, False):
+        taken = [1e3 * each for each in resumed(dataset, shuffle=shuffle, rounds=asked.rounds)]
+        print(f"| {'shuffled' if shuffle else 'in order'} | {spread(taken, 1)} |")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,12 @@ from pathlib import Path
 
 import pytest
 from script_processes import run_script
+from typer.main import get_command
 
 import headrace
 import headrace.errors
+from headrace.cli import app
+from headrace.dataset.manifest import FORMAT_VERSION
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -123,6 +126,41 @@ def test_every_public_name_is_in_the_reference() -> None:
     public = set(headrace.__all__) - {name for name in headrace.__all__ if name in dir(headrace.errors)}
 
     assert public - shown == set()
+
+
+def test_the_page_of_the_format_names_its_version() -> None:
+    said = re.findall(r"the format version, now (\d+)", (ROOT / "docs/format.md").read_text("utf-8"))
+
+    assert [str(FORMAT_VERSION)] == said
+
+
+def commands_named_on(page: Path) -> list[list[str]]:
+    """Commands between backticks, as words; of what is no whole command, such as `headrace …`, the first words."""
+    found = re.findall(r"`headrace ([^`]*)`", FENCE.sub("", page.read_text("utf-8")))
+    return [shlex.split(each.partition("…")[0]) for each in found]
+
+
+def test_commands_and_flags_between_backticks_exist() -> None:
+    top, unknown, named = get_command(app), [], 0
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "examples").rglob("*.md")]:
+        for words in commands_named_on(page):
+            command, options = top, set()
+            for word in words:
+                named += 1
+                below = getattr(command, "commands", {})
+                if word.startswith("-"):
+                    flag = word.partition("=")[0]
+                    unknown += [f"{page.name}: {' '.join(words)}"] if flag not in options else []
+                elif word in below:
+                    command = below[word]
+                elif command is top:
+                    unknown.append(f"{page.name}: {' '.join(words)}")
+                elif below:  # `init RECIPE`, `histories SOURCE`
+                    command = below.get("prepare", below.get("split"))
+                options = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+
+    assert unknown == []
+    assert named > 100
 
 
 def test_words_that_the_page_of_errors_explains_are_words_of_messages() -> None:

@@ -1,7 +1,11 @@
 """The public names are what `__all__` says, and importing the package costs next to nothing."""
 
+import functools
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -32,3 +36,40 @@ def test_preparing_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+SPOKEN = ("__call__", "__getitem__", "__iter__", "__len__", "__rshift__")  # what users write without a name
+
+
+def said_of(value: object, where: str) -> Iterator[tuple[str, str | None]]:
+    """A public function or class, and what is public of the class in any module of ours: where it is, its docstring."""
+    yield where, value.__doc__
+    for owner in value.__mro__ if inspect.isclass(value) else ():
+        if not owner.__module__.startswith("headrace"):
+            continue
+        for name, member in vars(owner).items():
+            function = member.fget if isinstance(member, property) else member
+            function = function.func if isinstance(function, functools.cached_property) else function
+            function = function.__func__ if isinstance(function, classmethod | staticmethod) else function
+            if inspect.isfunction(function) and (name in SPOKEN or not name.startswith("_")):
+                yield f"{where}.{name}", function.__doc__
+
+
+@pytest.mark.parametrize(
+    ("module", "needs"),
+    [
+        ("headrace", "torch"),
+        ("headrace.windows", "torch"),
+        ("headrace.contexts", "numpy"),
+        ("headrace.grain", "grain"),
+        ("headrace.lightning", "lightning"),
+    ],
+)
+def test_every_public_name_and_method_says_what_it_promises(module: str, needs: str) -> None:
+    pytest.importorskip(needs)
+    face = import_module(module)
+
+    said = [each for name in face.__all__ for each in said_of(getattr(face, name), f"{module}.{name}")]
+
+    assert len(said) > len(face.__all__)
+    assert [] == [where for where, words in said if not (words or "").strip()]

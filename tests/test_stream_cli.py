@@ -283,14 +283,29 @@ def test_validation_alone_and_its_wrong_commands(out, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     alone = ended(lambda: validate_sharding.main(["--data", str(out), "--split", "train"]), "validate")
+    as_specified = ended(lambda: validate_sharding.main(["--data_dir", str(out), "--split", "train"]), "validate")
     wrong = ended(lambda: validate_sharding.main(["--data", str(out), "--batch-size", "0"]), "validate")
     nothing = ended(lambda: validate_sharding.main(["--data", str(out / "none")]), "validate")
 
     assert (0, True) == (alone.returncode, verdict_of(alone)["ok"])
+    assert verdict_of(alone) == verdict_of(as_specified)
     assert 2 == wrong.returncode
     assert "--batch-size is 0; expected 1 or more" in wrong.stderr
     assert 1 == nothing.returncode
     assert "rank 0 of 1: validation failed: rank 0:" in nothing.stderr
+
+
+def test_a_place_in_the_job_is_what_the_launcher_says_or_refused(out):
+    torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    asked = ["--data", str(out), "--split", "train"]
+    wrong = ended(lambda: validate_sharding.main(asked, torchrun | {"RANK": "first"}), "validate")
+
+    assert validate_sharding.Launched(rank=5, world_size=8, local_rank=1, local_ranks=4) == (
+        validate_sharding.Launched.of(torchrun)
+    )
+    assert validate_sharding.Launched.of({"RANK": "5"}) is None
+    assert 2 == wrong.returncode
+    assert "RANK is 'first' in the environment; expected an integer" in wrong.stderr
 
 
 def test_a_backend_that_cannot_be_is_refused_before_anyone_waits_for_it():

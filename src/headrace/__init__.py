@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.packing.online import OnlinePacker
     from headrace.recipes.histories.config import Histories
     from headrace.recipes.packed_sequences.config import PackedSequences
+    from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
     from headrace.recipes.rewrite.config import Rewrite, rewrite
     from headrace.recipes.series.builder import SeriesBuilder
     from headrace.recipes.series.config import Series
@@ -77,6 +78,7 @@ _WHERE = {
     "PackRows": "headrace.stream.pack_rows",
     "PackedBatches": "headrace.stream.packed",
     "PackedSequences": "headrace.recipes.packed_sequences.config",
+    "ParquetShardWriter": "headrace.recipes.packed_sequences.storage.parquet_writer",
     "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
     "Processor": "headrace.tabular.processors",
@@ -124,6 +126,7 @@ __all__ = [
     "PackRows",
     "PackedBatches",
     "PackedSequences",
+    "ParquetShardWriter",
     "PipelineIterableDataset",
     "Prepared",
     "Processor",

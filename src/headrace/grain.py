@@ -31,7 +31,7 @@ except ImportError as error:
 
 _MapDataset: Any = grain.MapDataset
 
-__all__ = ["ContextMapDataset", "contexts", "read_options"]
+__all__ = ["ContextMapDataset", "contexts", "elastic", "read_options"]
 
 
 class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no types
@@ -39,6 +39,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
 
     Indices from len on are later epochs, as `repeat` asks for them. Batch b has the contexts b × batch_size and on: the
     contexts that are left at the end of an epoch begin the next one, and are not seen if there is none.
+    Raises `SettingsError` for a batch_size below 1, or above the contexts of an epoch.
     """
 
     _MUTATES_ELEMENT_SPEC = True
@@ -113,7 +114,51 @@ def contexts(
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
     """Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, and at least one element a thread.
 
-    Grain's own default is 500 elements, whatever they take.
+    buffer_bytes: of each process that reads. Grain's own default is 500 elements, whatever they take.
     """
     elements = max(num_threads, 1, min(500, buffer_bytes // dataset.element_bytes))
     return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=elements)
+
+
+def elastic(
+    dataset: ContextMapDataset,
+    global_batch_size: int,
+    *,
+    host: int = 0,
+    hosts: int = 1,
+    epochs: int | None = None,
+    workers: int = 0,
+    buffer_bytes: int = 1 << 26,
+    num_threads: int = 4,
+) -> Any:
+    """One host's part of global batches as Grain's `ElasticIterator`: any host's state resumes on any number of hosts.
+
+    Step k of all hosts together has the contexts k × global_batch_size and on; a host has every hosts-th of them, as
+    int32 [global_batch_size / hosts, L]. A state is the number of contexts that all hosts have seen: after a change of
+    hosts, or of the batch size, the next step begins there. epochs: None, without end; else the contexts that are left
+    at the end of the last one are not seen. workers: processes that make batches; 0, threads of this one.
+    buffer_bytes: what is read ahead. Raises `SettingsError`.
+    """
+    for name, value, least in (("hosts", hosts, 1), ("host", host, 0), ("global_batch_size", global_batch_size, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise SettingsError(f"contexts: {name} is {value!r}; expected an integer of {least} or more")
+    if host >= hosts:
+        raise SettingsError(f"contexts: host is {host} of {hosts}; hosts are counted from 0")
+    if global_batch_size % hosts:
+        raise SettingsError(
+            f"contexts: global_batch_size is {global_batch_size}, which {hosts} hosts cannot share alike; give a"
+            f" multiple of {hosts}"
+        )
+    if dataset.batch_size is not None:
+        raise SettingsError(
+            f"contexts: the dataset has batches of {dataset.batch_size}, and this makes batches of contexts; leave"
+            " batch_size out where the dataset is made"
+        )
+    per_host = global_batch_size // hosts
+    return grain.experimental.ElasticIterator(
+        dataset.repeat(epochs),
+        global_batch_size,
+        grain.sharding.ShardOptions(shard_index=host, shard_count=hosts),
+        read_options=read_options(dataset, buffer_bytes=buffer_bytes // per_host, num_threads=num_threads),
+        multiprocessing_options=grain.MultiprocessingOptions(num_workers=workers) if workers else None,
+    )

@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -48,10 +48,38 @@ class NumberedBlocks:
         return table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the validation; returns the exit code, the same on every rank."""
+@dataclass(frozen=True)
+class Launched:
+    """What a launcher says of this process: its rank of world_size, its device, and the ranks on its machine."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_ranks: int
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Launched | None:
+        """From torchrun's variables; None: this process is alone. Raises `SettingsError` for one that is no integer."""
+        if "WORLD_SIZE" not in environ:
+            return None
+        found = []
+        for name, usual in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
+            text = environ.get(name, usual)
+            if not text.strip().isdecimal():
+                raise SettingsError(f"{name} is {text!r} in the environment; expected an integer, as torchrun sets it")
+            found.append(int(text))
+        return cls(*found)
+
+
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Run the validation; returns the exit code, the same on every rank. environ: where a launcher says the rank."""
     parser = argparse.ArgumentParser(prog="python -m headrace.validate_sharding", description=_PROMISE)
-    parser.add_argument("--data", required=True, help="a prepared dataset, or plain shards: directory, file or glob")
+    parser.add_argument(
+        "--data",
+        "--data_dir",  # what the script is told that this replaces
+        required=True,
+        help="a prepared dataset, or plain shards: directory, file or glob",
+    )
     parser.add_argument("--split", help="which split; may be left out where there is only one")
     parser.add_argument("--batch-size", type=int, default=1024, help="rows in a batch of one rank (of one worker)")
     parser.add_argument("--workers", type=int, default=0, help="DataLoader workers of each rank")
@@ -73,20 +101,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import torch
     except ImportError:
         return _refuse(MissingExtra("torch", "torch"))
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     try:
-        backend = choose_backend(asked.backend, local_ranks=local, devices=devices)
+        launched = Launched.of(environ)
+        backend = choose_backend(asked.backend, local_ranks=launched.local_ranks if launched else 1, devices=devices)
     except SettingsError as error:
         return _refuse(error)
-    if "WORLD_SIZE" not in os.environ:
-        return validate(lambda: _loader(asked), rank=rank, world_size=world_size)
+    if launched is None:
+        return validate(lambda: _loader(asked), rank=0, world_size=1)
     if backend == "nccl":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(launched.local_rank)
     torch.distributed.init_process_group(backend)
     try:
-        code = validate(lambda: _loader(asked), rank=rank, world_size=world_size)
+        code = validate(lambda: _loader(asked), rank=launched.rank, world_size=launched.world_size)
         torch.distributed.barrier()  # a rank that leaves first can break what the others are still saying
     finally:
         torch.distributed.destroy_process_group()

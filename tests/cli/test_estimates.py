@@ -18,6 +18,7 @@ from headrace.cli import app
 from headrace.cli.estimate.bounds import memory_of, tasks_of
 from headrace.cli.estimate.heads import take_head
 from headrace.cli.estimate.measured import Estimate, estimate
+from headrace.cli.estimate.sized import SizedFile, sized
 from headrace.formats.source import read_chunks, survey
 from headrace.run.events import StageBegan
 
@@ -87,7 +88,41 @@ def basins(root: Path, kind: str) -> headrace.Series:
     return headrace.Series(source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked)
 
 
-CASES = [(splits, "csv"), (splits, "csv.gz"), (splits, "parquet"), (histories, "csv"), (chats, "jsonl"), (shards, "csv"), (shards, "parquet"), (basins, "csv")]  # fmt: skip
+def gauges(root: Path, kind: str, order: str = "time") -> headrace.Series:
+    """Long tables of 30 gauges, day by day or gauge by gauge, the second half of the time in the second file."""
+    draw = random.Random(11)
+    days = pl.date_range(pl.date(2000, 1, 1), pl.date(2002, 12, 31), eager=True).to_list()
+    rows = [(f"g{gauge}", day, round(draw.uniform(0, 9), 3), round(draw.uniform(0, 9), 3)) for day in days for gauge in range(30) if gauge % 3 or day.year < 2002]  # fmt: skip
+    if order == "gauge":
+        rows.sort(key=lambda row: row[0])
+    frame = pl.DataFrame(rows, ["gauge", "date", "rain", "flow"], orient="row")
+    for part in range(2):
+        half = frame.slice(part * (len(rows) // 2), len(rows) // 2 + part)
+        path = root / f"part-{part}.{kind}"
+        half.write_parquet(path, row_group_size=3000) if kind == "parquet" else half.write_csv(path)
+    pipelines: dict[str, Any] = {name: {"strategy": "per_group", "pipeline": [{"step": "StandardScaler"}]} for name in ("features", "target")}  # fmt: skip
+    asked: dict[str, Any] = {"preprocessing_configs": pipelines, "min_train_years": 1, "batch_size": 8, "entity": "gauge"}  # fmt: skip
+    return headrace.Series(source=root, time="date", target="flow", features=["rain"], frequency="1d", **asked)
+
+
+def gauge_by_gauge(root: Path, kind: str) -> headrace.Series:
+    return gauges(root, kind, "gauge")
+
+
+def some_gauges(root: Path, kind: str) -> headrace.Series:
+    return gauges(root, kind).model_copy(update={"entities": tuple(f"g{gauge}" for gauge in range(0, 24, 2))})
+
+
+def chats_in_samples(root: Path, kind: str) -> headrace.PackedSequences:
+    """A sample of rows of each of two datasets, one of which has fewer."""
+    recipe = chats(root, kind)
+    (root.parent / "few").mkdir()
+    (root.parent / "few/a.jsonl").write_text("".join((root / f"part-0.{kind}").read_text().splitlines(True)[:300]))
+    blend = [{"name": "many", "path": str(root)}, {"name": "few", "path": str(root.parent / "few")}]
+    return headrace.PackedSequences(blend=blend, tokenizer=recipe.tokenizer, pack_size=1024, num_shards=2, sample=400)
+
+
+CASES = [(splits, "csv"), (splits, "csv.gz"), (splits, "parquet"), (histories, "csv"), (chats, "jsonl"), (shards, "csv"), (shards, "parquet"), (basins, "csv"), (gauges, "csv"), (gauges, "parquet"), (gauge_by_gauge, "csv"), (some_gauges, "parquet"), (chats_in_samples, "jsonl")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("made_by", "kind"), CASES)
@@ -95,7 +130,7 @@ def test_the_run_is_as_estimated(made_by: Any, kind: str, tmp_path: Path) -> Non
     (tmp_path / "raw").mkdir()
     (tmp_path / "tokenizer").mkdir()
     recipe = made_by(tmp_path / "raw", kind)
-    files = recipe.source_files()
+    files = sized(recipe.source_files())
     before = sorted(path for path in tmp_path.rglob("*") if "cache" not in path.parts)
     found = estimate(recipe, files, sample_bytes=SAMPLE)
 
@@ -129,7 +164,7 @@ def test_a_head_is_the_first_rows_of_its_file(kind: str, tmp_path: Path) -> None
         with pa.output_stream(str(path), compression=codec) as file:
             file.write(data)
     room = path.stat().st_size // 5
-    stands_for = take_head(path, path.name, target, room)
+    stands_for = take_head(SizedFile(path, path.name, path.stat().st_size), target, room)
 
     def rows(file: Path) -> pl.DataFrame:
         shard = survey(file, file.name)
@@ -147,7 +182,7 @@ def test_a_head_is_the_first_rows_of_its_file(kind: str, tmp_path: Path) -> None
 def test_what_cannot_be_sampled_is_said(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     recipe = splits(tmp_path / "raw", "csv").model_copy(update={"date_column": "amount"})
-    told = estimate(recipe, recipe.source_files(), sample_bytes=SAMPLE)
+    told = estimate(recipe, sized(recipe.source_files()), sample_bytes=SAMPLE)
 
     assert isinstance(told, str)
     assert told.startswith("not estimated: ")

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
 from typer.testing import CliRunner
+from written_configs import read_again, write_parts
 
 import headrace
 from headrace.cli import app
-from headrace.cli.init.commented import commented_yaml, settings_of
+from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.histories import histories_sections
-from headrace.cli.init.histories_roles import AskedHistories
 from headrace.errors import HeadraceError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -30,21 +29,9 @@ def pings(rows: int = 900) -> pl.DataFrame:
     )
 
 
-def write(root: Path, frame: pl.DataFrame, kind: str = "csv", shards: int = 3) -> Path:
-    root.mkdir()
-    for shard in range(shards):
-        part, path = frame[shard::shards], root / f"part-{shard}.{kind}"
-        part.write_csv(path) if kind == "csv" else part.write_parquet(path)
-    return root
-
-
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    sections, _ = histories_sections(AskedHistories((str(source),), str(out), **asked))
-    text = commented_yaml(sections)
-    record = yaml.safe_load(text)
-
-    assert settings_of(sections) == record
-    return record, " ".join(line.removeprefix("# ") for line in text.splitlines())
+    sections, _ = histories_sections(AskedHistories([str(source)], str(out), **asked))
+    return read_again(sections)
 
 
 def prepare(record: dict[str, object]) -> headrace.Prepared:
@@ -57,7 +44,7 @@ def prepare(record: dict[str, object]) -> headrace.Prepared:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_the_configuration_runs_and_keeps_every_measurement(kind: str, tmp_path: Path) -> None:
-    record, text = configured(write(tmp_path / "raw", pings(), kind), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", pings(), kind), tmp_path / "out")
     run = prepare(record)
 
     roles = {"entity": "src_addr", "time": "event_time", "peer": "dst_addr", "value": "rtt"}
@@ -86,7 +73,7 @@ def test_forms_of_time_that_differ_between_files_are_all_declared(tmp_path: Path
 
 def test_days_that_could_be_months_are_told(tmp_path: Path) -> None:
     frame = pings(24).with_columns(event_time=pl.format("{}/{}/2024", pl.int_range(24) % 12 + 1, pl.int_range(24) // 2 + 1))  # fmt: skip
-    record, text = configured(write(tmp_path / "raw", frame, shards=1), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
     assert ["%d/%m/%Y"] == record["time_format"]
     assert "%m/%d/%Y would read them as well" in text
@@ -98,7 +85,7 @@ def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
     days = ["3/4/2024", "11/12/2024", "25/12/2024"]
     days = ["/".join([day.split("/")[1], day.split("/")[0], "2024"]) for day in days] if swapped else days
     frame = pings(3).with_columns(event_time=pl.Series(days))
-    record, text = configured(write(tmp_path / "raw", frame, shards=1), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", frame, shards=1), tmp_path / "out")
 
     assert ["%m/%d/%Y" if swapped else "%d/%m/%Y"] == record["time_format"]
     assert "BEWARE" not in text
@@ -106,7 +93,7 @@ def test_one_value_tells_day_from_month(swapped: bool, tmp_path: Path) -> None:
 
 def test_rows_that_are_no_measurements_are_dropped_and_told(tmp_path: Path) -> None:
     entity = pl.when(pl.int_range(900) == 7).then(pl.lit("unknown")).otherwise(pl.col("src_addr"))
-    record, text = configured(write(tmp_path / "raw", pings().with_columns(src_addr=entity)), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", pings().with_columns(src_addr=entity)), tmp_path / "out")
     run = prepare(record)
 
     assert "drop" == record["bad_rows"]
@@ -115,7 +102,7 @@ def test_rows_that_are_no_measurements_are_dropped_and_told(tmp_path: Path) -> N
 
 
 def test_an_empty_shard_and_columns_that_only_some_have_do_not_matter(tmp_path: Path) -> None:
-    root = write(tmp_path / "raw", pings())
+    root = write_parts(tmp_path / "raw", pings())
     pings()[:0].write_csv(root / "part-3.csv")
     pings(60).with_columns(note=pl.lit("late")).write_csv(root / "part-4.csv")
     record, text = configured(root, tmp_path / "out")
@@ -136,11 +123,11 @@ def test_an_empty_shard_and_columns_that_only_some_have_do_not_matter(tmp_path: 
 )  # fmt: skip
 def test_what_cannot_be_told_is_asked_for(frame: pl.DataFrame, words: str, tmp_path: Path) -> None:
     with pytest.raises(HeadraceError, match=words):
-        configured(write(tmp_path / "raw", frame), tmp_path / "out")
+        configured(write_parts(tmp_path / "raw", frame), tmp_path / "out")
 
 
 def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
-    raw = write(tmp_path / "raw", pings())
+    raw = write_parts(tmp_path / "raw", pings())
     asked = {"entity": "dst_addr", "peer": "src_addr", "time": "event_time", "value": "hops"}
     record, _ = configured(raw, tmp_path / "out", **asked)
 
@@ -152,7 +139,7 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "raw", pings())
+    write_parts(tmp_path / "raw", pings())
     monkeypatch.chdir(tmp_path)
     call = ["init", "histories", "raw", "--out", "out", "--config", "h.yaml"]
     runner = CliRunner()

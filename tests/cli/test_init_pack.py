@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from chats import small_tokenizer
 from typer.testing import CliRunner
+from written_configs import read_again
 
 import headrace
 from headrace.cli import app
-from headrace.cli.init.commented import commented_yaml, settings_of
-from headrace.cli.init.pack import AskedPack, pack_sections
+from headrace.cli.init.asked import AskedPack
+from headrace.cli.init.pack import pack_sections
 from headrace.errors import HeadraceError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -33,12 +33,8 @@ def written(path: Path, rows: list[Any]) -> Path:
 
 
 def configured(source: Path, out: Path, tokenizer: Path | None) -> tuple[dict[str, Any], str]:
-    sections, _ = pack_sections(AskedPack((str(source),), str(out), None if tokenizer is None else str(tokenizer)))
-    text = commented_yaml(sections)
-    record = yaml.safe_load(text)
-
-    assert settings_of(sections) == record
-    return record, " ".join(line.removeprefix("# ") for line in text.splitlines())
+    sections, _ = pack_sections(AskedPack([str(source)], str(out), None if tokenizer is None else str(tokenizer)))
+    return read_again(sections)
 
 
 def prepare(record: dict[str, Any], **more: Any) -> headrace.Prepared:

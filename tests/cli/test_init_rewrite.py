@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from typer.testing import CliRunner
+from written_configs import read_again, write_parts
 
 import headrace
 from headrace.cli import app
 from headrace.cli.init import rewrite
-from headrace.cli.init.commented import commented_yaml, settings_of
-from headrace.cli.init.rewrite import AskedRewrite, rewrite_sections
+from headrace.cli.init.asked import AskedRewrite
+from headrace.cli.init.rewrite import rewrite_sections
 from headrace.errors import HeadraceError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -32,21 +32,9 @@ FRAME = pl.DataFrame(
 )
 
 
-def write(root: Path, frame: pl.DataFrame, kind: str = "csv", shards: int = 3) -> Path:
-    root.mkdir()
-    for shard in range(shards):
-        part, path = frame[shard::shards], root / f"part-{shard}.{kind}"
-        part.write_csv(path) if kind == "csv" else part.write_parquet(path)
-    return root
-
-
 def configured(source: Path, out: Path) -> tuple[dict[str, object], str]:
-    sections, _ = rewrite_sections(AskedRewrite((str(source),), str(out)))
-    text = commented_yaml(sections)
-    record = yaml.safe_load(text)
-
-    assert settings_of(sections) == record
-    return record, " ".join(line.removeprefix("# ") for line in text.splitlines())
+    sections, _ = rewrite_sections(AskedRewrite([str(source)], str(out)))
+    return read_again(sections)
 
 
 def prepare(record: dict[str, object], cache: Path) -> headrace.Prepared:
@@ -62,7 +50,7 @@ def rows_of(run: headrace.Prepared) -> pa.Table:
 
 
 def test_types_keep_every_value(tmp_path: Path) -> None:
-    record, _ = configured(write(tmp_path / "raw", FRAME), tmp_path / "out")
+    record, _ = configured(write_parts(tmp_path / "raw", FRAME), tmp_path / "out")
     made = rows_of(prepare(record, tmp_path / "cache"))
     source = pl.concat([FRAME[shard::3] for shard in range(3)])
 
@@ -79,7 +67,7 @@ def test_where_not_all_rows_were_looked_at_types_are_proposed_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewrite, "ROWS", 20)
-    record, text = configured(write(tmp_path / "raw", FRAME), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", FRAME), tmp_path / "out")
 
     assert "types" not in record
     assert "Not all rows were looked at" in text
@@ -90,7 +78,7 @@ def test_where_not_all_rows_were_looked_at_types_are_proposed_only(
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_the_proposed_size_is_that_of_the_run(kind: str, tmp_path: Path) -> None:
     frame = pl.concat([FRAME] * 60)
-    record, text = configured(write(tmp_path / "raw", frame, kind), tmp_path / "out")
+    record, text = configured(write_parts(tmp_path / "raw", frame, kind), tmp_path / "out")
     run = prepare(record, tmp_path / "cache")
     proposed = float(text.split("none about ")[1].split(" MB")[0])
 
@@ -98,7 +86,7 @@ def test_the_proposed_size_is_that_of_the_run(kind: str, tmp_path: Path) -> None
 
 
 def test_a_prepared_dataset_keeps_its_splits(tmp_path: Path) -> None:
-    write(tmp_path / "raw", FRAME)
+    write_parts(tmp_path / "raw", FRAME)
     split = headrace.TemporalSplit(
         source=tmp_path / "raw", date_column="day", group_column="code", split_date="2024-02-20", format="parquet"
     )
@@ -111,7 +99,7 @@ def test_a_prepared_dataset_keeps_its_splits(tmp_path: Path) -> None:
 
 
 def test_an_empty_shard_does_not_matter_and_many_small_ones_are_told(tmp_path: Path) -> None:
-    root = write(tmp_path / "raw", FRAME)
+    root = write_parts(tmp_path / "raw", FRAME)
     FRAME[:0].write_csv(root / "part-9.csv")
     record, text = configured(root, tmp_path / "out")
 
@@ -121,7 +109,7 @@ def test_an_empty_shard_does_not_matter_and_many_small_ones_are_told(tmp_path: P
 
 
 def test_one_column_is_enough(tmp_path: Path) -> None:
-    record, _ = configured(write(tmp_path / "raw", FRAME.select("note")), tmp_path / "out")
+    record, _ = configured(write_parts(tmp_path / "raw", FRAME.select("note")), tmp_path / "out")
 
     assert 60 == len(rows_of(prepare(record, tmp_path / "cache")))
 
@@ -129,21 +117,21 @@ def test_one_column_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give those of one kind at a time"),
+        (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give files of one kind at a time"),
         (lambda root: (root / "part-9.csv").touch(), "is empty, not even a header; remove the file"),
         (lambda root: [FRAME[:0].write_csv(each) for each in root.iterdir()], "holds no rows; give data"),
         (lambda root: [each.unlink() for each in root.iterdir()], "holds no .csv"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rewritten_is_said(change: object, words: str, tmp_path: Path) -> None:
-    root = write(tmp_path / "raw", FRAME)
+    root = write_parts(tmp_path / "raw", FRAME)
     change(root)  # type: ignore[operator]  # each is a function of the directory
     with pytest.raises(HeadraceError, match=words):
         configured(root, tmp_path / "out")
 
 
 def test_the_command_writes_what_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "raw", FRAME)
+    write_parts(tmp_path / "raw", FRAME)
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
     asked = ["init", "rewrite", "raw", "--out", "out", "--config", "r.yaml"]

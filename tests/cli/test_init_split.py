@@ -7,15 +7,16 @@ import pytest
 import yaml
 
 import headrace
+from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import commented_yaml, settings_of
-from headrace.cli.init.split import AskedSplit, split_sections
+from headrace.cli.init.split import split_sections
 from headrace.errors import SettingsError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def configured(source: Path, out: Path, **asked: str) -> tuple[dict[str, object], str]:
-    sections, _ = split_sections(AskedSplit((str(source),), str(out), **asked))
+    sections, _ = split_sections(AskedSplit([str(source)], str(out), **asked))
     text = commented_yaml(sections)
     record = yaml.safe_load(text)
 
@@ -93,11 +94,11 @@ def test_days_that_could_be_months_are_told_and_one_value_settles_it(tmp_path: P
 
 def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", table(), "csv")
-    record, _ = configured(raw, tmp_path / "out", entity="shop", date="booked", split_date="2024-06-01")
+    record, _ = configured(raw, tmp_path / "out", group_column="shop", date_column="booked", split_date="2024-06-01")
 
     assert ("shop", "2024-06-01") == (record["group_column"], record["split_date"])
     with pytest.raises(SettingsError, match="did you mean 'customer'"):
-        configured(raw, tmp_path / "out", entity="custommer")
+        configured(raw, tmp_path / "out", group_column="custommer")
 
 
 def test_copies_and_ties_are_counted(tmp_path: Path) -> None:

@@ -87,6 +87,67 @@ def test_the_elastic_iterator_takes_it(out):
     assert same(next(iterator), headrace_grain.contexts(out, "train", 4)[0])
 
 
+def together(iterators, steps):
+    """What all hosts see, in the order of the contexts: element i of a host is one of every `hosts`."""
+    rows = []
+    for _ in range(steps):
+        batches = [next(each) for each in iterators]
+        for place in range(len(batches[0]["inputs"])):
+            rows += [{name: array[place] for name, array in each.items()} for each in batches]
+    return rows
+
+
+@pytest.mark.parametrize(("before", "after", "batch_after"), [(1, 1, 12), (2, 3, 12), (4, 1, 12), (3, 2, 8)])
+def test_a_state_of_any_host_resumes_on_any_number_of_hosts(out, before, after, batch_after):
+    dataset = headrace_grain.contexts(out, context_tokens=128)
+    steps = 1 + len(dataset) // 12  # into the second epoch
+    hosts = [headrace_grain.elastic(dataset, 12, host=host, hosts=before) for host in range(before)]
+    seen = together(hosts, steps)
+    states = [each.get_state() for each in hosts]
+    others = [headrace_grain.elastic(dataset, batch_after, host=host, hosts=after) for host in range(after)]
+    for each in others:
+        each.set_state(states[-1])
+    seen += together(others, 2)
+
+    assert all(state == states[0] for state in states)
+    assert 12 * steps + 2 * batch_after == len(seen)
+    expected = open_contexts(out, context_tokens=128).batch(range(len(seen)))
+    assert same(expected, {name: np.stack([each[name] for each in seen]) for name in expected})
+
+
+def test_epochs_end_and_what_is_left_is_less_than_a_global_batch(out):
+    dataset = headrace_grain.contexts(out, context_tokens=128)
+    batches = [list(headrace_grain.elastic(dataset, 6, host=host, hosts=2, epochs=2)) for host in range(2)]
+
+    assert [2 * len(dataset) // 6] * 2 == [len(each) for each in batches]
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes_of_batches(out):
+    dataset = headrace_grain.contexts(out)
+    iterator = headrace_grain.elastic(dataset, 64, hosts=2, buffer_bytes=32 * 6 * dataset.element_bytes)
+
+    assert 6 == iterator._read_options.prefetch_buffer_size
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hosts": 3}, "3 hosts cannot share alike; give a multiple of 3"),
+        ({"host": 2, "hosts": 2}, "host is 2 of 2; hosts are counted from 0"),
+        ({"hosts": 0}, "hosts is 0; expected an integer of 1 or more"),
+        ({"host": -1}, "host is -1; expected an integer of 0 or more"),
+        ({"global_batch_size": 0}, "global_batch_size is 0; expected"),
+        ({"batch_size": 4}, "the dataset has batches of 4, and this makes batches of contexts"),
+    ],
+)
+def test_elastic_says_what_cannot_be_shared_out(out, settings, message):
+    dataset = headrace_grain.contexts(out, "train", settings.get("batch_size"))
+    arguments = {"global_batch_size": 8, **{name: value for name, value in settings.items() if name != "batch_size"}}
+
+    with pytest.raises(SettingsError, match=message):
+        headrace_grain.elastic(dataset, **arguments)
+
+
 def test_worker_processes_of_a_plain_script_bring_the_same(out, tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(

@@ -13,10 +13,12 @@ import pytest
 from history_cases import Sizes, random_rows
 from prepared_histories import prepared
 
-from headrace.contexts import decode, open_contexts
+from headrace.contexts import decode_context, open_contexts
+from headrace.contexts.builder import build
 from headrace.contexts.reading import open_rows
 from headrace.contexts.small import facts_of
 from headrace.contexts.small_facts import facts_of_blobs
+from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.rows import decode_row, encode_rows
 from headrace.recipes.histories.decode import decode_shard
@@ -36,12 +38,8 @@ def test_every_entity_is_seen_in_an_epoch(out):
     contexts = open_contexts(out, "train")
     batch = contexts.batch(range(len(contexts)))
     delivered = Counter()
-    for tokens, segments in zip(batch["inputs"], batch["inputs_segmentation"], strict=True):
-        try:
-            measured = decode(tokens, segments)
-        except InputError:  # the last measurement of a full context ends in the target
-            end = np.flatnonzero(tokens == 1)[-1]
-            measured = decode(tokens[:end], segments[:end])
+    for number in range(len(contexts)):
+        measured = decode_context({name: array[number] for name, array in batch.items()})
         delivered.update(each.source for segment in measured for each in segment)
     prepared_counts = Counter()
     for shard in contexts.rows._shards:
@@ -49,6 +47,24 @@ def test_every_entity_is_seen_in_an_epoch(out):
 
     assert len(prepared_counts) == len(delivered) > 300
     assert sum(prepared_counts.values()) == contexts.rows.n.sum()
+
+
+@pytest.mark.parametrize("keys", ["maxtext", "four"])
+@pytest.mark.parametrize("vocab", ["standard", "compat"])
+def test_contexts_are_decoded_whole_as_they_are_delivered(out, keys, vocab):
+    contexts = open_contexts(out, "train", keys=keys, vocab=vocab, seed=2)
+    built = build(contexts.index, contexts.rows, np.arange(len(contexts)))
+    taken = [built.segments.context == number for number in range(len(contexts))]
+    counts = [built.tokens.taken[mine].tolist() for mine in taken]
+    full = [number for number in range(len(contexts)) if contexts[number]["targets"][-1]]
+
+    assert counts == [
+        [len(segment) for segment in decode_context(contexts[number], vocabulary=vocab)]
+        for number in range(len(contexts))
+    ]
+    assert full
+    with pytest.raises(InputError, match="has no targets, only inputs, "):
+        decode_context({name: array for name, array in contexts[0].items() if not name.startswith("targets")})
 
 
 def test_both_formats_give_the_same_contexts(out, mapped):
@@ -94,7 +110,7 @@ def test_plan_says_what_an_epoch_is(out):
 def test_damage_is_named(out, mapped, tmp_path, format_):
     source = out if format_ == "array_record" else mapped
     shutil.copytree(source, tmp_path / "out", symlinks=True)
-    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, verify="never")
+    rows = open_rows(tmp_path / "out", "train", run=None, cache_bytes=0, files=LocalFiles(verify="never"))
     shard = rows.root / rows._shards[0]
     shard.chmod(0o644)
     data = bytearray(shard.read_bytes())
@@ -116,6 +132,8 @@ def test_what_is_no_histories_is_refused(out, tmp_path):
         open_contexts(out, "dev")
     with pytest.raises(SettingsError, match="context_tokens"):
         open_contexts(out, context_tokens=1)
+    with pytest.raises(SettingsError, match="verify is 'sometimes'; expected one of first_touch, never"):
+        open_contexts(out, verify="sometimes")
     with pytest.raises(IndexError, match="position -1"):
         open_contexts(out).batch([-1])
 
@@ -165,4 +183,4 @@ def test_the_command_says_the_same_as_the_plan(out):
     assert said(out, "--rows", "measurements").stdout.strip() == str(plan)
     wrong = said(out, "--rows", "all")
     assert wrong.returncode == 2
-    assert "rows is 'all'; choose one of uniform, measurements" in wrong.stderr
+    assert "rows is 'all'; expected one of uniform, measurements" in wrong.stderr

@@ -167,9 +167,11 @@ def test_text_shards_of_other_columns_are_an_error_that_names_both(tmp_path: Pat
     two = write_bytes(tmp_path / "b.csv", header + b"\n")
 
     with pytest.raises(
-        InputError, match=r"b\.csv: (lacks|adds|has its columns in another order).*a\.csv; .*schema_drift"
+        InputError, match=r"b\.csv: (lacks|adds|has its columns in another order).*a\.csv; .*or give files of one kind"
     ):
         common_schema(surveyed(one, two), "error")
+    with pytest.raises(InputError, match=r"a\.csv; .*or use schema_drift='widen' to match columns by name"):
+        common_schema(surveyed(one, two), "error", widen_by="schema_drift='widen'")
 
 
 def test_json_shards_match_by_name_and_absent_keys_are_null(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,31 @@ def test_a_real_directory_is_not_replaced_by_a_link(tmp_path: Path) -> None:
 def test_a_failure_of_the_file_system_says_where_and_what_to_do(tmp_path: Path, number: int, advice: str) -> None:
     with pytest.raises(StoreError, match=rf"{tmp_path}: .*{advice}"), local.storing(tmp_path):
         raise OSError(number, os.strerror(number))
+
+
+def test_what_a_buffer_held_is_named_too_when_closing_cannot_write_it(tmp_path: Path) -> None:
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from headrace.errors import StoreError
+from headrace.storage import local
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    with local.created(Path(sys.argv[1])) as file:
+        file.write(bytes(200))
+        if sys.argv[2] == "flushed":
+            with local.storing(Path(sys.argv[1])):
+                file.flush()
+except StoreError as error:
+    print(error)
+"""
+    for name in ("held", "flushed"):
+        path = tmp_path / name
+        told = subprocess.run([sys.executable, "-c", code, str(path), name], capture_output=True, text=True, check=True)
+
+        assert told.stdout.startswith(f"{path}: the file would be larger than is allowed here")
 
 
 def test_a_failure_that_a_library_tells_in_words_only_says_what_to_do_too(tmp_path: Path) -> None:

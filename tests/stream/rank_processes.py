@@ -39,6 +39,21 @@ def run_ranks(function: Callable[..., None], processes: int, *arguments: object)
     torch.multiprocessing.start_processes(_run, (function, arguments), nprocs=processes, start_method="forkserver")
 
 
+def end_ranks(function: Callable[..., None], processes: int, *arguments: object) -> list[int | None]:
+    """The same, but each process lives until it ends by itself; how they ended: exit status, or minus the signal."""
+    context = multiprocessing.get_context("forkserver")
+    started = [context.Process(target=_run, args=(rank, function, arguments)) for rank in range(processes)]
+    for each in started:
+        each.start()
+    for each in started:
+        each.join(_TIMEOUT.total_seconds())
+    codes = [each.exitcode for each in started]
+    for each in started:
+        each.kill()
+        each.join()
+    return codes
+
+
 def _run(rank: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
     multiprocessing.set_start_method(None, force=True)  # workers start as they would elsewhere, not as we did
     function(rank, *arguments)

@@ -61,6 +61,42 @@ def test_one_process_gets_all_shards_in_order(shards):
     assert [shards / f"part-{shard:05d}.parquet" for shard in range(7)] == dataset.shard_files
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_whole_shards_are_dealt_as_striding_deals_them(tmp_path, ranks):
+    total = write_shards(tmp_path, [5] * 10)
+    group = group_of(tmp_path, ranks, distribution="round_robin")
+    names = [f"part-{shard:05d}.parquet" for shard in range(10)]
+    rows = [list(dataset) for dataset in group]
+
+    assert [names[rank::ranks] for rank in range(ranks)] == [
+        dataset.get_shard_distribution_info()["assigned_shards"] for dataset in group
+    ]
+    assert 1 == len({len(part) for part in rows})
+    assert list(range(total)) == sorted(row for part in rows for row in ids(part))
+    assert headrace.verify_no_shard_overlap(loader_of(group[-1]), ranks, 0)
+
+
+def test_the_verdict_knows_every_order(shards, caplog):
+    frame = headrace.open(shards)
+    blend = headrace.blend({"a": (frame, "all"), "b": (frame, "all")}, weights={"a": 3, "b": 1})
+    of_rank_1 = {"topology": Topology(rank=1, world_size=3)}
+    dealt = group_of(shards, 3, distribution="by_size", batch_size=8, num_workers=2)[1]
+    parts = group_of(shards, 3, shuffle_shards=True, samples_per_epoch=2 * TOTAL + 7)[1]
+    stopped = frame.torch_dataset(batch_size=4, shuffle=True, topology=ALONE)
+    rest = frame.torch_dataset(batch_size=4, shuffle=True, on_topology_change="relane", **of_rank_1)
+    rest.load_state_dict(stopped.state_after(5))
+    mixed = blend.torch_dataset(batch_size=8, shuffle=True, **of_rank_1)
+
+    assert headrace.verify_no_shard_overlap(loader_of(dealt, workers=2, batch_size=None), 3, 2)
+    assert headrace.verify_no_shard_overlap(loader_of(parts), 3, 1)
+    assert headrace.verify_no_shard_overlap(loader_of(rest, batch_size=None), 3, 1)
+    assert headrace.verify_no_shard_overlap(loader_of(mixed, batch_size=None), 3, 1)
+    assert not caplog.records
+    dealt = group_of(shards, 3, distribution="by_size")[1]
+    assert not headrace.verify_no_shard_overlap(loader_of(dealt, workers=2), 3, 2)
+    assert "build it with num_workers=2" in caplog.text
+
+
 @pytest.mark.parametrize(("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)])
 def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, ranks, workers):
     dice = random.Random(shards_ * ranks)

@@ -165,7 +165,7 @@ def test_workers_are_warned_of_and_not_started(run):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"validation": "random"}, "validation is 'random'; choose one of time, entity, both"),
+        ({"validation": "random"}, "validation is 'random'; expected one of time, entity, both"),
         ({"validation_chunk_size": 0}, "validation_chunk_size is 0"),
         (
             {"validation_chunk_size": 12, "validation": "entity"},
@@ -179,6 +179,11 @@ def test_workers_are_warned_of_and_not_started(run):
 def test_settings_that_cannot_work_are_said(run, settings, message):
     with pytest.raises(SettingsError, match=message):
         SeriesDataModule(run[0], **{**RULE, "batch_size": 8, **settings}).train_dataloader()
+
+
+def test_a_part_that_there_is_not_is_said(run):
+    with pytest.raises(SettingsError, match="part is 'trian'; expected one of train, pool, test, predict"):
+        SeriesDataModule(run[0], **RULE, batch_size=8).windows("trian")
 
 
 def test_a_checkpoint_of_another_module_or_of_other_chunks_is_refused(run, tmp_path):

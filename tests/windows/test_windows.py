@@ -193,14 +193,26 @@ def test_names_of_entities_come_on_demand(run):
         ({"horizons": (1, 3)}, r"ascending steps from 1 to output_length, 2"),
         ({"horizons": (2, 1)}, "ascending steps"),
         ({"horizons": ()}, "ascending steps"),
-        ({"history": "all"}, "history is 'all'; choose one of within, preceding"),
-        ({"targets": None}, "targets is None; choose one of all, any, none"),
+        ({"history": "all"}, "history is 'all'; expected one of within, preceding"),
+        ({"targets": None}, "targets is None; expected one of all, any, none"),
         ({"is_autoregressive": "yes"}, "expected True or False"),
     ],
 )
 def test_options_that_cannot_work_are_said(run, options, message):
     with pytest.raises(SettingsError, match=message):
         open_windows(run[0], "train", **{"input_length": 5, "output_length": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"verify": "sometimes"}, "verify is 'sometimes'; expected one of first_touch, never"),
+        ({"disk_bytes": True}, "disk_bytes is True; expected an integer of 1 or more"),
+    ],
+)
+def test_a_wrong_word_about_its_files_never_means_unchecked(run, files, message):
+    with pytest.raises(SettingsError, match=message):
+        open_windows(run[0], "train", input_length=5, output_length=2, **files)
 
 
 def test_windows_that_do_not_exist_are_index_errors(run):

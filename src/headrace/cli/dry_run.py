@@ -6,37 +6,41 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import typer
 
+from headrace.cli.about_run import AboutRun
 
-def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"], workers: int | None = None) -> None:
+
+def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
     """Print what `execute` would meet. Writes nothing below `out`; a small sample is run in a temporary directory."""
-    record = dry_run(recipe, out, workers)
-    if style == "json":
+    record = dry_run(recipe, out, about)
+    if about.as_json:
         typer.echo(json.dumps(record, default=str))
         return
     _print(record)
 
 
-def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any]:
+def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
     """What is known before a run. Reads names, sizes and times of the source, and some of its rows."""
     from headrace.cli.estimate.bounds import memory_of, tasks_of
     from headrace.cli.estimate.measured import estimate
+    from headrace.cli.estimate.sized import sized
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
     from headrace.run.identity import fingerprint, run_id
-    from headrace.storage.remote_path import is_remote
-    from headrace.storage.verbs import stat
+    from headrace.storage.remote_path import is_remote, path_of
 
-    files = recipe.source_files()
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(files))
+    out = path_of(out)
+    pairs = recipe.source_files()
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs, about.how))
+    files = sized(pairs)
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
     state = "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new"
-    count = workers or default_workers()
+    count = about.workers or default_workers()
     record: dict[str, Any] = {
         "recipe": recipe.recipe_name,
         "run_id": identity,
@@ -44,7 +48,7 @@ def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any
         "state": state,
         "tasks_done": receipts,
         "source_files": len(files),
-        "source_bytes": sum(stat(path).size for path, _ in files),
+        "source_bytes": sum(file.size for file in files),
         "free_bytes": None if is_remote(out) else _free(out),
         "cores": os.cpu_count() or 1,
     }

@@ -2,6 +2,6 @@
 
 from headrace.contexts.contexts import ContextPlan, Contexts, open_contexts
 from headrace.contexts.options import ContextOptions
-from headrace.contexts.vocabulary import Measurement, decode
+from headrace.contexts.vocabulary import Measurement, decode, decode_context
 
-__all__ = ["ContextOptions", "ContextPlan", "Contexts", "Measurement", "decode", "open_contexts"]
+__all__ = ["ContextOptions", "ContextPlan", "Contexts", "Measurement", "decode", "decode_context", "open_contexts"]

@@ -26,7 +26,7 @@ from headrace.contexts.reading import open_rows
 from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 
 
 class ContextArguments(TypedDict, total=False):
@@ -98,7 +98,7 @@ class Contexts:
         return len(self.index)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """The context at a position of an endless run, 0 or more; int32 [L] arrays."""
+        """The context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
@@ -113,7 +113,10 @@ class Contexts:
         return batch_of(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated."""
+        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
+
+        Raises `CorruptShard` for damaged rows.
+        """
         index, n = self.index, self.rows.n
         ids = np.unique(np.linspace(0, max(len(self) - 1, 0), min(sample, len(self))).astype(np.int64))
         taken, used, large_taken = [0], [0], [0]
@@ -167,13 +170,5 @@ def open_contexts(
     Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
     """
     checked = ContextOptions(**options)
-    rows = open_rows(
-        path,
-        split,
-        run=run,
-        cache_bytes=checked.cache_bytes,
-        verify=verify,
-        cache_dir=cache_dir,
-        disk_bytes=disk_bytes,
-    )
-    return Contexts(rows, checked)
+    files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    return Contexts(open_rows(path, split, run=run, cache_bytes=checked.cache_bytes, files=files), checked)

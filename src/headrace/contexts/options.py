@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
-from headrace.errors import SettingsError
 
 Weighting = Literal["uniform", "measurements"]
 Shuffle = Literal["contexts", "rows", "none"]
@@ -29,7 +29,9 @@ class ContextOptions:
     vocab: "standard", or "compat" with its 267 ids. keys: "maxtext", six arrays; "four", those of the specification.
     max_segments: most rows that share a context; None: as many as fit. Some attention kernels have a limit.
     kernel: "numba", "numpy", or "auto", numba where it is installed; the tokens are the same.
-    cache_bytes: rows that are kept open.
+    cache_bytes: most bytes of rows that are kept open, in each process.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     context_tokens: int = 1024
@@ -52,13 +54,10 @@ class ContextOptions:
             value = getattr(self, name)
             if name == "max_segments" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(f"contexts: {name} is {value!r}; expected an integer of {least} or more")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise SettingsError(f"contexts: seed is {self.seed!r}; expected an integer")
+            check_integer(f"contexts: {name}", value, least=least)
+        check_integer("contexts: seed", self.seed)
         for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise SettingsError(f"contexts: {name} is {getattr(self, name)!r}; choose one of {', '.join(words)}")
+            check_word(f"contexts: {name}", getattr(self, name), words)
 
     @property
     def room(self) -> int:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.contexts.small_facts import facts_of_blobs
-from headrace.dataset.indexed import ALIASES, Verify
-from headrace.dataset.local_shards import DISK_BYTES, LocalShards, checked_table
+from headrace.dataset.indexed import ALIASES
+from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard, InputError, MissingExtra
@@ -43,21 +43,10 @@ class _Shard(Protocol):
 class HistoryRows:
     """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each.
 
-    cache_bytes: rows kept open, by each process. verify: "first_touch", or "never". cache_dir, disk_bytes: where copies
-    of shards in an object store are, and how large they may be together.
+    cache_bytes: rows kept open, by each process. files: how shards become local files.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        manifest: Manifest,
-        split: str,
-        *,
-        cache_bytes: int,
-        verify: Verify,
-        cache_dir: str | Path | None = None,
-        disk_bytes: int = DISK_BYTES,
-    ) -> None:
+    def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
         table = _rows_of_split(root, manifest, split)
@@ -69,13 +58,7 @@ class HistoryRows:
         self._shard_of_row: I64 = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         index = run.index.split(split) if self._shards else None
         known = dict(zip(index.shards, index.checksums, strict=True)) if index else {}
-        self._local = LocalShards(
-            root,
-            {shard: known.get(shard, "") for shard in self._shards},
-            verify=verify,
-            cache_dir=cache_dir,
-            disk_bytes=disk_bytes,
-        )
+        self._local = LocalShards(root, {shard: known.get(shard, "") for shard in self._shards}, files)
         self._forget()
 
     def __len__(self) -> int:
@@ -164,16 +147,7 @@ class HistoryRows:
             return self._files[shard]
 
 
-def open_rows(
-    path: str | Path,
-    split: str,
-    *,
-    run: str | None,
-    cache_bytes: int,
-    verify: Verify,
-    cache_dir: str | Path | None = None,
-    disk_bytes: int = DISK_BYTES,
-) -> HistoryRows:
+def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
     """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
@@ -183,9 +157,7 @@ def open_rows(
     name = split if split in manifest.splits else ALIASES.get(split, split)
     if name not in manifest.splits:
         raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
-    return HistoryRows(
-        root, manifest, name, cache_bytes=cache_bytes, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes
-    )
+    return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, files=files)
 
 
 def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
+from headrace.checks import check_integer
 from headrace.contexts.contexts import Contexts
-from headrace.errors import MissingExtra, SettingsError
+from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
 
@@ -29,8 +30,7 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
     """The contexts of some epochs by position, as int32 tensors [L]: epochs × N of them, those of epoch 0 first."""
 
     def __init__(self, contexts: Contexts, *, epochs: int = 1) -> None:
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise SettingsError(f"contexts: epochs is {epochs!r}; expected an integer of 1 or more")
+        check_integer("contexts: epochs", epochs, least=1)
         self.contexts = contexts
         self.epochs = epochs
 

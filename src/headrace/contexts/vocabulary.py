@@ -22,6 +22,7 @@ The timestamp before is the last one in the same segment, whatever measurements 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -91,8 +92,8 @@ def decode(
     """The measurements of one context, a list for each segment, in the order in which they stand.
 
     tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
-    the padding is one segment (compat has no padding to go by there: every token counts). Raises `InputError` for
-    tokens that are no measurements, naming the position.
+    the padding is one segment (compat has no padding to go by there: every token counts). For a context as loaders
+    give it see `decode_context`. Raises `InputError` for tokens that are no measurements, naming the position.
     """
     ids = np.asarray(tokens, np.int64) + (vocabulary == "compat")
     if segments is None:
@@ -103,6 +104,25 @@ def decode(
         _segment(ids[numbers == each].tolist(), int(np.argmax(numbers == each)))
         for each in range(1, int(numbers.max(initial=0)) + 1)
     ]
+
+
+def decode_context(
+    context: Mapping[str, npt.ArrayLike], *, vocabulary: Vocabulary = "standard"
+) -> list[list[Measurement]]:
+    """The measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
+
+    context: integers [L] by name, six or four of them. L + 1 tokens were drawn, and in a full context the last of them
+    is a target only: of the inputs alone the last measurement is cut. Raises `InputError` as `decode` does, and where
+    arrays are missing.
+    """
+    names = ("inputs", "inputs_segmentation") if "inputs_segmentation" in context else ("inputs", "segmentation")
+    missing = [name for name in (*names, "targets") if name not in context]
+    if missing:
+        raise InputError(f"context: has no {missing[0]}, only {', '.join(context)}; give a context as it was delivered")
+    tokens, segments, targets = (np.asarray(context[name], np.int64) for name in (*names, "targets"))
+    if len(tokens) and targets[-1]:  # no measurement ends with the token 0: it is pad, or in compat also start
+        tokens, segments = np.append(tokens, targets[-1]), np.append(segments, segments[-1])
+    return decode(tokens, segments, vocabulary=vocabulary)
 
 
 def _segment(ids: list[int], begin: int) -> list[Measurement]:

@@ -8,11 +8,14 @@ of an epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.checks import check_integer, check_word
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.indexed import Verify
 from headrace.dataset.plain import default_cache
@@ -24,37 +27,43 @@ DISK_BYTES = 1 << 35
 _MEND = "restore it or prepare the run again"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFiles:
+    """How shards become local files, checked.
+
+    verify: whether a run's own files are checked when first touched; copies always are. cache_dir: of copies, None:
+    ~/.cache/headrace. disk_bytes: most that all copies there take, 1 or more.
+    """
+
+    verify: Verify = "first_touch"
+    cache_dir: str | Path | None = None
+    disk_bytes: int = DISK_BYTES
+
+    def __post_init__(self) -> None:
+        check_word("verify", self.verify, get_args(Verify))
+        check_integer("disk_bytes", self.disk_bytes, least=1)
+
+
 class LocalShards:
     """The shards of a run by name, picklable. Who opens one keeps it open: each call checks it.
 
-    checksums: shard, relative to root → XXH3-128 of its bytes, "" where it is not known. verify: whether local files
-    are checked; copies always are. cache_dir: of copies, None: ~/.cache/headrace; disk_bytes: most that they take.
-    Raises `SettingsError` if they do not fit.
+    checksums: shard, relative to root → XXH3-128 of its bytes, "" where it is not known.
+    Raises `SettingsError` if copies of them do not fit.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        checksums: Mapping[str, str],
-        *,
-        verify: Verify,
-        cache_dir: str | Path | None = None,
-        disk_bytes: int = DISK_BYTES,
-    ) -> None:
-        if isinstance(disk_bytes, bool) or not isinstance(disk_bytes, int) or disk_bytes < 1:
-            raise SettingsError(f"disk_bytes is {disk_bytes!r}; expected an integer of 1 or more")
-        self._root, self._checksums, self._verify = root, dict(checksums), verify
+    def __init__(self, root: Path, checksums: Mapping[str, str], files: LocalFiles) -> None:
+        self._root, self._checksums, self._verify = root, dict(checksums), files.verify
         self._cache: FileCache | None = None
         if isinstance(root, RemotePath):
             needed = stored_bytes(root, list(checksums))
-            if needed > disk_bytes:
+            if needed > files.disk_bytes:
                 raise SettingsError(
-                    f"{root}: its shards have {needed:,} bytes, disk_bytes is {disk_bytes:,}; they are mapped from"
-                    f" copies on a disk: set disk_bytes={needed} or more"
+                    f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they are mapped"
+                    f" from copies on a disk: set disk_bytes={needed} or more"
                 )
-            base = default_cache() if cache_dir is None else Path(cache_dir)
+            base = default_cache() if files.cache_dir is None else Path(files.cache_dir)
             self._directory = base / "files"
-            self._cache = FileCache(self._directory, disk_bytes, root)
+            self._cache = FileCache(self._directory, files.disk_bytes, root)
 
     def place(self, shard: str) -> Path:
         """The local file of a shard, whole and checked. Raises `CorruptShard`, `StoreError`."""

@@ -32,6 +32,8 @@ class SplitTotals:
 class Manifest:
     """One finished run. Counts are rows; `dropped` has one entry per reason, also where nothing was dropped.
 
+    created_at: ISO 8601, UTC. libraries: versions by name. source: fingerprint of the files. schema: names and
+    types of the columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
     facts: what the recipe found out (entities per side, label map, ...); JSON, defined by the recipe.
     """
 
@@ -65,8 +67,8 @@ class Manifest:
 def read_manifest(run: Path) -> Manifest | None:
     """The manifest of a run directory, or None where there is none (the run is not finished).
 
-    Raises `CorruptShard` if it cannot be read or is not what was written, and `InputError` if a newer headrace wrote
-    it. A manifest without a digest is believed: it was written before there was one, or by hand.
+    Raises `CorruptShard` if it cannot be read or is not what was written, and `InputError` if a headrace of another
+    format wrote it. A manifest without a digest is believed: it was written before there was one, or by hand.
     """
     path = run / MANIFEST
     try:
@@ -79,7 +81,9 @@ def read_manifest(run: Path) -> Manifest | None:
         raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
     version = record.get("format_version") if isinstance(record, dict) else None
     if version != FORMAT_VERSION:
-        raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; upgrade headrace")
+        older = isinstance(version, int) and version < FORMAT_VERSION
+        remedy = "it was made by an older one: prepare the run again" if older else "upgrade headrace"
+        raise InputError(f"{path}: format version {version!r}, this headrace reads {FORMAT_VERSION}; {remedy}")
     try:
         digest = record.pop(DIGEST, None)
         if digest is not None and digest != _digest_of(record):

@@ -27,7 +27,7 @@ class Check:
 
 @dataclass
 class Verdict:
-    """The outcome of a verification."""
+    """The outcome of a verification. checks: all that were made, in their order, with what each found."""
 
     run_id: str
     checks: list[Check] = field(default_factory=list)

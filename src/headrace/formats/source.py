@@ -85,12 +85,12 @@ def unchanged(shard: Shard) -> None:
         raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
 
 
-def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
+def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
     """The one schema of all shards; columns that no shard can hold nulls in are declared so.
 
     drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by
     name, absent ones are null, types become the smallest that loses nothing. JSON shards always match by name.
-    Raises `InputError` that names both files.
+    widen_by: the caller's option for drift="widen", where there is one. Raises `InputError` that names both files.
     """
     first = shards[0]
     fields = {field.name: field.type for field in first.schema}
@@ -99,17 +99,17 @@ def common_schema(shards: Sequence[Shard], drift: Drift) -> pa.Schema:
     by_name = drift == "widen" or all(shard.kind.format in ("jsonl", "json") for shard in shards)
     for shard in shards[1:]:
         if not by_name:
-            _same_columns(first, shard)
+            _same_columns(first, shard, widen_by)
         for field in shard.schema:
             kind = supertype(fields.get(field.name, field.type), field.type)
             exact = fields.get(field.name, field.type) == field.type or pa.types.is_null(field.type)
             if pa.types.is_null(fields.get(field.name, field.type)):
                 exact = True
             if kind is None or (drift == "error" and not exact):
-                hint = "" if kind is None else ' with schema_drift="widen" or'
+                remedy = _ONE_KIND if kind is None or widen_by is None else f"use {widen_by} for a type that holds both"
                 raise InputError(
                     f"{shard.path}: column {field.name} is {field.type}, in {seen_in[field.name].path} it is "
-                    f"{fields[field.name]}; read it{hint} after rewriting one of them"
+                    f"{fields[field.name]}; rewrite one of them, or {remedy}"
                 )
             if field.name not in fields:
                 nulls.add(field.name)
@@ -125,18 +125,23 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A shard's columns in the common schema: reordered, widened, absent ones null."""
     if table.schema.equals(schema):
         return table
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
+    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would look at all for each
+    columns = []
+    for field in schema:
+        column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _same_columns(first: Shard, other: Shard) -> None:
+_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
+
+
+def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     if other.schema.names == first.schema.names:
         return
-    missing = [name for name in first.schema.names if name not in other.schema.names]
-    extra = [name for name in other.schema.names if name not in first.schema.names]
+    known, own = dict.fromkeys(first.schema.names), dict.fromkeys(other.schema.names)
+    missing = [name for name in known if name not in own]
+    extra = [name for name in own if name not in known]
     what = "; ".join(
         part
         for part in (
@@ -146,7 +151,5 @@ def _same_columns(first: Shard, other: Shard) -> None:
         )
         if part
     )
-    raise InputError(
-        f"{other.path}: {what}, compared with {first.path}; correct it, "
-        f'or use schema_drift="widen" to match columns by name'
-    )
+    remedy = _ONE_KIND if widen_by is None else f"use {widen_by} to match columns by name"
+    raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}")

@@ -92,7 +92,7 @@ class OnlinePacker:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OnlinePacker:
-        """The packer that was in this state; it makes the same bins from there on."""
+        """The packer that was in this state, of `state_dict`; it makes the same bins from there on."""
         packer = cls(int(state["capacity"]), buffer=int(state["buffer"]), max_sequences=state["max_sequences"])
         packer.arrived = int(state["arrived"])
         keys = [(int(length) << _BITS) | (_LATEST - int(arrival)) for arrival, length in state["waiting"]]

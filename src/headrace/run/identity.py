@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import InputError
 from headrace.storage.remote_path import RemotePath
 from headrace.storage.verbs import stat
 
-FORMAT_VERSION = 2
 _STORE_THREADS = 32  # each waits for an answer
 NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
 

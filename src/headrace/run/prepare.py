@@ -81,7 +81,10 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A finished run. reused: it was there already, and nothing was computed."""
+    """A finished run. out: as it was given; run: the run's own directory.
+
+    how: "computed", or "reused" where it was there already and nothing was done.
+    """
 
     out: Path
     run: Path
@@ -113,6 +116,7 @@ def prepare(
     out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
     for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
     processes that share it out need the store alone to be common.
+    on_event: hears of every step, from any thread; see `headrace.run.events`.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     check_engine(engine, address)

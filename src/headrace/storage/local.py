@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard, StoreError
@@ -42,6 +42,21 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise failed(path, error) from error
+
+
+@contextmanager
+def created(path: Path) -> Iterator[BinaryIO]:
+    """A new file, in whose block only what opens and closes it is `storing`: the rest may be about a source.
+
+    Closing writes what a buffer still holds, so on a full disk it fails again after a write that failed.
+    """
+    with storing(path):
+        file = path.open("xb")
+    try:
+        yield file
+    finally:
+        with storing(path):
+            file.close()
 
 
 def failed(path: Path, error: Exception) -> StoreError:

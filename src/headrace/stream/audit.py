@@ -71,16 +71,18 @@ class Audit:
         self._exact = True
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]  # as the loader: without a length it raises TypeError
+        """Batches, as the loader says. Raises `TypeError` where it does not know."""
+        return len(self.loader)  # type: ignore[arg-type]  # what it raises is meant
 
     def __iter__(self) -> Iterator[Any]:
+        """The loader's batches, untouched. Raises `InputError` at one whose keys cannot be read."""
         self._keys, self._batches = [], 0
         for batch in self.loader:
             self._count(batch)
             yield batch
 
     def report(self) -> AuditReport:
-        """The verdict on the last pass, the same on every rank; call it on all of them."""
+        """The verdict on the last pass, the same on every rank. Collective under torch.distributed: call it on all."""
         own = np.concatenate([np.empty(0, np.int64), *self._keys])
         parts = _of_all_ranks((self._batches, own, self._exact))
         keys = np.sort(np.concatenate([part[1] for part in parts]))

@@ -58,7 +58,7 @@ class Claimer:
     ) -> None:
         self.stop()
 
-    def stop(self) -> None:
+    def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the bulletin tells it
         """End the thread; a block that it is reading is read to its end."""
         with self._changed:
             self._stopped = True

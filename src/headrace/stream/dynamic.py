@@ -26,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -52,7 +52,7 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import _decode
 from headrace.stream.remaining import Remaining
-from headrace.stream.shared_failure import group_store, own_connection
+from headrace.stream.shared_failure import group_size, group_store, own_connection
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
@@ -132,22 +132,11 @@ class DynamicLoader(StreamLoader):
         self._pass += 1
         self._passes += 1
         self._received = self._calls = 0
-        this_pass = self._pass
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
         watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
-        with closing(watch.over(made)) as batches:
-            for batch in batches:
-                if this_pass != self._pass:
-                    raise StreamError(
-                        f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second stream"
-                    )
-                self._received += 1
-                yield batch
-        if this_pass == self._pass:
-            self._ended = True
+        yield from self._counted(watch.over(made), steps=None)
 
     def state_dict(self) -> dict[str, Any]:
         """What no rank has received yet: JSON, the same on every rank. Collective from the first batch of a pass on.
@@ -201,6 +190,7 @@ class DynamicLoader(StreamLoader):
         ledger = Ledger(self._store, f"{self._name}/{self._passes}", self.topology.rank, self.topology.world_size)
         rows = _Rows(self, order, start.remaining, progress)
         claimer = Claimer(ledger, borders, rows.load, batch_size=size)
+        ledger.arrive()
         self._claims = ledger, claimer, borders
         finished = False
 
@@ -267,6 +257,12 @@ class DynamicLoader(StreamLoader):
             raise SettingsError(
                 f'distribution="dynamic" on {self.topology.world_size} ranks needs a store that they share;'
                 " initialise torch.distributed first, or pass store="
+            )
+        if (processes := group_size()) != self.topology.world_size:
+            raise SettingsError(
+                f'distribution="dynamic": topology says rank {self.topology.rank} of {self.topology.world_size}, the'
+                f" process group has {processes} processes; where several of them are one rank, each would get other"
+                ' rows: use distribution="balanced" there. Where some read nothing, pass store= of those that do'
             )
         return own_connection(found)
 

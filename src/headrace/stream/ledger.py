@@ -1,5 +1,6 @@
 """What the ranks of a dynamic pass agree on through a store: who took which claim, and how many steps there are.
 
+    <pass>/here/<rank>     how many processes say that they are this rank
     <pass>/start           the state that the pass begins at, the same on every rank
     <pass>/next            a counter: whoever adds 1 to it has the claim of that number
     <pass>/empty           set by the first rank that found no claim left
@@ -55,6 +56,15 @@ class Ledger:
     prefix: str
     rank: int
     world_size: int
+
+    def arrive(self) -> None:
+        """Say that this rank is here. Raises `StreamError` if another process is the same rank."""
+        if (processes := int(self.store.add(f"{self.prefix}/here/{self.rank}", 1))) > 1:
+            raise StreamError(
+                f"rank {self.rank} of {self.world_size}: {processes} processes of this job are that rank, and with"
+                ' distribution="dynamic" each of them would get other rows; use distribution="balanced", which gives'
+                " all processes of a rank the same batches, or give each process a rank of its own"
+            )
 
     def begin(self, start: str) -> None:
         """Say where the pass begins. Raises `StreamError` if another rank said otherwise."""

@@ -13,45 +13,35 @@ reads is decided by the stream alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import MissingExtra, StreamError
+from headrace.errors import MissingExtra
 
 try:  # before what needs torch: this extra brings both
-    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
 from headrace.stream.batch import Batch
 from headrace.stream.dataset import Dataset, open_dataset
 from headrace.stream.options import StreamArguments
+from headrace.stream.resumed import CountedLoader, ResumedModule
 from headrace.stream.table_parcel import whole_batch
-from headrace.stream.topology import Topology
 from headrace.stream.torch import StreamingDataset
 from headrace.stream.watched_loader import WatchedLoader
 
 
-class PassLoader:
-    """One pass per iteration over a dataset; counts what was received of the present one.
-
-    before: batches of the loaded epoch that were received before the stop. They count in `len` and in `batches`, as
-    they do in Lightning's own progress. The dataset is not called `dataset` here: Lightning would warn of its `len`.
-    """
+class PassLoader(CountedLoader[StreamingDataset]):
+    """One pass per iteration over a dataset. before: batches of its epoch that were received before the stop."""
 
     def __init__(self, stream: StreamingDataset, trainer: Trainer | None, *, before: int = 0) -> None:
-        self.stream = stream
-        self._trainer = trainer
-        self._before = before
-        self._loaded_epoch = stream.epoch
+        super().__init__(stream, trainer)
+        self._resumed(before)
         self._received = 0
         workers = stream.num_workers
         self._loader = WatchedLoader(stream, batch_size=None, num_workers=workers, collate_fn=whole_batch)
-
-    def __len__(self) -> int:
-        """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
-        return self._earlier + len(self.stream)
 
     def __iter__(self) -> Iterator[Batch]:
         self._received = 0
@@ -61,9 +51,9 @@ class PassLoader:
             yield batch
 
     @property
-    def batches(self) -> int:
-        """Batches of the present epoch received so far, those before a stop included."""
-        return self._earlier + self._received
+    def received(self) -> int:
+        """Batches received since the present pass began."""
+        return self._received
 
     def follow(self) -> None:
         """Make the trainer's epoch the epoch of the dataset."""
@@ -74,25 +64,15 @@ class PassLoader:
         """Where the stream is after the batches received: the same on every rank."""
         return self.stream.state_after(self._received)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module keeps the position. Having it tells Lightning that the loader can be resumed."""
-        return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to load; see `state_dict`."""
-
-    @property
-    def _earlier(self) -> int:
-        return self._before if self.stream.epoch == self._loaded_epoch else 0
-
-
-class HeadraceDataModule(LightningDataModule):
+class HeadraceDataModule(ResumedModule[PassLoader]):
     """Train, validate and test on the splits of a dataset directory, every row once per epoch over all ranks.
 
     path: as for `headrace.open`. batch_size: rows in a batch of one rank; val_batch_size: the same outside training,
     None: batch_size. Validation and testing are unshuffled and padded, with batch["valid"] false on filling rows.
     num_workers: worker processes of each loader; 0: threads of the training process. columns: None: all.
-    options: further ones of the training stream, see `StreamOptions`.
+    options: further ones of the training stream, see `StreamOptions`. What cannot work raises when the first loader is
+    made: `SettingsError`, `InputError`.
     """
 
     def __init__(
@@ -116,9 +96,6 @@ class HeadraceDataModule(LightningDataModule):
         self._train_options: StreamArguments = {**(options or {}), "shuffle": shuffle, "seed": seed, "columns": columns}
         self._run = run
         self._opened: Dataset | None = None
-        self._train: PassLoader | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._users_reload: int | None = None
 
     @property
     def dataset(self) -> Dataset:
@@ -138,7 +115,10 @@ class HeadraceDataModule(LightningDataModule):
             dataset.load_state_dict(self._train.stream.epoch_start())
         self._train = PassLoader(dataset, self.trainer, before=before)
         self._train.follow()
-        self._reload_next_epoch(len(self._train), dataset)
+        own_lengths = self._train_options.get("pack") is not None  # every epoch has bins of its own
+        self._ask_lengths_again(
+            differ=own_lengths or (dataset.partial_epoch and self._whole_length() != len(self._train))
+        )
         return self._train
 
     def val_dataloader(self) -> PassLoader | list[PassLoader]:
@@ -152,23 +132,6 @@ class HeadraceDataModule(LightningDataModule):
     def predict_dataloader(self) -> PassLoader | list[PassLoader]:
         """The test split in order, as `test_dataloader`."""
         return self._evaluation("test")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Goes into Lightning's checkpoint: the position, and how many batches of the epoch were received."""
-        if self._train is None:
-            return {} if self._loaded is None else self._loaded
-        return {"stream": self._train.position(), "batches": self._train.batches}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
-        if not state_dict:
-            return
-        if set(state_dict) != {"stream", "batches"} or not isinstance(state_dict["batches"], int):
-            raise StreamError(
-                f"data module state: keys {sorted(state_dict)}, expected batches and stream; resume from a checkpoint"
-                " that was written with HeadraceDataModule"
-            )
-        self._loaded = dict(state_dict)
 
     def _evaluation(self, split: str) -> PassLoader | list[PassLoader]:
         if self.dataset.split_named(split) is None:
@@ -184,26 +147,6 @@ class HeadraceDataModule(LightningDataModule):
         return self.dataset.torch_dataset(
             split, batch_size=batch_size, num_workers=self.num_workers, topology=self._topology(), **options
         )
-
-    def _topology(self) -> Topology | None:
-        """The data-parallel place of this process: with tensor parallelism that is not its rank."""
-        place = getattr(getattr(self.trainer, "strategy", None), "distributed_sampler_kwargs", None)
-        return Topology(rank=place["rank"], world_size=place["num_replicas"]) if place else None
-
-    def _reload_next_epoch(self, batches: int, dataset: StreamingDataset) -> None:
-        """Let Lightning ask for the loader again if the coming epochs have another length than this one.
-
-        It asks a loader's length once, and a rest read on another topology has its own number of batches.
-        """
-        trainer: Any = self.trainer  # its type does not know the flag
-        if trainer is None:
-            return
-        if self._users_reload is not None:
-            trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
-        own_lengths = self._train_options.get("pack") is not None  # every epoch has bins of its own
-        if own_lengths or (dataset.partial_epoch and self._whole_length() != batches):
-            self._users_reload = trainer.reload_dataloaders_every_n_epochs
-            trainer.reload_dataloaders_every_n_epochs = 1
 
     def _whole_length(self) -> int:
         """Batches of a whole epoch of this rank."""

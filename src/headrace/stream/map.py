@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
-from headrace.errors import CorruptShard, MissingExtra, SettingsError
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.stream.batch import Batch, make_batch
 from headrace.stream.columns import Columns, from_table, gather, join, size_of
 from headrace.stream.options import StreamOptions
@@ -77,8 +78,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         cache_bytes: int = 1 << 30,
     ) -> None:
-        if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 0:
-            raise SettingsError(f"cache_bytes is {cache_bytes!r}; expected an integer of 0 or more")
+        check_integer("cache_bytes", cache_bytes, least=0)
         self.index = index
         self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(index.schema.names, "exact")
         self.cache_bytes = cache_bytes

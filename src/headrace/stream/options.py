@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
+from headrace.checks import check_boolean, check_integer, check_word
 from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
 from headrace.stream.pack_rows import PackRows, pack_setting
@@ -105,6 +106,8 @@ class StreamOptions:
         "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     batch_size: int
@@ -141,21 +144,19 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "read_threads", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
-            _at_least(1, name, getattr(self, name))
+            check_integer(name, getattr(self, name), least=1)
         for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
             if getattr(self, name) is not None:
-                _at_least(1, name, getattr(self, name))
+                check_integer(name, getattr(self, name), least=1)
         for name in ("prefetch_bytes", "prefetch_blocks"):
-            _at_least(0, name, getattr(self, name))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise SettingsError(f"seed is {self.seed!r}; expected an integer")
-        if not isinstance(self.shuffle, bool):
-            raise SettingsError(f"shuffle is {self.shuffle!r}; expected True or False")
+            check_integer(name, getattr(self, name), least=0)
+        check_integer("seed", self.seed)
+        check_boolean("shuffle", self.shuffle)
         if self.remainder is not None:
-            check_one_of(get_args(Remainder), "remainder", self.remainder)
-        check_one_of(get_args(OnTopologyChange), "on_topology_change", self.on_topology_change)
-        check_one_of(get_args(BatchFormat), "batch_format", self.batch_format)
-        check_one_of(get_args(Lists), "lists", self.lists)
+            check_word("remainder", self.remainder, get_args(Remainder))
+        check_word("on_topology_change", self.on_topology_change, get_args(OnTopologyChange))
+        check_word("batch_format", self.batch_format, get_args(BatchFormat))
+        check_word("lists", self.lists, get_args(Lists))
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
                 f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
@@ -171,15 +172,15 @@ class StreamOptions:
                 'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
                 ' lists= out, or packed="off" for rows as they are'
             )
-        check_one_of(get_args(Cache), "cache", self.cache)
-        check_one_of(get_args(Distribution), "distribution", self.distribution)
-        check_one_of(get_args(OnBadBlock), "on_bad_block", self.on_bad_block)
-        check_one_of(get_args(Verify), "verify", self.verify)
+        check_word("cache", self.cache, get_args(Cache))
+        check_word("distribution", self.distribution, get_args(Distribution))
+        check_word("on_bad_block", self.on_bad_block, get_args(OnBadBlock))
+        check_word("verify", self.verify, get_args(Verify))
         if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
             raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
-        check_one_of(get_args(Memory), "memory", self.memory)
+        check_word("memory", self.memory, get_args(Memory))
         if self.transform is not None and not callable(self.transform):
             raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
         if self.memory == "pinned" and self.batch_format != "torch" and self.transform is None:
@@ -201,7 +202,8 @@ class StreamOptions:
     def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
-        unknown = [name for name in columns if name not in available]
+        known = set(available)
+        unknown = [name for name in columns if name not in known]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
         if isinstance(self.packed, PackedBatches):
@@ -279,14 +281,3 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SettingsError(f"{name} is {value!r}; expected a number")
     return float(value)
-
-
-def _at_least(least: int, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SettingsError(f"{name} is {value!r}; expected an integer of {least} or more")
-
-
-def check_one_of(choices: tuple[str, ...], name: str, value: Any) -> None:
-    """Raise `SettingsError` unless the value is one of the words."""
-    if value not in choices:
-        raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(choices)}")

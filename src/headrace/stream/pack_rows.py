@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError
 from headrace.packing.pack import ALGORITHMS, Algorithm
@@ -25,6 +26,8 @@ class PackRows:
     lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
         counted; None: the tokens' column itself.
     algorithm, max_sequences: see `headrace.packing.pack`.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     capacity: int
@@ -40,12 +43,11 @@ class PackRows:
     def __post_init__(self) -> None:
         for name in ("capacity", "buffer_rows", "max_sequences"):
             value = getattr(self, name)
-            if (name, value) != ("max_sequences", None) and (type(value) is not int or value < 1):
-                raise SettingsError(f"pack: {name} is {value!r}; expected an integer of 1 or more")
+            if (name, value) != ("max_sequences", None):
+                check_integer(f"pack: {name}", value, least=1)
         choices = {"too_long": get_args(TooLong), "mask_alignment": get_args(TokenMask), "algorithm": ALGORITHMS}
         for name, words in choices.items():
-            if getattr(self, name) not in words:
-                raise SettingsError(f"pack: {name} is {getattr(self, name)!r}; expected one of {', '.join(words)}")
+            check_word(f"pack: {name}", getattr(self, name), words)
         columns = [name for name in (self.tokens, self.mask, self.lengths) if name is not None]
         if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(columns):
             raise SettingsError(f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once")

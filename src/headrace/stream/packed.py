@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.errors import SettingsError
 from headrace.packing.alignment import ALIGNMENT_KEY
 
@@ -50,6 +51,8 @@ class PackedBatches:
     loss_mask_alignment: where the stored mask stands in files that do not say: "shift_left", on the labels, by one
         place left of the trained tokens; "unshifted", on those tokens; "legacy_roll_right", one place right of them,
         over the whole bin, where the last token's is lost and counts as untrained.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     form: PackedForm = "varlen"
@@ -64,20 +67,20 @@ class PackedBatches:
     loss_mask_alignment: MaskAlignment | None = None
 
     def __post_init__(self) -> None:
-        _one_of(get_args(PackedForm), "form", self.form)
-        _one_of(get_args(LabelPlace), "labels", self.labels)
-        _one_of(get_args(LastToken), "last_token", self.last_token)
-        _one_of(get_args(AttentionMask), "attention_mask", self.attention_mask)
+        check_word("packed: form", self.form, get_args(PackedForm))
+        check_word("packed: labels", self.labels, get_args(LabelPlace))
+        check_word("packed: last_token", self.last_token, get_args(LastToken))
+        check_word("packed: attention_mask", self.attention_mask, get_args(AttentionMask))
         if self.loss_mask_alignment is not None:
-            _one_of(get_args(MaskAlignment), "loss_mask_alignment", self.loss_mask_alignment)
-        _integer("pad_id", self.pad_id)
-        _integer("pad_to_multiple_of", self.pad_to_multiple_of, least=1)
+            check_word("packed: loss_mask_alignment", self.loss_mask_alignment, get_args(MaskAlignment))
+        check_integer("packed: pad_id", self.pad_id)
+        check_integer("packed: pad_to_multiple_of", self.pad_to_multiple_of, least=1)
         if self.ignore_index is not None:
-            _integer("ignore_index", self.ignore_index)
+            check_integer("packed: ignore_index", self.ignore_index)
         if self.most_sequences is not None:
-            _integer("most_sequences", self.most_sequences, least=1)
+            check_integer("packed: most_sequences", self.most_sequences, least=1)
         if self.pad_to is not None:
-            _integer("pad_to", self.pad_to, least=1)
+            check_integer("packed: pad_to", self.pad_to, least=1)
             if self.pad_to % self.pad_to_multiple_of:
                 raise SettingsError(
                     f"packed: pad_to {self.pad_to} is no multiple of pad_to_multiple_of {self.pad_to_multiple_of};"
@@ -102,15 +105,3 @@ def packed_setting(value: Any) -> PackedWord | PackedBatches:
     raise SettingsError(
         f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)"
     )
-
-
-def _one_of(choices: tuple[str, ...], name: str, value: Any) -> None:
-    if value not in choices:
-        raise SettingsError(f"packed: {name} is {value!r}; expected one of {', '.join(choices)}")
-
-
-def _integer(name: str, value: Any, *, least: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        raise SettingsError(
-            f"packed: {name} is {value!r}; expected an integer" + ("" if least is None else f" of {least} or more")
-        )

@@ -9,8 +9,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
-from headrace.errors import SettingsError
 from headrace.stream.batch import Batch, import_torch
 from headrace.stream.distribute import regions_of
 from headrace.stream.layout import order_of_state, samples_of_epoch
@@ -41,8 +41,7 @@ def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) 
 
 def check_epoch(epoch: int) -> None:
     """Raise `SettingsError` unless this can be an epoch."""
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-        raise SettingsError(f"epoch is {epoch!r}; expected an integer of 0 or more")
+    check_integer("epoch", epoch, least=0)
 
 
 def checked_state(values: Mapping[str, Any], index: SplitIndex, options: StreamOptions) -> StreamState:

@@ -1,46 +1,71 @@
-"""A failure on one rank made known to all: through the store that a process group already has.
+"""A failure in one process made known to all: through the store that a process group already has.
 
-    headrace/failures           how many there were; a rank that fails takes the next number n
+    headrace/failures           how many there were; a process that fails takes the next number n
     headrace/failure/<n>        who failed, and its message
-    headrace/failure/<n>/seen   how many other ranks know
+    headrace/failure/<n>/seen   how many other processes know
 
-A rank remembers up to which number it knows, so a pass that begins after another rank failed still learns of it, and a
-pass that begins after everybody stopped is not stopped again. All calls return at once; none waits for another rank.
+A process remembers up to which number it knows, so a pass that begins after another one failed still learns of it, and
+a pass that begins after everybody stopped is not stopped again. All calls but `await_all` return at once.
+
+A process is what the group counts. Ranks share out the rows; where several processes read those of one rank, as under
+tensor parallelism, each of them is told of, and tells, all the others.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from headrace.stream.at_exit import RUNNING
+from headrace.stream.neighbours import Neighbours
+
 _PREFIX = "headrace"
+_LOOK_SECONDS, _TELL_SECONDS = 0.05, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What rank `rank` of `world_size` stopped for."""
+    """What rank `rank` of `world_size` stopped for.
+
+    process, processes: its number in the process group, where it was told by one. lost: whether that process is gone,
+    and another one tells. number: among the failures of its group; 0: not told yet.
+    """
 
     rank: int
     world_size: int
     message: str
+    process: int | None = None
+    processes: int | None = None
+    lost: bool = False
+    number: int = 0
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of {self.world_size} stopped the stream: {self.message}"
+        rank = f"rank {self.rank} of {self.world_size}"
+        if self.process is None or (self.process, self.processes) == (self.rank, self.world_size):
+            return f"{rank} stopped the stream: {self.message}"
+        return f"process {self.process} of {self.processes} ({rank}) stopped the stream: {self.message}"
 
 
 @dataclass(eq=False)
 class Bulletin:
     """The failures of one process group, as this process sees them. Safe to call from any thread.
 
+    others: how many other processes there are; process: the number of this one; rank: of how many, as which it reads;
+    neighbours: the processes of this machine.
     Every method raises `RuntimeError` when the store is gone, as it is once the process that keeps it has ended.
     """
 
     store: Any
     others: int
+    process: int = 0
+    rank: tuple[int, int] = 0, 1
+    neighbours: Neighbours | None = None
     known: int = 0
     _posting: Lock = field(default_factory=Lock)
 
@@ -52,18 +77,39 @@ class Bulletin:
             innermost = innermost.underlying_store
         return type(innermost).__name__ != "FileStore"
 
-    def post(self, failure: Failure) -> int:
-        """Make this failure known; its number, for `seen_by_all`."""
-        with self._posting:
-            number = int(self.store.add(f"{_PREFIX}/failures", 1))
-            text = json.dumps([failure.rank, failure.world_size, failure.message])
-            self.store.set(f"{_PREFIX}/failure/{number}", text)
-            self.known = max(self.known, number)
-        return number
+    def failure(self, message: str) -> Failure:
+        """A failure of this process."""
+        rank, world_size = self.rank
+        processes = self.others + 1
+        return Failure(rank=rank, world_size=world_size, message=message, process=self.process, processes=processes)
 
-    def seen_by_all(self, number: int) -> bool:
-        """Whether all other processes of the group have read this failure."""
-        return int(self.store.add(f"{_PREFIX}/failure/{number}/seen", 0)) >= self.others
+    def stop(self, error: Exception | None = None) -> None:
+        """What the interpreter ends on is told, if nothing was before: an error of the training loop, say."""
+        if error is not None and not self.known:
+            with suppress(RuntimeError):
+                self.await_all(self.post(self.failure(f"{type(error).__name__}: {in_short(error)}")))
+
+    def post(self, failure: Failure) -> Failure:
+        """Make this failure known; it has a number then."""
+        with self._posting:
+            told = replace(failure, number=int(self.store.add(f"{_PREFIX}/failures", 1)))
+            self.store.set(f"{_PREFIX}/failure/{told.number}", json.dumps(asdict(told)))
+            self.known = max(self.known, told.number)
+        return told
+
+    def seen_by_all(self, failure: Failure) -> bool:
+        """Whether all other processes of the group that live have read this failure."""
+        return int(self.store.add(f"{_PREFIX}/failure/{failure.number}/seen", 0)) >= self.others - failure.lost
+
+    def await_all(self, failure: Failure) -> None:
+        """Wait until all have read this failure, a moment at most: the store may go with this process."""
+        deadline = time.monotonic() + _TELL_SECONDS
+        while True:
+            while self.unread() is not None:  # who failed at the same time waits for us, and is stopped too
+                pass
+            if self.seen_by_all(failure) or time.monotonic() >= deadline:
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def unread(self) -> Failure | None:
         """The next failure that this process did not know, now counted as seen."""
@@ -72,9 +118,9 @@ class Bulletin:
             if not self.store.check([key]):
                 return None
             self.known += 1
-        rank, world_size, message = json.loads(self.store.get(key))
+        values = json.loads(self.store.get(key))
         self.store.add(f"{key}/seen", 1)
-        return Failure(rank=rank, world_size=world_size, message=message)
+        return Failure(**values)
 
 
 _BULLETINS: WeakKeyDictionary[Any, Bulletin] = WeakKeyDictionary()
@@ -91,14 +137,22 @@ def group_store() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
+def group_size() -> int:
+    """The processes of torch's default process group, which exists."""
+    return int(sys.modules["torch"].distributed.get_world_size())
+
+
 def group_bulletin() -> Bulletin | None:
     """The bulletin of torch's default process group, the same for the life of the group; None without one."""
     store = group_store()
     if store is None:
         return None
     if store not in _BULLETINS:
-        world_size = sys.modules["torch"].distributed.get_world_size()
-        _BULLETINS[store] = Bulletin(store=own_connection(store), others=world_size - 1)
+        distributed, own = sys.modules["torch"].distributed, own_connection(store)
+        process, processes = distributed.get_rank(), group_size()
+        neighbours = Neighbours.here(own, process=process)
+        _BULLETINS[store] = Bulletin(store=own, others=processes - 1, process=process, neighbours=neighbours)
+        RUNNING.add(_BULLETINS[store])
     return _BULLETINS[store]
 
 

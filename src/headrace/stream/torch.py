@@ -22,11 +22,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, get_args
 
+from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.memory import check_memory
-from headrace.stream.options import Memory, StreamOptions, check_one_of
+from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
     check_epoch,
     check_options,
@@ -52,6 +53,7 @@ from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.transform import check_travels
 from headrace.stream.watch import Watch
+from headrace.stream.whereabouts import given_per_block
 from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_torch
 
 try:
@@ -74,7 +76,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     num_workers: that of the DataLoader, which does not tell its dataset before the workers run; checked there.
     topology: this rank; None: found out now, in the process that builds the dataset, and carried to its workers.
-    read_block must be picklable for spawn and forkserver.
+    read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that are not for workers.
     """
 
     def __init__(
@@ -87,8 +89,7 @@ class StreamingDataset(IterableDataset[Batch]):
         topology: Topology | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise SettingsError(f"num_workers is {num_workers!r}; expected an integer of 0 or more")
+        check_integer("num_workers", num_workers, least=0)
         if options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the process of its rank, and not in DataLoader workers; use'
@@ -117,8 +118,11 @@ class StreamingDataset(IterableDataset[Batch]):
             notes_shape(num_workers, options.read_threads), dtype=torch.float64
         )  # see `reading`
         self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._given_up = torch.zeros(max(1, num_workers), 2, dtype=torch.int64)  # see `Quarantine.slot`
+        readers, blocks = max(1, num_workers), len(index.rows) if options.on_bad_block == "quarantine" else 0
+        self._given_up = torch.zeros(readers, 1, dtype=torch.int64)  # this and the next: see `Quarantine.slot`
         self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._bad_blocks = torch.zeros(readers, blocks, dtype=torch.uint8)
+        self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     @property
     def epoch(self) -> int:
@@ -172,7 +176,8 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         confirm(self.topology)
         worker = self._worker()
-        turn, begun = turn_after(self._skipped(), worker=worker, workers=self.num_workers)
+        skip = self._skipped()
+        turn, begun = turn_after(skip, worker=worker, workers=self.num_workers)
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
@@ -188,7 +193,7 @@ class StreamingDataset(IterableDataset[Batch]):
             topology=self.topology,
             worker=turn,
             workers=self.num_workers,
-            quarantine=self._quarantine(worker),
+            quarantine=self._quarantine(worker, anew=not skip),
         )
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
@@ -207,7 +212,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
         memory: "pinned" makes the DataLoader pin what it receives.
         """
-        check_one_of(get_args(Memory), "memory", memory)
+        check_word("memory", memory, get_args(Memory))
         return WatchedLoader(
             self,
             batch_size=None,
@@ -232,6 +237,7 @@ class StreamingDataset(IterableDataset[Batch]):
         """Workers that start inside begin after so many batches of the present pass, in place of others that died."""
         self._skip = batches
         self._reading.zero_()
+        self._recount(batches)
         try:
             yield
         finally:
@@ -253,7 +259,8 @@ class StreamingDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
 
-        Call it between passes, before the loop over the DataLoader begins.
+        Call it between passes, before the loop over the DataLoader begins. Raises `SettingsError` unless it is an
+        integer of 0 or more.
         """
         check_epoch(epoch)
         if epoch != self.epoch:
@@ -293,7 +300,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     @property
     def partial_epoch(self) -> bool:
-        """Whether the present pass is what a loaded state left of an epoch."""
+        """Whether the present pass is what a loaded state left of an epoch. Raises as `state_after`."""
         start = StreamState.from_dict(self.state_after(0))
         return bool(start.position or start.base)
 
@@ -323,6 +330,7 @@ class StreamingDataset(IterableDataset[Batch]):
             self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _begin(self, state: StreamState, *, rest: int) -> None:
         self._start = state
@@ -368,12 +376,27 @@ class StreamingDataset(IterableDataset[Batch]):
         stall_seconds = self.options.stall_seconds
         return Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=stall_seconds)
 
-    def _quarantine(self, worker: int) -> Quarantine | None:
-        slot = self._given_up[worker]
-        slot.zero_()
+    def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
+        rows, blocks = self._given_up[worker].numpy(), self._bad_blocks[worker].numpy()
+        if anew:
+            rows[:], blocks[:] = 0, 0
+        slot, workers = (rows, blocks), self.num_workers
         return make_quarantine(
-            self.index, self.options, topology=self.topology, worker=worker, workers=self.num_workers, slot=slot
+            self.index, self.options, topology=self.topology, worker=worker, workers=workers, slot=slot
         )
+
+    def _recount(self, batches: int) -> None:
+        """Make the counts of bad rows those of the batches received, for workers that go on after them."""
+        if not self.num_workers or not self._bad_blocks.any():
+            return
+        bad = self._bad_blocks.numpy().any(axis=0)
+        plan = self.plan()
+        for worker in range(self.num_workers):
+            turn, given = turn_after(batches, worker=worker, workers=self.num_workers)
+            items = given * self.options.batch_size
+            counts = bad * given_per_block(plan, rank=self.topology.rank, worker=turn, items=items)
+            self._given_up[worker, 0] = int(counts.sum())
+            self._bad_blocks[worker] = torch.from_numpy((counts > 0).astype("uint8"))
 
     @property
     def _topology_of_workers(self) -> tuple[int, int, int, str]:

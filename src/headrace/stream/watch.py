@@ -1,8 +1,9 @@
-"""A thread beside a pass, in the rank's own process: tells the other ranks of a failure here, and hears of theirs.
+"""A thread beside a pass, in the rank's own process: tells the other processes of a failure here, and hears of theirs.
 
-It looks at the store of the process group twice a second; a batch costs a few assignments. It also logs who waits for
-data (`stall`): each rank of itself, and rank 0 of all, from a moment that every rank posts once a second. Where there
-is no group of several ranks and no `stall_seconds` there is no thread. The thread ends with the pass.
+It looks at the store of the process group twice a second; a batch costs a few assignments. A process of this machine
+that ends in the midst of its pass is told of too (`neighbours`). It also logs who waits for data (`stall`): each rank
+of itself, and rank 0 of all, from a moment that every rank posts once a second. Where there is no group of several
+processes and no `stall_seconds` there is no thread. The thread ends with the pass.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext, suppress
+from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -30,7 +32,6 @@ log = logging.getLogger("headrace")
 _LOOK_SECONDS = 0.5
 _LOOKS_PER_BEAT = 2
 _AGAIN_SECONDS = 30.0
-_TELL_SECONDS = 3.0  # a rank that fails stays this long at most for the others to hear why, as the store may go with it
 
 
 class Watch:
@@ -51,9 +52,14 @@ class Watch:
         self._looks = 0
         self._said: dict[Complaint, float] = {}
         self.failure: Failure | None = None
+        self._awaited: list[Failure] = []
         self._index = index
         self._topology = topology
-        self._bulletin: Bulletin | None = group_bulletin() if topology.world_size > 1 else None
+        self._bulletin: Bulletin | None = group_bulletin()
+        self._neighbours = None if self._bulletin is None else self._bulletin.neighbours
+        if self._bulletin is not None:
+            self._bulletin.rank = topology.rank, topology.world_size
+        self._place = {"rank": topology.rank, "world_size": topology.world_size, "epoch": epoch}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -78,28 +84,39 @@ class Watch:
                 yield batch
 
     def check(self) -> None:
-        """Raise `StreamError` if another rank has failed."""
+        """Raise `StreamError` if another rank has failed, when all have heard of it."""
         if self.failure is not None:
+            self._await_all(self.failure)
             raise StreamError(f"{self.failure}; mend it there, then resume all ranks from the last state")
 
     def tell(self, error: Exception) -> None:
         """Make an error of this rank known to the others, and give them a moment to hear it."""
         rank, world_size = self._topology.rank, self._topology.world_size
-        failure = Failure(rank=rank, world_size=world_size, message=in_short(error))
+        if self._bulletin is None:
+            log.error("%s", Failure(rank=rank, world_size=world_size, message=in_short(error)))
+            return
+        failure = self._bulletin.failure(in_short(error))
         log.error("%s", failure)
-        if self._bulletin is None or self.failure is not None:
+        if self.failure is not None:
             return
         try:
-            number = self._bulletin.post(failure)
-            deadline = time.monotonic() + _TELL_SECONDS
-            while not self._bulletin.seen_by_all(number) and time.monotonic() < deadline:
-                time.sleep(_LOOK_SECONDS / 10)
-            while self._bulletin.unread() is not None:  # who failed at the same time is stopped too
-                pass
+            failure = self._bulletin.post(failure)
         except RuntimeError as lost:
             log.warning("rank %d of %d: cannot tell the other ranks: %s", rank, world_size, lost)
+        else:
+            self._await_all(failure)
+
+    def _await_all(self, failure: Failure) -> None:
+        """Give the other processes a moment to hear: the store goes with the process that keeps it."""
+        if self._bulletin is not None and failure not in self._awaited:
+            self._awaited.append(failure)
+            with suppress(RuntimeError):
+                self._bulletin.await_all(failure)
 
     def __enter__(self) -> Self:
+        if self._neighbours is not None:
+            with suppress(RuntimeError):  # the store has gone: then there is nobody to hear
+                self._neighbours.enter(self, **self._place)
         if self._bulletin is not None or self._stall_seconds is not None:
             self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
             RUNNING.add(self)
@@ -116,12 +133,15 @@ class Watch:
         with suppress(RuntimeError):  # the last moment, lest an earlier one be taken for the present
             self._post(self.progress.snapshot(self._index))
 
-    def stop(self) -> None:
-        """End the thread."""
+    def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the bulletin tells it
+        """End the thread, and say that this process is in no pass."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(2 * _LOOK_SECONDS)
             RUNNING.discard(self)
+        if self._neighbours is not None:
+            with suppress(RuntimeError):
+                self._neighbours.leave(self)
 
     def _run(self) -> None:
         try:
@@ -129,16 +149,32 @@ class Watch:
             while not self._stop.wait(_LOOK_SECONDS):
                 self._look()
         except RuntimeError as lost:  # the store went with its process: this pass may well be the last to end
+            self._neighbours = None
             rank, world_size = self._topology.rank, self._topology.world_size
             log.info("rank %d of %d: no longer watches the others: %s", rank, world_size, lost)
 
     def _look(self) -> None:
         while self._bulletin is not None and (failure := self._bulletin.unread()) is not None:
-            log.error("%s", failure)
-            self.failure = self.failure or failure
+            self._hear(failure)
+        self._look_around()
         self._looks += 1
         if self._stall_seconds is not None and self._looks % _LOOKS_PER_BEAT == 0:
             self._compare(self._stall_seconds)
+
+    def _hear(self, failure: Failure) -> None:
+        self.failure = self.failure or failure  # before anybody can read of it
+        log.error("%s", failure)
+
+    def _look_around(self) -> None:
+        """Tell of processes of this machine that ended in the midst of their passes."""
+        if self._bulletin is None or self._neighbours is None:
+            return
+        for lost in self._neighbours.lost():
+            failure = Failure(**asdict(lost), processes=self._bulletin.others + 1, lost=True)
+            try:
+                failure = self._bulletin.post(failure)
+            finally:
+                self._hear(failure)
 
     def _post(self, moment: Snapshot) -> None:
         """Make a moment of this rank known to rank 0."""

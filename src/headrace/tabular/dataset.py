@@ -23,9 +23,10 @@ from typing import Any, Unpack, get_args
 
 import pyarrow as pa
 
+from headrace.checks import check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
-from headrace.stream.options import BatchFormat, StreamArguments, StreamOptions, check_one_of
+from headrace.stream.options import BatchFormat, StreamArguments, StreamOptions
 from headrace.stream.passes import state_after
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Progress
@@ -129,7 +130,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         # Rows of an order that is made of whole shards are given as that order cuts them: in steps of one row.
         self._even = batch_size is None and options.get("distribution", "balanced") == "balanced"
         self._format = options.get("batch_format", "torch")
-        check_one_of(get_args(BatchFormat), "batch_format", self._format)
+        check_word("batch_format", self._format, get_args(BatchFormat))
         self._remainder = options.get("remainder")
         if self._even:
             options["remainder"] = None  # the stream's last piece is cut here, evenly over the ranks

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
+from headrace.stream.mixed import MixedOrder
 from headrace.stream.plan import Plan
 from headrace.stream.share import resolve_remainder
 
@@ -76,10 +77,11 @@ def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Evidence:
-    """What one process is about to read. order: what decides the order of rows; rows: a bit for each row read."""
+    """What one process is about to read. order: what decides the order of rows, by name; rows: a bit for each row
+    read, or for each position where an epoch may have a row more than once."""
 
     ranks: tuple[int, ...]
-    order: tuple[Any, ...]
+    order: dict[str, Any]
     total: int
     dropped: int
     twice: int
@@ -104,19 +106,25 @@ def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
         raise StreamError(f"the dataset was built with num_workers={declared}, the DataLoader has {num_workers}")
     consumers = num_ranks * num_workers
     plan = dataset.plan()
+    if plan.regions is not None and max(1, plan.workers) != num_workers:
+        raise StreamError(
+            f"the dataset gives whole shards to {max(1, plan.workers)} workers of each rank, the DataLoader has"
+            f" {num_workers}; build it with num_workers={num_workers}"
+        )
     plan = replace(plan, workers=num_workers, remainder=resolve_remainder(stream.options.remainder, consumers))
     ranks = (topology.rank,) if _group() else tuple(range(num_ranks))
-    seen = np.zeros(index.total_rows, np.uint8)
+    by_position = isinstance(plan.order, MixedOrder)  # it may have a row several times
+    seen = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
     twice = 0
     for rank in ranks:
         for worker in range(num_workers):
-            for rows in _rows(index, plan, rank=rank, worker=worker):
-                twice += int(np.count_nonzero(seen[rows]))
-                seen[rows] = 1
-    order = plan.order
+            for positions in _positions(plan, rank=rank, worker=worker):
+                read = positions if by_position else _rows_at(index, plan, positions)
+                twice += int(np.count_nonzero(seen[read]))
+                seen[read] = 1
     return _Evidence(
         ranks=ranks,
-        order=(index.identity, order.seed, order.epoch, order.lanes, order.window_rows, order.shuffle, plan.workers),
+        order={**stream.pass_state, "workers": plan.workers},
         total=plan.remaining.total,
         dropped=plan.dropped_rows,
         twice=twice,
@@ -133,8 +141,10 @@ def _compared(parts: Sequence[_Evidence], num_ranks: int) -> list[str]:
         problems.append(f"the readers are ranks {ranks}, expected 0 to {num_ranks - 1}, each once")
     for place, part in enumerate(parts):
         if part.order != first.order or part.total != first.total:
+            names = sorted(part.order.keys() | first.order.keys())
+            differ = [name for name in names if part.order.get(name) != first.order.get(name)]
             problems.append(
-                f"rank {place} reads another order {part.order[1:]} or other files than rank 0 {first.order[1:]};"
+                f"rank {place} reads another order or other files than rank 0: they differ in {', '.join(differ)};"
                 " give all ranks the same files, seed, epoch, state and workers"
             )
     if problems:
@@ -165,11 +175,22 @@ def _shards(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> set[int
 
 def _rows(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> Iterator[I64]:
     """The row numbers in the split that one (rank, worker) takes, a part at a time."""
+    for positions in _positions(plan, rank=rank, worker=worker):
+        yield _rows_at(index, plan, positions)
+
+
+def _positions(plan: Plan, *, rank: int, worker: int) -> Iterator[I64]:
+    """The positions that one (rank, worker) takes, a part at a time."""
     share = plan.share(rank=rank, worker=worker)
     for start in range(0, share.rows, _PART_ROWS):
-        positions = plan.remaining.positions(share.places(start, start + _PART_ROWS))
-        blocks, rows = plan.order.locate(plan.order.line_of(positions))
-        yield index.first_row[blocks] + rows
+        yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
+
+
+def _rows_at(index: SplitIndex, plan: Plan, positions: I64) -> I64:
+    """The row numbers in the split at these positions."""
+    blocks, rows = plan.order.locate(plan.order.line_of(positions))
+    numbers: I64 = index.first_row[blocks] + rows
+    return numbers
 
 
 def _count(bits: npt.NDArray[np.uint8]) -> int:

@@ -49,9 +49,11 @@ class Processor(ABC):
         return done
 
     def __call__(self, value: Any) -> Any:
+        """As `process`."""
         return self.process(value)
 
     def __rshift__(self, after: Processor | Callable[[Any], Any]) -> Chain:
+        """This step, then the other. Raises `SettingsError` if that is neither a processor nor a function."""
         return Chain((self, as_processor(after)))
 
     def __rrshift__(self, before: Callable[[Any], Any]) -> Chain:

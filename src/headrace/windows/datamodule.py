@@ -19,18 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.dataset.local_shards import DISK_BYTES
-from headrace.errors import MissingExtra, SettingsError, StreamError
-
-try:  # before what needs torch: this extra brings both
-    from lightning.pytorch import LightningDataModule, Trainer
-except ImportError as error:
-    raise MissingExtra("lightning", "lightning") from error
-
+from headrace.checks import check_integer, check_word
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
+from headrace.errors import SettingsError
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import Recipe, prepare
+from headrace.stream.resumed import CountedLoader, ResumedModule  # before what needs torch: names the extra of both
 from headrace.stream.share import Remainder
-from headrace.stream.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.inverse import target_scale
 from headrace.windows.loader import WindowLoader
@@ -42,18 +37,8 @@ from headrace.windows.torch import SLOWER_WORKERS, WindowDataset
 from headrace.windows.windows import Windows, windows_of
 
 
-class EpochLoader:
-    """One pass per iteration over a stream of windows, of the trainer's epoch."""
-
-    def __init__(self, stream: WindowLoader, trainer: Trainer | None) -> None:
-        self.stream = stream
-        self._trainer = trainer
-        self._before = 0
-        self._loaded_epoch = -1
-
-    def __len__(self) -> int:
-        """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
-        return self._earlier + len(self.stream)
+class EpochLoader(CountedLoader[WindowLoader]):
+    """One pass per iteration over a stream of windows."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._trainer is not None:
@@ -61,14 +46,18 @@ class EpochLoader:
         yield from self.stream
 
     @property
-    def batches(self) -> int:
-        """Batches of the present epoch received so far, those before a stop included."""
-        return self._earlier + self.stream.received
+    def received(self) -> int:
+        """Batches received since the present pass began."""
+        return self.stream.received
+
+    def position(self) -> dict[str, Any]:
+        """Where the stream is after the batches received: epoch, chunk, pass and position."""
+        return self.stream.state_dict()
 
     def resume(self, state: Mapping[str, Any], *, before: int) -> None:
         """Go on from a state; so many batches of its epoch count as received, in Lightning's progress as well."""
         self.stream.load_state_dict(state)
-        self._loaded_epoch, self._before = self.stream.epoch, before
+        self._resumed(before)
 
     def follow(self) -> None:
         """Make the trainer's epoch the epoch of the stream, unless it is."""
@@ -80,19 +69,8 @@ class EpochLoader:
         """Whether the stream is in an epoch behind the loaded one."""
         return 0 <= self._loaded_epoch < self.stream.epoch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module keeps the position. Having it tells Lightning that the loader can be resumed."""
-        return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to load; see `state_dict`."""
-
-    @property
-    def _earlier(self) -> int:
-        return self._before if self.stream.epoch == self._loaded_epoch else 0
-
-
-class SeriesDataModule(LightningDataModule):
+class SeriesDataModule(ResumedModule[EpochLoader]):
     """Train, validate, test and predict on windows of prepared series, every window once a pass over all ranks.
 
     source: a dataset directory with a run of series; or the settings of one (`headrace.Series`, or a YAML file of
@@ -101,8 +79,9 @@ class SeriesDataModule(LightningDataModule):
     is all windows, straight from the mapped store. validation: see `windows.pool`; validation_chunk_size: entities that
     validate, whose rows are in memory throughout. remainder: of the last step in training; batches have "valid" where
     it is "pad". Outside training windows come in order and are always padded. cache_dir, disk_bytes: of copies of a run
-    in an object store, see `open_store`.
+    in an object store, see `open_windows`.
     options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
+    Raises `SettingsError` for what cannot work; `setup` raises `InputError` where there are no series.
     """
 
     def __init__(
@@ -129,11 +108,10 @@ class SeriesDataModule(LightningDataModule):
         options: WindowArguments | None = None,
     ) -> None:
         super().__init__()
-        if validation not in VALIDATIONS:
-            raise SettingsError(f"windows: validation is {validation!r}; choose one of {', '.join(VALIDATIONS)}")
+        check_word("windows: validation", validation, VALIDATIONS)
         for name, value in (("validation_chunk_size", validation_chunk_size), ("val_batch_size", val_batch_size)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of 1 or more")
+            if value is not None:
+                check_integer(f"windows: {name}", value, least=1)
         if chunk_size is not None and memory_limit_mib is not None:
             raise SettingsError(
                 f"windows: chunk_size is {chunk_size} and memory_limit_mib is {memory_limit_mib}; give one of them"
@@ -143,7 +121,7 @@ class SeriesDataModule(LightningDataModule):
         given: WindowArguments = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
         self._recipe, self._out = _recipe_of(source, out)
-        self._run, self._cache_dir, self._disk_bytes = run, cache_dir, disk_bytes
+        self._run, self._files = run, LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
         self.validation, self.validation_chunk_size = validation, validation_chunk_size
@@ -151,9 +129,6 @@ class SeriesDataModule(LightningDataModule):
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
         self._store: SeriesStore | None = None
         self._windows: dict[str, Windows] = {}
-        self._train: EpochLoader | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._users_reload: int | None = None
 
     def prepare_data(self) -> None:
         """Prepare the run, if settings were given and it is not there yet. Lightning calls this on one rank alone."""
@@ -174,7 +149,11 @@ class SeriesDataModule(LightningDataModule):
         return self._store
 
     def windows(self, part: str) -> Windows:
-        """Windows: those that "train", those of the "pool", of "test", or to "predict" on."""
+        """Windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
+
+        Raises `SettingsError` for another word.
+        """
+        check_word("windows: part", part, ("train", "pool", "test", "predict"))
         if part not in self._windows:
             if part in ("train", "pool"):
                 self._windows |= self._divided()
@@ -224,23 +203,6 @@ class SeriesDataModule(LightningDataModule):
         """The test windows without targets, incomplete ones as well; see `inference`."""
         return self._evaluation("predict")
 
-    def state_dict(self) -> dict[str, Any]:
-        """Goes into Lightning's checkpoint: epoch, chunk, pass and position, and how many batches were received."""
-        if self._train is None:
-            return {} if self._loaded is None else self._loaded
-        return {"stream": self._train.stream.state_dict(), "batches": self._train.batches}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
-        if not state_dict:
-            return
-        if set(state_dict) != {"stream", "batches"} or not isinstance(state_dict["batches"], int):
-            raise StreamError(
-                f"data module state: keys {sorted(state_dict)}, expected batches and stream; resume from a checkpoint"
-                " that was written with SeriesDataModule"
-            )
-        self._loaded = dict(state_dict)
-
     def _find(self) -> None:
         if self._store is not None:
             return
@@ -248,7 +210,7 @@ class SeriesDataModule(LightningDataModule):
         if self._recipe is not None:
             source = fingerprint(self._recipe.source_files())
             run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
-        self._store = open_store(self._out, run=run, cache_dir=self._cache_dir, disk_bytes=self._disk_bytes)
+        self._store = open_store(self._out, run=run, files=self._files)
 
     def _divided(self) -> dict[str, Windows]:
         """The windows that train, and those of the pool, in memory."""
@@ -291,26 +253,11 @@ class SeriesDataModule(LightningDataModule):
             topology=self._topology(),
         )
 
-    def _topology(self) -> Topology | None:
-        """The data-parallel place of this process: with tensor parallelism that is not its rank."""
-        place = getattr(getattr(self.trainer, "strategy", None), "distributed_sampler_kwargs", None)
-        return Topology(rank=place["rank"], world_size=place["num_replicas"]) if place else None
-
     def _tell_of_lengths(self, loader: EpochLoader) -> None:
-        """Have Lightning ask for the loader again before the coming epochs, where these have other lengths.
-
-        It asks a loader's length once. What an epoch reads does not hang on being asked again, only where it is cut.
-        """
-        trainer: Any = self.trainer  # its type does not know the flag
-        if trainer is None:
-            return
-        if self._users_reload is not None:
-            trainer.reload_dataloaders_every_n_epochs, self._users_reload = self._users_reload, None
-        epoch = loader.stream.epoch
-        if isinstance(loader.stream.epochs, Chunked) or len(loader) != loader.stream.fresh_steps(epoch):
-            self._users_reload = trainer.reload_dataloaders_every_n_epochs
-            trainer.reload_dataloaders_every_n_epochs = 1
-        if loader.went_on and trainer.fit_loop.epoch_loop.restarting:
+        whole = loader.stream.fresh_steps(loader.stream.epoch)
+        self._ask_lengths_again(differ=isinstance(loader.stream.epochs, Chunked) or len(loader) != whole)
+        trainer = self.trainer
+        if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:
             # A checkpoint of an epoch's last step: Lightning has gone on to the next epoch, and would still count the
             # batches of the old one in it if it is longer.
             trainer.fit_loop.epoch_loop.restarting = False

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from headrace.arrays import I64
+from headrace.checks import check_integer
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError
 from headrace.series.chunks import ChunkPlan
 from headrace.stream.threads import start_threads
 from headrace.windows.windows import Windows
@@ -75,8 +75,8 @@ class Chunked:
         self, windows: Windows, *, seed: int, chunk_size: int | None = None, memory_limit_mib: int | None = None
     ) -> None:
         for name, value in (("chunk_size", chunk_size), ("memory_limit_mib", memory_limit_mib)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of 1 or more")
+            if value is not None:
+                check_integer(f"windows: {name}", value, least=1)
         self._windows = windows
         self._entities = np.flatnonzero(windows.per_entity)
         row_bytes = 4 * windows.matrices.columns

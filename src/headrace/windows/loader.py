@@ -12,12 +12,13 @@ of ranks. The rules of passes are those of rows (see `stream.loader`):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.errors import SettingsError, StreamError
+from headrace.checks import check_integer, check_word
+from headrace.errors import StreamError
 from headrace.stream.batch import import_torch
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
@@ -55,16 +56,12 @@ class WindowLoader:
         topology: Topology | None = None,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of 1 or more")
-        if shuffle not in SHUFFLES:
-            raise SettingsError(f"windows: shuffle is {shuffle!r}; choose one of {', '.join(SHUFFLES)}")
-        if batch_format not in ("torch", "numpy"):
-            raise SettingsError(f"windows: batch_format is {batch_format!r}; choose torch or numpy")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise SettingsError(f"windows: seed is {seed!r}; expected an integer")
-        if remainder not in (None, "pad", "drop", "exact"):
-            raise SettingsError(f"windows: remainder is {remainder!r}; choose pad, drop or exact")
+            check_integer(f"windows: {name}", value, least=1)
+        check_word("windows: shuffle", shuffle, SHUFFLES)
+        check_word("windows: batch_format", batch_format, get_args(BatchFormat))
+        check_integer("windows: seed", seed)
+        if remainder is not None:
+            check_word("windows: remainder", remainder, get_args(Remainder))
         self.epochs, self.batch_size, self.seed, self.shuffle = epochs, batch_size, seed, shuffle
         self.topology = capture() if topology is None else topology
         self.remainder: Remainder = resolve_remainder(remainder, self.topology.world_size)
@@ -106,8 +103,7 @@ class WindowLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise SettingsError(f"set_epoch: epoch is {epoch!r}; expected an integer of 0 or more")
+        check_integer("set_epoch: epoch", epoch, least=0)
         if epoch != self._start.epoch or self._ended:
             self._begin(self._fresh(epoch))
 

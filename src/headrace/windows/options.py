@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
+from headrace.checks import check_boolean, check_integer, check_word
 from headrace.errors import SettingsError
 from headrace.series.windows import Targets
 
@@ -49,6 +50,8 @@ class WindowOptions:
     incomplete: "skip" windows that miss a value; "keep" all, with NaN in X and future where they are missing, and
         `complete` false for such windows, which is for predicting.
     layout: "views", X, y and future share one block of memory; "contiguous", each has its own.
+
+    Raises `SettingsError` when built with values that cannot work.
     """
 
     input_length: int
@@ -67,14 +70,10 @@ class WindowOptions:
     def __post_init__(self) -> None:
         needs_horizon = self.targets != "none" or self.future != "none"
         for name, least in (("input_length", 1), ("output_length", int(needs_horizon)), ("stride", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(f"windows: {name} is {value!r}; expected an integer of {least} or more")
+            check_integer(f"windows: {name}", getattr(self, name), least=least)
         for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise SettingsError(f"windows: {name} is {getattr(self, name)!r}; choose one of {', '.join(words)}")
-        if not isinstance(self.is_autoregressive, bool):
-            raise SettingsError(f"windows: is_autoregressive is {self.is_autoregressive!r}; expected True or False")
+            check_word(f"windows: {name}", getattr(self, name), words)
+        check_boolean("windows: is_autoregressive", self.is_autoregressive)
         if self.horizons is not None:
             object.__setattr__(self, "horizons", tuple(self.horizons))
             steps = list(self.horizons)

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F32, I64
-from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES, LocalShards, checked_table
+from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError
@@ -73,16 +72,8 @@ class Entities:
 class SeriesStore:
     """Columns, entities, static features and mapped matrices of a run. static: float32 [N, S]."""
 
-    def __init__(
-        self,
-        root: Path,
-        manifest: Manifest,
-        *,
-        verify: Verify,
-        cache_dir: str | Path | None = None,
-        disk_bytes: int = DISK_BYTES,
-    ) -> None:
-        self.root, self.run_id, self.verify = root, manifest.run_id, verify
+    def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
+        self.root, self.run_id = root, manifest.run_id
         digests: dict[str, str] = manifest.facts.get("series_files", {})
         self.pipelines_digest = str(manifest.facts.get("pipelines", {}).get("fitted_pipelines.json", ""))
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
@@ -96,13 +87,7 @@ class SeriesStore:
             self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
             for place, name in enumerate(self.static_names):
                 self.static[:, place] = statics[name].to_numpy()
-        self._local = LocalShards(
-            root,
-            {shard: digests.get(shard, "") for shard in self.shards},
-            verify=verify,
-            cache_dir=cache_dir,
-            disk_bytes=disk_bytes,
-        )
+        self._local = LocalShards(root, {shard: digests.get(shard, "") for shard in self.shards}, files)
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,25 +132,17 @@ class SeriesStore:
         self._open: dict[int, F32] = {}
 
 
-def open_store(
-    path: str | Path,
-    *,
-    run: str | None = None,
-    verify: Verify = "first_touch",
-    cache_dir: str | Path | None = None,
-    disk_bytes: int = DISK_BYTES,
-) -> SeriesStore:
+def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
     """The store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
 
-    Of a run in an object store, shards are mapped from copies in cache_dir (None: ~/.cache/headrace), which take up to
-    disk_bytes, are checked, and are shared by the processes of a machine.
+    files: how its shards become local files; None: checked, and copied from an object store to the usual cache.
     """
     root, manifest = find_run(path, run)
     if not (root / ENTITIES).is_file():
         raise InputError(
             f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
         )
-    return SeriesStore(root, manifest, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    return SeriesStore(root, manifest, files or LocalFiles())
 
 
 def _mapped(path: Path, columns: Columns) -> F32:

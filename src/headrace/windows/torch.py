@@ -48,6 +48,7 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         self._warned = False
 
     def __len__(self) -> int:
+        """All windows."""
         return len(self.windows)
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def open_dataset(
     """The windows of a split of prepared series, for torch. options: see `WindowOptions`.
 
     run: a run_id, to choose another. verify: "first_touch" in each process, or "never". cache_dir, disk_bytes: of
-    copies of shards in an object store, see `open_store`.
+    copies of shards in an object store, see `open_windows`. Raises `InputError`, `SettingsError`.
     """
     found = open_windows(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
     return WindowDataset(found)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.dataset.indexed import ALIASES, Verify
-from headrace.dataset.local_shards import DISK_BYTES
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.series.windows import NOTHING, Missing, Segments, find_valid_sequences
@@ -117,7 +117,10 @@ class Windows:
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """The windows of these numbers, in this order. Raises `IndexError` outside 0..len-1."""
+        """The windows of these numbers, in this order, as `gather` has them.
+
+        Raises `IndexError` outside 0..len-1, `CorruptShard` for a shard that is not what was published.
+        """
         asked = np.asarray(numbers, np.int64)
         if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
             raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
@@ -249,12 +252,13 @@ def open_windows(
     """The windows of a split of prepared series. options: see `WindowOptions`. run: a run_id, to choose another.
 
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
-    cache_dir, disk_bytes: of copies of shards in an object store, see `open_store`.
+    A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
+    to disk_bytes, are checked, and are shared by the processes of a machine.
     Raises `InputError` where there are no series, `SettingsError` for options that cannot work.
     """
     checked = WindowOptions(**options)
-    store = open_store(path, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
-    return windows_of(store, split, checked)
+    files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    return windows_of(open_store(path, run=run, files=files), split, checked)
 
 
 def _check_static(store: SeriesStore, options: WindowOptions) -> None:

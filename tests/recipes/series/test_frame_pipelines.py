@@ -58,6 +58,16 @@ def test_pickles_and_batches_are_the_same_fit(pipeline) -> None:
     assert again.entities == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("pipeline", [RobustScaler(), QuantileTransformer(n_quantiles=5)])
+def test_an_entity_that_comes_twice_is_named_and_changes_nothing(pipeline) -> None:
+    fitted = GroupedPipeline(pipeline, ["p"]).fit(table("ab"))
+    before = pickle.dumps(fitted)
+
+    with pytest.raises(InputError, match="column 'gauge_id': entity 'a' was fitted before, like 1 others"):
+        fitted.add(table("abc"))
+    assert pickle.dumps(fitted) == before
+
+
 def test_t12_rows_of_an_unseen_entity_are_an_error() -> None:
     fitted = GroupedPipeline(StandardScaler(), ["p"]).fit(table("ab"))
 

@@ -1,68 +1,74 @@
 """A small sample of a source's files: whole ones where they are small, else the first rows of a few.
 
 Which files is decided by their order alone. What was taken is counted in bytes of the source, compressed as they lie,
-so that output and time can be scaled by it.
+so that output and time can be scaled by it. Of objects in a store only about the bytes that are taken are fetched.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.cli.estimate.sized import SizedFile, threads_for
 from headrace.cli.init.look import evenly
+from headrace.engine.local import run_tasks
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import Compression, detect, open_bytes
 from headrace.formats.source import read_chunks, survey
+from headrace.storage.remote_path import RemotePath
 
 _FEW = 4  # files of which heads are taken
 _MOST = 64  # files that are taken whole
 _SMALL = 8  # files of less than so manieth of the sample are taken whole
 _EXPANSION = 8  # of compressed text, at most about
+_BUFFER = 64 << 10  # of a column of Parquet that is read piece by piece
+_PARQUET_CODEC = {"uncompressed": "none", "lz4_raw": "lz4"}  # as footers say it → as it is asked for
 _CODEC = {"gz": "gzip", "zst": "zstd"}
 
 
-def take_sample(files: Sequence[tuple[Path, str]], directory: Path, sample_bytes: int) -> int:
+def take_sample(files: Sequence[SizedFile], directory: Path, sample_bytes: int) -> int:
     """Write a sample of about so many bytes of the files below a directory; how many bytes of the source it stands for.
 
     Files keep their names. Raises `InputError` where a file cannot be cut.
     """
-    sizes = np.array([path.stat().st_size for path, _ in files], np.int64)
-    total = int(sizes.sum())
+    total = sum(file.size for file in files)
     if total <= sample_bytes:
         chosen = list(range(len(files)))
     elif total / len(files) <= sample_bytes / _SMALL:
         chosen = evenly(len(files), min(_MOST, max(1, sample_bytes * len(files) // max(1, total))))
     else:
         chosen = evenly(len(files), _FEW)
-    room, taken = max(1, sample_bytes // len(chosen)), 0
-    for place in chosen:
-        path, name = files[place]
-        target = directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if total <= sample_bytes or sizes[place] <= room:
-            shutil.copyfile(path, target)
-            taken += int(sizes[place])
-        else:
-            taken += take_head(path, name, target, room)
-    return taken
+    room = total if total <= sample_bytes else max(1, sample_bytes // len(chosen))
+    tasks = [partial(_take, files[place], directory, room) for place in chosen]
+    return sum(run_tasks(tasks, threads_for([files[place].path for place in chosen])))
 
 
-def take_head(path: Path, name: str, target: Path, room: int) -> int:
+def _take(file: SizedFile, directory: Path, room: int) -> int:
+    target = directory / file.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.size > room:
+        return take_head(file, target, room)
+    file.copy_to(target)
+    return file.size
+
+
+def take_head(file: SizedFile, target: Path, room: int) -> int:
     """Write the first rows of a file, about `room` of its bytes. How many of its bytes these are."""
+    path = file.path
     kind = detect(path)
     if kind.format in ("csv", "tsv", "jsonl"):
         return _text(path, target, kind.compression, room, "quoted" if kind.format != "jsonl" else "plain")
     if kind.format == "parquet" and kind.compression == "none":
-        return _parquet(path, target, room)
+        return _parquet(file, target, room)
     if kind.format == "arrow":
-        return _arrow(path, name, target, room)
+        return _arrow(path, file.name, target, room)
     raise InputError(f"{path}: is {kind.extension}, of which no part can be taken; there is no estimate for it")
 
 
@@ -92,23 +98,28 @@ def _compressed(target: Path, data: bytes, compression: Compression) -> None:
         stream.write(data)
 
 
-def _parquet(path: Path, target: Path, room: int) -> int:
-    with pq.ParquetFile(path) as file:
-        metadata = file.metadata
-        size = path.stat().st_size
+def _parquet(file: SizedFile, target: Path, room: int) -> int:
+    path = file.path
+    with pq.ParquetFile(
+        pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else path,
+        pre_buffer=False,  # which would fetch row groups that nobody asks for
+        buffer_size=_BUFFER if isinstance(path, RemotePath) else 0,
+    ) as source:
+        metadata = source.metadata
         if not metadata.num_rows:
-            shutil.copyfile(path, target)
-            return size
-        rows = max(1, metadata.num_rows * room // size)
+            file.copy_to(target)
+            return file.size
+        rows = max(1, metadata.num_rows * room // file.size)
         held: list[pa.RecordBatch] = []
-        for batch in file.iter_batches(min(rows, 65_536), use_threads=False):
+        for batch in source.iter_batches(min(rows, 65_536), use_threads=False):
             held.append(batch)
             if sum(map(len, held)) >= rows:
                 break
-        codec = metadata.row_group(0).column(0).compression if metadata.num_columns else "NONE"
-        table = pa.Table.from_batches(held, file.schema_arrow).slice(0, rows)
+        codec = metadata.row_group(0).column(0).compression.lower() if metadata.num_columns else "none"
+        table = pa.Table.from_batches(held, source.schema_arrow).slice(0, rows)
+        codec = _PARQUET_CODEC.get(codec, codec)
         pq.write_table(table, target, compression=codec, row_group_size=max(1, metadata.row_group(0).num_rows))
-    return int(size * len(table) // metadata.num_rows)
+    return int(file.size * len(table) // metadata.num_rows)
 
 
 def _arrow(path: Path, name: str, target: Path, room: int) -> int:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.cli.estimate.reduced import Reduced, reduced
+from headrace.cli.estimate.sized import SizedFile
 from headrace.errors import HeadraceError
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import prepare
+from headrace.storage.remote_path import is_remote
 
 SAMPLE_BYTES = 4 << 20
+SAMPLED_OUT = "sampled_out"  # the reason of recipes that take a sample themselves
 
 
 @dataclass(frozen=True)
 class Estimate:
     """rows: that are read; out_bytes: of all shards; cpu_s: seconds of one core. how: what they rest on.
 
-    stages: names of the stages that the run has. entities: of series, in the sample. share: of the source's bytes.
+    stages: names of the stages that the run has. share: of the source's bytes. entities: of series, None of others.
     """
 
     rows: int
@@ -30,47 +34,57 @@ class Estimate:
     how: str
     stages: tuple[str, ...]
     share: float
+    entities: int | None = None
 
 
 @dataclass(frozen=True)
 class _Ran:
-    bytes: int
-    of: int
+    """A sample that was run. kept_rows: those of its rows that its own sample took."""
+
+    sample: Reduced
     rows: int
+    kept_rows: int
     out_bytes: int
     cpu_s: float
     stages: tuple[str, ...]
 
 
-def estimate(recipe: Any, files: list[tuple[Path, str]], *, sample_bytes: int = SAMPLE_BYTES) -> Estimate | str:
+def estimate(recipe: Any, files: Sequence[SizedFile], *, sample_bytes: int = SAMPLE_BYTES) -> Estimate | str:
     """Run a sample in a temporary directory, which is removed again; or a sentence why there is no estimate.
 
     Sizes are scaled by bytes of the source. Of the time, what even a small run costs is counted once.
     """
     try:
         small = _ran(recipe, files, sample_bytes // 4)
-        large = small if small.bytes == small.of else _ran(recipe, files, sample_bytes)
+        whole = small.sample.bytes == small.sample.of
+        large = small if whole else _ran(recipe, files, sample_bytes)
     except HeadraceError as error:
         return f"not estimated: {error}"
-    if not large.bytes:
+    taken, of = large.sample.bytes, large.sample.of
+    if not taken:
         return "not estimated: the source is empty"
-    scale = large.of / large.bytes
-    rate = large.cpu_s / large.bytes
-    if large.bytes > small.bytes:  # bounds keep noise of two short runs from becoming a rate
-        rate = min(rate, max(rate / 4, (large.cpu_s - small.cpu_s) / (large.bytes - small.bytes)))
-    once = max(0.0, large.cpu_s - rate * large.bytes)
-    part = "all of it" if scale == 1 else f"{large.bytes / 1e6:,.1f} MB of it, {100 / scale:.2g} %"
+    scale, more = of / taken, taken - small.sample.bytes
+    rate = large.cpu_s / taken
+    if more > 0:  # bounds keep noise of two short runs from becoming a rate
+        rate = min(rate, max(rate / 4, (large.cpu_s - small.cpu_s) / more))
+    once = max(0.0, large.cpu_s - rate * taken)
+    rows = large.sample.rows or round(large.rows * scale)
+    kept = None if large.sample.kept is None else large.sample.kept(rows)
+    out_bytes = large.out_bytes * (scale if kept is None else kept / max(1, large.kept_rows))
+    part = "all of it" if scale == 1 else f"{taken / 1e6:,.1f} MB of it, {100 / scale:.2g} %"
+    remote = any(is_remote(file.path) for file in files)
     return Estimate(
-        rows=round(large.rows * scale),
-        out_bytes=round(large.out_bytes * scale),
-        cpu_s=once + rate * large.of,
-        how=f"by a run of {part} on this machine, just now",
+        rows=rows,
+        out_bytes=round(out_bytes),
+        cpu_s=once + rate * of,
+        how=f"by a run of {part} on this machine, just now{', without the time to fetch the rest' if remote else ''}",
         stages=large.stages,
         share=1 / scale,
+        entities=large.sample.entities,
     )
 
 
-def _ran(recipe: Any, files: list[tuple[Path, str]], sample_bytes: int) -> _Ran:
+def _ran(recipe: Any, files: Sequence[SizedFile], sample_bytes: int) -> _Ran:
     stages: list[str] = []
 
     def hear(event: Event) -> None:
@@ -85,6 +99,7 @@ def _ran(recipe: Any, files: list[tuple[Path, str]], sample_bytes: int) -> _Ran:
         took = time.process_time() - began
         splits = made.manifest.splits.values()
         rows = int(made.manifest.source["rows"])
-        return _Ran(sample.bytes, sample.of, rows, sum(each.bytes for each in splits), took, tuple(stages))
+        kept = rows - made.manifest.dropped.get(SAMPLED_OUT, 0)
+        return _Ran(sample, rows, kept, sum(each.bytes for each in splits), took, tuple(stages))
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.histories_roles import AskedHistories, Roles, parts, roles_of
+from headrace.cli.init.histories_roles import Roles, parts, roles_of
 from headrace.cli.init.look import number_share
 from headrace.errors import SettingsError
 from headrace.formats.detect import stem_of_name

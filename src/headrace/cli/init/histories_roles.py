@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.cli.init.asked import AskedHistories
 from headrace.cli.init.look import Look, known, look, named, number_share
 from headrace.cli.init.times import time_forms
 from headrace.errors import SettingsError
@@ -29,18 +30,6 @@ _UNITS = {"us": ("_us", "_usec", "_micros"), "ms": ("_ms", "_msec", "_millis"), 
 _MOST = 0.9  # of the distinct values: more that cannot be read, and it is no column of addresses
 
 
-@dataclass(frozen=True)
-class AskedHistories:
-    """What the command was given; None is to be found out. entity: a column, or `FILE_NAME`."""
-
-    source: tuple[str, ...]
-    out: str
-    entity: str | None = None
-    time: str | None = None
-    peer: str | None = None
-    value: str | None = None
-
-
 @dataclass
 class Roles:
     """The source, the settings that were found, and words about them by setting."""
@@ -55,7 +44,7 @@ def roles_of(asked: AskedHistories) -> Roles:
     seen = look(asked.source, files=FILES, rows=ROWS)
     if not any(len(table) for _, table in seen.tables):
         raise SettingsError(f"{asked.source[0]}: holds no rows; give data to look at")
-    roles = Roles(seen, {"source": list(asked.source) if len(asked.source) > 1 else asked.source[0]})
+    roles = Roles(seen, {"source": asked.source if len(asked.source) > 1 else asked.source[0]})
     taken = [known(each, seen.columns, "column") for each in (asked.time, asked.peer, asked.value) if each is not None]
     if asked.entity not in (None, FILE_NAME):
         taken.append(known(str(asked.entity), seen.columns, "--entity"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.chats_look import Chats, look_at_chats
 from headrace.cli.init.chats_splits import Splits, splits_of
 from headrace.cli.init.commented import Aside, Section, settings_of
@@ -20,15 +21,6 @@ from headrace.storage.remote_path import path_of
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
 _CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.json.gz")
-
-
-@dataclass(frozen=True)
-class AskedPack:
-    """What the command was given; None is to be found out."""
-
-    source: tuple[str, ...]
-    out: str
-    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.cli.init.asked import AskedRewrite
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import FILES, NULLS, ROWS, Look, evenly, id_like, look
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.errors import InputError, SettingsError
+from headrace.errors import SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.shard import Shard
@@ -29,14 +29,6 @@ _SAMPLE_ROWS = 1 << 16
 _SMALL, _LARGE = 1 << 20, 2 << 30  # bytes of a shard on average: with so little files are many, with so much few
 _GOOD = 256 << 20
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
-
-
-@dataclass(frozen=True)
-class AskedRewrite:
-    """What the command was given."""
-
-    source: tuple[str, ...]
-    out: str
 
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
@@ -87,9 +79,9 @@ def _of_files(asked: AskedRewrite, seen: Look) -> tuple[list[Section], str]:
         _head(asked, about),
         Section(
             "What is rewritten: all rows, in their order, as one split.",
-            {"source": list(asked.source) if len(asked.source) > 1 else asked.source[0]},
+            {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
         ),
-        *_type_sections(seen, types, whole),
+        *_type_sections(seen, types, whole=whole),
         _codec(sample, _share(seen, len(sample), rows)),
         _shards(seen.bytes, len(seen.names)),
         *_columns(list(seen.columns), [each.name for each in seen.columns.values() if each.missing == 1]),
@@ -109,13 +101,7 @@ def _of_one_schema(seen: Look) -> list[Shard]:
     """The files that were looked at. Raises `InputError` if they differ in their columns, as the run would."""
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
-    try:
-        common_schema([each for each in shards if len(each.schema)] or shards, "error")
-    except InputError as error:
-        what = str(error).rsplit(";", 1)[0]
-        raise InputError(
-            f"{what}; a rewrite is of files that agree: give those of one kind at a time, e.g. by a glob pattern"
-        ) from None
+    common_schema([each for each in shards if len(each.schema)] or shards, "error")
     return shards
 
 
@@ -152,7 +138,7 @@ def _keeps(values: pa.ChunkedArray, word: str) -> bool:
         return False
 
 
-def _type_sections(seen: Look, types: dict[str, str], whole: bool) -> list[Section]:
+def _type_sections(seen: Look, types: dict[str, str], *, whole: bool) -> list[Section]:
     texts = [name for name in seen.columns if any(_is_text(table, name) for _, table in seen.tables)]
     if not texts or not types:
         return []

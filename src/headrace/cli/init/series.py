@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.series_facts import TRAIN, look_at_series
-from headrace.cli.init.series_roles import Asked, Draft, draft_of
+from headrace.cli.init.series_roles import Draft, draft_of
 from headrace.cli.init.series_statics import look_at_statics
 from headrace.recipes.series.config import Series
 
@@ -14,7 +15,7 @@ _MANY = 10_000  # files per split; more entities are packed
 _GAP = 5
 
 
-def series_sections(asked: Asked) -> tuple[list[Section], str]:
+def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
     """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     draft = draft_of(asked)
     look_at_series(draft, asked)
@@ -25,7 +26,7 @@ def series_sections(asked: Asked) -> tuple[list[Section], str]:
     return sections, draft.about
 
 
-def _sections(draft: Draft, asked: Asked) -> list[Section]:
+def _sections(draft: Draft, asked: AskedSeries) -> list[Section]:
     settings, words = draft.settings, draft.words
     count = len(draft.entities)
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.series_long import ENTITIES
-from headrace.cli.init.series_roles import Asked, Draft
+from headrace.cli.init.series_roles import Draft
 from headrace.errors import InputError
 from headrace.recipes.series.batches import FileSource, load
 from headrace.recipes.series.config import Series
@@ -20,12 +21,13 @@ from headrace.series.axis import Frequency, infer, place
 from headrace.series.near_target import correlations, suspects, tally, warning
 
 TRAIN = 0.6
+_FEW = 0.05  # of rows: times beside the usual steps by mistake
 
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _YEARS = 5.0
 
 
-def look_at_series(draft: Draft, asked: Asked) -> None:
+def look_at_series(draft: Draft, asked: AskedSeries) -> None:
     """Complete the draft by what some of its entities say. Raises `InputError` if none can be read."""
     shape = Series(**draft.settings, min_train_years=0)
     observed = draft.observed
@@ -66,7 +68,9 @@ def look_at_series(draft: Draft, asked: Asked) -> None:
         repeated += int((np.diff(placed.positions) == 0).sum())
         between += len(placed.off_grid)
     _doubtful_times(draft, repeated, between, frequency)
-    if not asked.features:
+    if between > _FEW * sum(len(one.known_times()) for _, one in observed):
+        raise InputError(_off_grid(shape, between, frequency, observed))
+    if not asked.feature_names:
         columns, observed = _without_empty(draft, columns, observed)
     missing = np.mean([np.isnan(one.values).mean(axis=0) for _, one in observed], axis=0)
     told = [f"{name} {share:.1%}" for name, share in zip(columns, missing, strict=True) if share > 0]
@@ -128,6 +132,20 @@ def _doubtful_times(draft: Draft, repeated: int, between: int, frequency: Freque
         draft.words["times"] = f"{before}{between:,} rows lie between steps of {frequency.word}: they are dropped."
 
 
+def _off_grid(shape: Series, between: int, frequency: Frequency, observed: Sequence[tuple[str, Observed]]) -> str:
+    """Too many rows would go; days of a zone with summer time, which are 23 and 25 hours long, are the usual reason."""
+    rows = sum(len(one.known_times()) for _, one in observed)
+    day = 86_400_000_000
+    hours = {int(each) for _, one in observed for each in np.unique(one.known_times() % day)}
+    summer = len(hours) == 2 and max(hours) - min(hours) in (day // 24, day - day // 24)
+    cure = (
+        "they look like midnights of a zone with summer time, in UTC: write local dates instead"
+        if summer
+        else "resample them, or set frequency and off_grid in a configuration of your own"
+    )
+    return f"{shape.time}: {between:,} of {rows:,} times are between steps of {frequency.word}; {cure}"
+
+
 def _ask_for_years(draft: Draft, target: str, years: npt.NDArray[np.float64]) -> None:
     """years: of observed targets that would train, of each entity that was looked at."""
     words = f"Entities need so many years' worth of observed {target} to train on"
@@ -149,7 +167,9 @@ def _enough_years(years: Any) -> float:
     return min(_YEARS, max(0.0, usual))
 
 
-def _look_for_target(draft: Draft, asked: Asked, columns: list[str], observed: Sequence[tuple[str, Observed]]) -> None:
+def _look_for_target(
+    draft: Draft, asked: AskedSeries, columns: list[str], observed: Sequence[tuple[str, Observed]]
+) -> None:
     if len(columns) < 2:
         return
     matrix = np.concatenate([one.values for _, one in observed])
@@ -158,7 +178,7 @@ def _look_for_target(draft: Draft, asked: Asked, columns: list[str], observed: S
     told = warning(columns[0], found)
     if told is None:
         return
-    if asked.features:
+    if asked.feature_names:
         draft.words["near"] = f"Beware: a feature {told}."
     else:
         draft.settings["features"] = [name for name in draft.settings["features"] if name not in found]

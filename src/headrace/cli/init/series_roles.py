@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.look import Look, known, look
 from headrace.cli.init.series_long import MOST_BYTES, Looked
 from headrace.cli.init.times import time_format
@@ -23,21 +25,8 @@ _ENTITY_NAMES = (
     *("site", "site_id", "series_id", "item_id", "sensor", "sensor_id", "id"),
 )
 _FEW = 0.05  # of rows: times that come twice by mistake
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command was given; None and () are to be found out."""
-
-    source: tuple[str, ...]
-    out: str
-    target: str | None = None
-    features: tuple[str, ...] = ()
-    static: tuple[str, ...] = ()
-    static_features: tuple[str, ...] = ()
-    entity: str | None = None
-    time: str | None = None
 
 
 @dataclass
@@ -53,7 +42,7 @@ class Draft:
     about: str = ""  # one line for the terminal
 
 
-def draft_of(asked: Asked) -> Draft:
+def draft_of(asked: AskedSeries) -> Draft:
     """The roles of the columns. Raises `SettingsError` for what is not there or cannot be told."""
     return _camels(asked) if _is_camels(asked.source) else _tables(asked)
 
@@ -63,23 +52,24 @@ def _is_camels(source: Sequence[str]) -> bool:
     return len(source) == 1 and (root / "basin_mean_forcing").is_dir() and (root / "usgs_streamflow").is_dir()
 
 
-def _camels(asked: Asked) -> Draft:
+def _camels(asked: AskedSeries) -> Draft:
     products = sorted(each.name for each in (Path(asked.source[0]).expanduser() / "basin_mean_forcing").iterdir())
     settings = {
-        "source": list(asked.source),
+        "source": asked.source,
         "reader": "camels_us",
         "forcing": "daymet" if "daymet" in products else products[0],
         "entity": FILE_NAME,
         "time": "date",
         "target": known(asked.target or "qobs", ("qobs", "qobs_cfs", *FORCING), "target"),
         "features": [
-            known(each, ("qobs", "qobs_cfs", "estimated", *FORCING), "feature") for each in asked.features or FORCING
+            known(each, ("qobs", "qobs_cfs", "estimated", *FORCING), "feature")
+            for each in asked.feature_names or FORCING
         ],
     }
     return Draft(settings, {"source": f"The text files of CAMELS-US; forcing may be {', '.join(products)}."})
 
 
-def _tables(asked: Asked) -> Draft:
+def _tables(asked: AskedSeries) -> Draft:
     seen = look(asked.source)
     time = _time_column(seen, asked.time)
     target = asked.target
@@ -90,7 +80,7 @@ def _tables(asked: Asked) -> Draft:
         )
     known(target, seen.columns, "target")
     entity, words = _entity_column(seen, asked.entity, time)
-    settings: dict[str, Any] = {"source": list(asked.source), "entity": entity, "time": time, "target": target}
+    settings: dict[str, Any] = {"source": asked.source, "entity": entity, "time": time, "target": target}
     form = seen.columns[time].time_format or _number_format(seen, time)
     if form not in (None, "iso"):
         settings["time_format"] = form
@@ -100,6 +90,9 @@ def _tables(asked: Asked) -> Draft:
     some = [f"{name} ({n} of {len(seen.tables)} files)" for name, n in counts.items() if n < len(seen.tables)]
     if some:
         draft.words["features"] = f"Not every file has {', '.join(some)}: entities without a feature fail."
+    if not asked.feature_names and (rows := [name for name in seen.columns if _ROW_NUMBERS.fullmatch(name)]):
+        before = f"{draft.words['features']} " if "features" in draft.words else ""
+        draft.words["features"] = f"{before}Left out: {', '.join(map(repr, rows))}, which numbers the rows of a table."
     if entity != FILE_NAME:
         _look_at_long(draft, seen)
     return draft
@@ -181,8 +174,8 @@ def _repeated(table: pa.Table, columns: list[str]) -> float:
     return 1.0 - int(distinct) / max(1, int(table.num_rows))
 
 
-def _features(seen: Look, asked: Asked, settings: dict[str, Any]) -> list[str]:
-    if asked.features:
-        return [known(name, seen.columns, "feature") for name in asked.features]
+def _features(seen: Look, asked: AskedSeries, settings: dict[str, Any]) -> list[str]:
+    if asked.feature_names:
+        return [known(name, seen.columns, "feature") for name in asked.feature_names]
     roles = {settings["entity"], settings["time"], settings["target"]}
-    return [name for name in seen.everywhere("number") if name not in roles]
+    return [name for name in seen.everywhere("number") if name not in roles and not _ROW_NUMBERS.fullmatch(name)]

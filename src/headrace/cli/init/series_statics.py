@@ -10,22 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.look import first_rows, known, number_share
-from headrace.cli.init.series_roles import Asked, Draft
+from headrace.cli.init.series_roles import Draft
 from headrace.errors import SettingsError
 from headrace.recipes.series.config import FILE_NAME, Series
 from headrace.recipes.series.files import static_files
 from headrace.recipes.series.statics import read_statics, text_table
 
 
-def look_at_statics(draft: Draft, asked: Asked) -> None:
+def look_at_statics(draft: Draft, asked: AskedSeries) -> None:
     wanted = set(draft.entities)
-    shape = Series(**{**draft.settings, "static": list(asked.static), "static_entity": "?", "static_features": ["?"]})
+    shape = Series(**{**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]})
     files = static_files(shape.source_files())
     tables = [(path, text_table(path) if ".txt" in name.lower() else first_rows(path, name)) for path, name in files]
     counts = Counter(name for _, table in tables for name in table.column_names)
     key = _static_key(tables, wanted)
-    draft.settings["static"] = list(asked.static)
+    draft.settings["static"] = asked.static
     if draft.settings["entity"] == FILE_NAME or key != draft.settings["entity"]:
         draft.settings["static_entity"] = key
     numbers = [
@@ -34,12 +35,12 @@ def look_at_statics(draft: Draft, asked: Asked) -> None:
         if name != key
         and all(number_share(table[name]) is not None for _, table in tables if name in table.column_names)
     ]
-    if asked.static_features:
-        for name in asked.static_features:
+    if asked.static_names:
+        for name in asked.static_names:
             known(name, counts, "static feature")
-        draft.settings["static_features"] = list(asked.static_features)
+        draft.settings["static_features"] = asked.static_names
         draft.settings["missing_static"] = "drop_entity"
-        draft.texts = [name for name in asked.static_features if name not in numbers]
+        draft.texts = [name for name in asked.static_names if name not in numbers]
         return
     signatures = {name for path, table in tables if path.name.startswith("camels_hydro") for name in table.column_names}
     numbers = [name for name in numbers if name not in signatures]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.cli.init.look import NULLS, Column, Look, id_like, known, look, named, number_share
 from headrace.cli.init.times import day_first_doubt
@@ -31,17 +32,6 @@ _ENTITY_WORDS = (
 )
 _DATE_WORDS = ("date", "time", "datetime", "timestamp", "created", "occurred", "day", "event")
 _MOST_OWN = 0.8  # entities of a row: a column with more distinct values is rather a key of rows
-
-
-@dataclass(frozen=True)
-class AskedSplit:
-    """What the command was given; None is to be found out."""
-
-    source: tuple[str, ...]
-    out: str
-    date: str | None = None
-    entity: str | None = None
-    split_date: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
             "Paths are relative to where the command is run.",
             {"recipe": "temporal_split", "out": asked.out},
         ),
-        Section("What is split.", {"source": list(asked.source) if len(asked.source) > 1 else asked.source[0]}),
+        Section("What is split.", {"source": asked.source if len(asked.source) > 1 else asked.source[0]}),
         Section(date_words, _date_settings(date)),
         Section(entity_words, _entity_settings(entity)),
         Section(cut_words, {"split_date": split_date}),
@@ -108,8 +98,8 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
 def _date(found: Look, asked: AskedSplit) -> tuple[Column, str]:
     """The date column and why it."""
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
-    if asked.date is not None:
-        column = found.columns[known(asked.date, found.columns, "--date-column")]
+    if asked.date_column is not None:
+        column = found.columns[known(asked.date_column, found.columns, "--date-column")]
         return column, f"When a row happened. {_doubt(found, column)}".strip()
     if not times:
         raise SettingsError(
@@ -138,8 +128,8 @@ def _date_settings(date: Column) -> dict[str, Any]:
 
 def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
     """The entity column and why it."""
-    if asked.entity is not None:
-        chosen = _candidate(found, known(asked.entity, found.columns, "--group-column"))
+    if asked.group_column is not None:
+        chosen = _candidate(found, known(asked.group_column, found.columns, "--group-column"))
         return chosen, f"Whose rows must not be on both sides: {chosen.words()}."
     names = [
         each.name

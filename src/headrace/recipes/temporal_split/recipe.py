@@ -100,7 +100,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         return lambda: survey(path, name, signature)
 
     shards = context.map([look(path, name) for path, name in files])
-    schema = common_schema(shards, settings.schema_drift)
+    schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
     wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
@@ -235,9 +235,10 @@ def _output_schema(plan: SplitPlan) -> pa.Schema:
         never_null.add(plan.settings.group_column)
     if plan.settings.lineage == "columns":
         never_null |= {"source_shard", "source_row"}
+    source = {field.name: field for field in plan.source}
     fields = []
     for field in made:
-        before = plan.source.field(field.name) if field.name in plan.source.names else None
+        before = source.get(field.name)
         unchanged = before is not None and before.type == field.type
         nullable = field.name not in never_null and not (unchanged and before is not None and not before.nullable)
         kind = field.type

@@ -1,0 +1,30 @@
+"""Checks of what a caller chose: a word, an integer, yes or no. Each raises `SettingsError`, and returns nothing.
+
+name: what the message calls the value; where several options have a name alike, with whose it is: "windows: stride".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.errors import SettingsError
+
+
+def check_word(name: str, value: object, words: Sequence[str]) -> None:
+    """Raise unless the value is one of the words."""
+    if value not in words:
+        raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(words)}")
+
+
+def check_integer(name: str, value: object, *, least: int | None = None) -> None:
+    """Raise unless the value is an integer, True and False being none, and not below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        raise SettingsError(
+            f"{name} is {value!r}; expected an integer" + ("" if least is None else f" of {least} or more")
+        )
+
+
+def check_boolean(name: str, value: object) -> None:
+    """Raise unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r}; expected True or False")

@@ -1,0 +1,182 @@
+"""A process that fails, is killed, or ends on an error of the training loop is named in all others of its group."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from lost_process_cases import BEFORE, ROWS, claim_in_replicas, lose_one
+from rank_processes import end_ranks, run_ranks
+from stream_cases import Numbers, index_of
+from test_shared_failure import Board, write
+
+from headrace.errors import StreamError
+from headrace.stream.dynamic import DynamicLoader
+from headrace.stream.neighbours import Neighbours
+from headrace.stream.options import StreamOptions
+from headrace.stream.topology import Topology
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
+)
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def told(folder, processes, *, but=()):
+    return [
+        json.loads((folder / f"process-{process}.json").read_text())
+        for process in range(processes)
+        if process not in but
+    ]
+
+
+# --- processes of one rank, as under tensor parallelism ---
+
+
+def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
+    run_ranks(lose_one, 2, 2, str(tmp_path), "broken", 1, 0)
+    other, own = told(tmp_path, 2)
+    words = "process 1 of 2 (rank 0 of 1) stopped the stream: rank 0 of 1: part-00004.parquet block 0: "
+
+    assert other["kind"] == own["kind"] == "StreamError"
+    assert "the disk has gone" in own["error"]
+    assert other["error"].startswith(words)
+    assert "the disk has gone" in other["error"]
+    assert other["error"].endswith("; mend it there, then resume all ranks from the last state")
+    assert other["batches"] == BEFORE
+    assert any(line.startswith(words) for line in own["log"])
+
+
+@linux
+@pytest.mark.parametrize(("processes", "ranks", "workers"), [(2, 1, 0), (3, 3, 1)])
+def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, workers):
+    codes = end_ranks(lose_one, processes, processes, str(tmp_path), "killed", ranks, workers)
+    last = processes - 1
+    who = f"rank {last} of {ranks}" if ranks == processes else f"process {last} of {processes} (rank 0 of {ranks})"
+
+    assert [*[0] * last, -signal.SIGKILL] == codes
+    for other in told(tmp_path, processes, but=[last]):
+        assert other["kind"] == "StreamError"
+        assert other["error"].startswith(f"{who} stopped the stream: its process, number ")
+        assert "ended in the midst of epoch 0 without a word, as when the kernel kills it" in other["error"]
+        assert other["batches"] == BEFORE
+        assert 1 == sum("stopped the stream" in line for line in other["log"])
+
+
+def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
+    run_ranks(claim_in_replicas, 4, 4, str(tmp_path))
+    processes = told(tmp_path, 4)
+
+    for rank, each in zip((0, 0, 1, 1), processes, strict=True):
+        assert f"topology says rank {rank} of 2, the process group has 4 processes" in each["2"]["error"]
+        assert list(range(sum(ROWS))) == each["1"]["rows"]  # one rank: nobody to share with
+
+
+def test_dynamic_sharing_refuses_two_processes_of_one_rank_in_a_store_of_their_own():
+    options = StreamOptions(batch_size=10, distribution="dynamic", batch_format="numpy")
+    store, topology = Board(), Topology(rank=1, world_size=2)
+    streams = [DynamicLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
+    streams[1]._name = streams[0]._name  # as in two processes
+    first = iter(streams[0])
+    next(first)
+
+    with pytest.raises(StreamError, match=r'rank 1 of 2: 2 processes .* that rank.* use distribution="balanced"'):
+        next(iter(streams[1]))
+    first.close()
+
+
+# --- who is gone ---
+
+
+def ended(child):
+    """The child is killed and not reaped: what the parent of a killed rank leaves for a while."""
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.fixture
+def children():
+    made = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)]
+    yield made
+    for child in made:
+        child.communicate(b"\n")
+
+
+@linux
+def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children):
+    store = Board()
+    first, second = (Neighbours.here(store, process=process) for process in (5, 6))
+    inside, outside, after = (
+        Neighbours.here(store, process=number, pid=child.pid) for number, child in enumerate(children)
+    )
+    inside.enter(self_of := object(), rank=0, world_size=1, epoch=7)
+    inside.enter(other := object(), rank=0, world_size=1, epoch=8)
+    inside.leave(other)
+    after.enter(other, rank=2, world_size=3, epoch=0)
+    after.leave(other)
+    after.leave(other)
+
+    assert [[]] * 6 == [each.lost() for each in (first, second) * 3]
+    for child in children:
+        ended(child)
+    assert [] == first.lost()  # a last word may be on its way
+    (lost,) = first.lost()
+    assert (0, 0, 1) == (lost.process, lost.rank, lost.world_size)
+    assert f"number {children[0].pid}, ended in the midst of epoch 7" in lost.message
+    assert [[]] * 4 == [each.lost() for each in (second, first) * 2]
+    assert self_of is not other
+    assert outside.place == 4
+
+
+@linux
+def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(children):
+    store = Board()
+    first = Neighbours.here(store, process=0)
+    second = Neighbours.here(store, process=1, pid=children[0].pid)
+    second.enter(store, rank=1, world_size=2, epoch=0)
+    key = f"{second.prefix}/{second.place}"
+    process, pid, began = json.loads(store[key])
+    store.set(key, json.dumps([process, pid, began + "0"]))  # as if the number had been another process's before
+
+    assert [] == first.lost()
+    assert [1] == [lost.process for lost in first.lost()]
+
+
+# --- an error of the loop itself ---
+
+FAILS = """
+import logging, sys, time, torch, headrace
+
+class Heard(logging.Handler):
+    lines = []
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+logging.getLogger("headrace").addHandler(Heard())
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
+for number, batch in enumerate(headrace.open(f"{folder}/shards", cache_dir=f"{folder}/cache-{rank}").stream(batch_size=10)):
+    if number == 2:
+        torch.distributed.barrier()
+        assert rank == 0, "the loss is not finite"
+        until = time.monotonic() + 120
+        while not any("stopped the stream" in line for line in Heard.lines) and time.monotonic() < until:
+            time.sleep(0.02)
+"""
+
+
+def test_an_error_of_the_training_loop_ends_the_other_ranks_too(tmp_path):
+    write(tmp_path / "shards", 1)
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", FAILS, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=200)[1] for rank in ranks]
+
+    assert [1, 1] == [rank.returncode for rank in ranks], said
+    assert "AssertionError: the loss is not finite" in said[1]
+    words = "rank 1 of 2 stopped the stream: AssertionError: the loss is not finite"
+    assert f"StreamError: {words}; mend it there, then resume all ranks from the last state" in said[0]

@@ -1,0 +1,84 @@
+"""Messages name only options that their reader has: settings of the recipe that complains, flags that exist."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import headrace
+from headrace.cli import app
+from headrace.cli.commands import RECIPES
+
+SOURCE = Path(headrace.__file__).parent
+SHARED = ("dataset", "engine", "formats", "packing", "run", "series", "storage")
+# What is advised to be set where data is prepared, by readers of data that was prepared otherwise.
+FOR_PREPARING = {"format", "packed_storage", "null_values", "types"}
+RUN = set(inspect.signature(headrace.prepare).parameters)
+
+
+def settings_of(recipe: str) -> set[str]:
+    return set(getattr(headrace, RECIPES[recipe]).model_fields)
+
+
+def sentences(file: Path) -> Iterator[str]:
+    """The texts of a module that people are told: all that are no docstring, joined where values stand between."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    told_of = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told_of | inside:
+            yield node.value
+
+
+def options_in(text: str) -> set[str]:
+    """Names that a text says can be given, as `name=value` or by their underscore."""
+    return set(re.findall(r"(?<![\w.-])([a-z][a-z_]*)=", text))
+
+
+def modules(*parts: str) -> list[Path]:
+    return sorted(file for part in parts for file in (SOURCE / part).rglob("*.py"))
+
+
+def flags_of(command: Any) -> set[str]:
+    """Of a command and those below it."""
+    own = {word for each in command.params for word in (*each.opts, *each.secondary_opts)}
+    return own.union(*map(flags_of, getattr(command, "commands", {}).values()))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_names_settings_of_its_own(recipe: str) -> None:
+    others = set().union(*map(settings_of, RECIPES)) - settings_of(recipe) - RUN
+    said = {(file.name, name) for file in modules(f"recipes/{recipe}") for text in sentences(file) for name in options_in(text)}  # fmt: skip
+
+    assert [] == sorted((file, name) for file, name in said if name in others)
+    assert said or recipe == "rewrite"
+
+
+def test_what_recipes_share_names_no_setting_of_one_of_them() -> None:
+    own = {name for recipe in RECIPES for name in settings_of(recipe)} - FOR_PREPARING - RUN
+    said = {(file.name, name) for file in modules(*SHARED) for text in sentences(file) for name in options_in(text)}
+
+    assert {name for _, name in said} >= {"cache", "engine", "multiprocessing_context"}
+    assert [] == sorted((file, name) for file, name in said if name in own)
+
+
+def test_flags_in_texts_exist() -> None:
+    known = flags_of(typer.main.get_command(app)) | {"--help"}
+    others = {"--head", "--standalone", "--nproc-per-node", "--shm-size"}  # of `ray start`, torchrun and docker
+    proof = set(re.findall(r'"(--[a-z][a-z-]*)"', (SOURCE / "validate_sharding.py").read_text("utf-8")))
+    said = {
+        (file.name, flag)
+        for file in modules(".")
+        for text in sentences(file)
+        for flag in re.findall(r"(?<![\w(-])--[a-z][a-z-]*", text)
+    }
+
+    assert len(said) > 50
+    assert [] == sorted((file, flag) for file, flag in said if flag not in known | others | proof)
