@@ -35,6 +35,7 @@ def as_uv_reads(environ: Mapping[str, str]) -> dict[str, str]:
         "UV_INDEX": environ.get("PIP_EXTRA_INDEX_URL", ""),
         "UV_FIND_LINKS": ",".join(environ.get("PIP_FIND_LINKS", "").split()),
         "UV_HTTP_TIMEOUT": environ.get("PIP_DEFAULT_TIMEOUT", "180"),
+        "UV_HTTP_RETRIES": environ.get("PIP_RETRIES", "8"),
     }
     return {name: value for name, value in said.items() if value and name not in environ}
 
