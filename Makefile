@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan test faults check format lint types imports changes docs bench package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan purchases pings test faults check format lint types imports changes docs bench package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -64,6 +64,15 @@ packed: $(VENV)/base ## packed chats in a small transformer, token by token; DAT
 caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
+
+purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; its data comes from a package
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,ray]' 'ray[train]'
+	$(if $(DATA),,$(PIP) install --quiet --no-deps lifetimes==0.11.3)
+	$(BIN)/python examples/ray_train/train.py $(if $(DATA),--data $(DATA))
+
+pings: $(VENV)/base ## latency histories in a small transformer; DATA=the directory of real_trace_labelled
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain]'
+	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
 test: $(VENV)/test $(AZURITE) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"

@@ -1,7 +1,9 @@
 """The example under Ray Train: a split on Ray, two workers of which one dies, and every row of each epoch once."""
 
+import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,28 @@ def test_without_the_data_the_example_says_what_to_do(tmp_path):
 
     assert done.returncode == 1
     assert "CDNOW_master.txt.gz does not exist; say where CDNOW_master.txt.gz is with --data DIR" in done.stderr
+
+
+def test_the_purchases_are_those_of_the_package(tmp_path, monkeypatch):
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "lifetimes", raising=False)
+    with pytest.raises(SystemExit, match="pip install --no-deps lifetimes"):
+        script["write_raw"](None, tmp_path / "raw", None)
+    (tmp_path / "lifetimes" / "datasets").mkdir(parents=True)
+    (tmp_path / "lifetimes" / "__init__.py").write_text("raise ImportError('it is not to be imported')")
+    lines = [
+        "id date number value",
+        " 00001 19970101  1   11.77",
+        " 00002 19970212  2   23.50",
+        " 00001 19970118  1 9.00",
+    ]
+    (tmp_path / "lifetimes" / "datasets" / "CDNOW_master.txt").write_text("\r\n".join(lines))
+    importlib.invalidate_caches()
+    written = script["write_raw"](None, tmp_path / "raw", None)
+
+    assert 3 == written
+    assert [
+        ["customer,date,discs,dollars,row_id", "00001,1997-01-01,1,11.77,0", "00001,1997-01-18,1,9.00,2"],
+        ["customer,date,discs,dollars,row_id", "00002,1997-02-12,2,23.50,1"],
+    ] == [path.read_text().splitlines() for path in sorted((tmp_path / "raw").iterdir())]

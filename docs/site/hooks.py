@@ -15,6 +15,8 @@ from mkdocs.structure.files import File, Files
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = sorted(page.relative_to(_ROOT).as_posix() for page in _ROOT.glob("examples/*/README.md"))
 _OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", *_EXAMPLES]
+_CONSOLE = re.compile(r'<div class="language-console highlight">.*?</div>', re.DOTALL)
+_FLAG = re.compile(r"(?<=[\s>])--[a-z][\w-]*(?=[\s<=])")
 _WAY_OUT = re.compile(r"\]\((\.\./)+(?=(?:CHANGELOG|CONTRIBUTING|LICENSE|examples/))")
 
 
@@ -30,6 +32,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     markdown = _WAY_OUT.sub(f"]({up}", markdown)
     return re.sub(r"^<!-- not run: .*? -->\n", "", markdown, flags=re.MULTILINE)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Options in commands become one word each, which is not broken at its dashes."""
+    return _CONSOLE.sub(lambda found: _FLAG.sub(r'<span class="flag">\g<0></span>', found[0]), html)
 
 
 def _with_links_inside(text: str) -> str:

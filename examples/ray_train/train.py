@@ -1,6 +1,6 @@
 """A job on a Ray cluster: split on it, train on it, lose a worker on the way, and still every row comes exactly once.
 
-    python examples/ray_train/train.py --data DIR [--out out/ray_train] [--address auto] [--limit ROWS]
+    python examples/ray_train/train.py [--data DIR] [--out out/ray_train] [--address auto] [--limit ROWS]
 
 69,659 purchases of 23,570 customers (CDNOW, 1997 and 1998) are split by time on the cluster: no customer trains and
 tests. Two workers of a TorchTrainer stream the shards into a small model of what a purchase will cost. In the second
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import json
 import os
 import sys
@@ -29,16 +30,28 @@ from torch import nn
 
 import headrace
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "job1-cdnow"
 WORKERS, EPOCHS, BATCH_SIZE, CHECKPOINT_STEPS = 2, 2, 512, 5
 
 
-def write_raw(data: Path, raw: Path, limit: int | None) -> int:
+def purchases_in(data: Path | None) -> str:
+    """The text of all purchases: from a directory, or of the lifetimes package, which is found and never imported."""
+    if data is not None:
+        source = data / "CDNOW_master.txt.gz"
+        if not source.is_file():
+            sys.exit(f"{source} does not exist; say where CDNOW_master.txt.gz is with --data DIR")
+        return gzip.decompress(source.read_bytes()).decode()
+    package = importlib.util.find_spec("lifetimes")
+    if package is None or not package.submodule_search_locations:
+        sys.exit(
+            "the purchases are not installed: pip install --no-deps lifetimes; or say where CDNOW_master.txt.gz is with"
+            " --data DIR"
+        )
+    return (Path(package.submodule_search_locations[0]) / "datasets" / "CDNOW_master.txt").read_text()
+
+
+def write_raw(data: Path | None, raw: Path, limit: int | None) -> int:
     """One CSV shard a month: customer, date, compact discs, dollars, number of the row."""
-    source = data / "CDNOW_master.txt.gz"
-    if not source.is_file():
-        sys.exit(f"{source} does not exist; say where CDNOW_master.txt.gz is with --data DIR")
-    lines = [line.split() for line in gzip.decompress(source.read_bytes()).decode().splitlines()[1:]][:limit]
+    lines = [line.split() for line in purchases_in(data).splitlines()[1:]][:limit]
     months: dict[str, list[str]] = {}
     for number, (customer, day, discs, dollars) in enumerate(lines):
         date = f"{day[:4]}-{day[4:6]}-{day[6:]}"
@@ -122,7 +135,7 @@ def save(state: dict[str, Any]) -> None:
 def main() -> None:
     """Split and train on the cluster."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=Path, help="where CDNOW_master.txt.gz is; else it is the lifetimes package's")
     parser.add_argument("--out", type=Path, default=Path("out/ray_train"))
     parser.add_argument("--address", default="local", help="of the cluster; local: a Ray of this machine's own")
     parser.add_argument("--limit", type=int, help="take only so many purchases")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from headrace.cli.asked import check_names, with_settings
+from headrace.cli.commands import read_config
 from headrace.errors import SettingsError
 
 HEADRACE = Path(sys.executable).parent / "headrace"
@@ -40,6 +41,14 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(record))
     return path
+
+
+@pytest.mark.parametrize("key", ["null", "1", "true", "2024-01-01"])
+def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
+
+    with pytest.raises(SettingsError, match=r"config.yaml: .* is no name of a setting; write names as text"):
+        read_config(tmp_path / "config.yaml")
 
 
 def test_set_replaces_and_nests() -> None:
@@ -94,6 +103,22 @@ def test_a_dry_run_names_the_run_that_follows_and_writes_nothing(config: Path, t
     assert 0.7 == dry["settings"]["train_ratio"]
 
 
+def test_files_that_were_copied_are_the_same_source_by_their_content(config: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw" / "part-0.csv"
+    by_content = json.loads(headrace("run", config, "--fingerprint-by", "content", "--json").stdout)
+    raw.write_bytes(raw.read_bytes())
+    os.utime(raw, ns=(1, 1))
+    config.write_text(config.read_text() + "fingerprint_by: content\n")
+    again = json.loads(headrace("run", config, "--json").stdout)
+    dry = json.loads(headrace("run", config, "--dry-run", "--json").stdout)
+    by_time = json.loads(headrace("run", config, "--fingerprint-by", "stat", "--dry-run", "--json").stdout)
+    wrong = headrace("run", config, "--set", "fingerprint_by=bytes")
+
+    assert by_content["run_id"] == again["run_id"] == dry["run_id"] != by_time["run_id"]
+    assert "reused" == again["how"]
+    assert (2, True) == (wrong.returncode, "fingerprint_by is 'bytes'; give stat or content" in wrong.stderr)
+
+
 def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
     config.write_text(config.read_text().replace("temporal_split", "temporal_splitt"))
     recipe = headrace("run", config)
@@ -103,3 +128,8 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
     assert (2, 2) == (recipe.returncode, name.returncode)
     assert "did you mean 'temporal_split'" in recipe.stderr
     assert "'oput' is no setting; did you mean 'out'?" in name.stderr
+
+
+def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"is a directory; give a file of settings, `headrace init RECIPE "):
+        read_config(tmp_path)

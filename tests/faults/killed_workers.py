@@ -4,10 +4,12 @@ a loop that nothing happened to. A child says on its last line what it saw, as J
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -25,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import headrace
-from headrace.errors import EngineError
+from headrace.errors import CorruptShard, EngineError
 from headrace.stream.topology import Topology
 
 SHARDS, BLOCKS, ROWS, WORKERS = 4, 3, 20, 2
@@ -200,6 +202,44 @@ def in_a_message(directory: str) -> None:
     kill(made._workers[0])
     got += rows_of(batches)
     assert got == whole
+    say()
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A `read_block` of which some blocks cannot be read."""
+
+    read_block: Any
+    bad: tuple[int, ...]
+
+    def __call__(self, block: int, columns: Any) -> pa.Table:
+        if block in self.bad:
+            raise CorruptShard("its bytes are others")
+        return self.read_block(block, columns)
+
+
+def in_quarantine(directory: str) -> None:
+    """A worker is killed in a pass with bad blocks; rows given up are counted once, and are just within the limit."""
+    from headrace.stream.torch import StreamingDataset
+
+    place, bad = shards(Path(directory)), (1, 4, 5, 10)
+    whole = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, seed=5, on_bad_block="quarantine")
+
+    def begun(limit: float) -> tuple[Any, Any]:
+        options = dataclasses.replace(whole.options, quarantine_limit=limit)
+        dataset = StreamingDataset(whole.index, Damaged(whole._read_block, bad), options, num_workers=WORKERS)
+        return dataset, (batch["valid"].tolist() for batch in dataset.data_loader(method="fork"))
+
+    dataset, batches = begun(1.0)
+    expected = list(batches)
+    rows = [sum(4 - sum(valid) for valid in expected[worker::WORKERS]) for worker in range(WORKERS)]
+    assert dataset.quarantined_rows == len(bad) * ROWS == sum(rows)
+    dataset, batches = begun(max(rows) / (SHARDS * BLOCKS * ROWS))
+    got = list(itertools.islice(batches, 35))
+    kill(multiprocessing.active_children()[0])
+    got += batches
+    assert got == expected
+    assert dataset.quarantined_rows == sum(rows), (dataset.quarantined_rows, rows)
     say()
 
 

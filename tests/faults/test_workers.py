@@ -94,6 +94,12 @@ def test_packed_and_tabular_batches_are_as_if_nothing_had_happened(tmp_path: Pat
     assert 2 == len(told["said"])
 
 
+def test_rows_given_up_are_counted_once_whoever_dies(tmp_path: Path) -> None:
+    (told,) = loop(tmp_path, "in_quarantine")
+
+    assert 1 == len(told["said"])
+
+
 def test_a_loader_of_another_make_names_the_shard(tmp_path: Path) -> None:
     assert ["DataLoader", "StatefulDataLoader"] == [each["named"] for each in loop(tmp_path, "of_another_loader")]
 

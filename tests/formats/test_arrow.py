@@ -131,6 +131,35 @@ def test_dictionaries_become_their_values_in_files_and_are_refused_in_streams(tm
         streamed(stream)
 
 
+def test_categories_and_nested_texts_of_polars_are_read(tmp_path: Path) -> None:
+    words = ["b", "a", None, "b"]
+    frame = pl.DataFrame(
+        {
+            "word": pl.Series(words, dtype=pl.Categorical),
+            "rank": pl.Series(words, dtype=pl.Enum(["a", "b"])),
+            "inside": [{"x": "u", "y": ["v", "w"]}] * 4,
+            "pairs": pl.Series([["p", "q"]] * 4, dtype=pl.Array(pl.String, 2)),
+            "bytes": [b"1", None, b"", b"2"],
+        }
+    )
+    path = tmp_path / "a.arrow"
+    frame.write_ipc(path)
+    (chunk,) = read_chunks(survey(path, "a.arrow"))
+
+    assert frame.to_dicts() == chunk.table().to_pylist() == streamed(path).to_pylist()
+    assert words[::-1] == headrace.open(path, cache_dir=tmp_path).map_dataset().batch([3, 2, 1, 0])["word"]
+
+
+def test_a_type_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    pl.DataFrame({"x": [{"word": "a"}] * 3}, schema={"x": pl.Struct({"word": pl.Categorical})}).write_ipc(path)
+
+    with pytest.raises(InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("):
+        list(read_chunks(survey(path, "a.arrow")))
+    with pytest.raises(InputError, match=r"a\.arrow: has a column of a type that this pyarrow cannot read \("):
+        streamed(path)
+
+
 @pytest.mark.parametrize("how", WRITERS)
 @pytest.mark.parametrize("keep", [0, 3, 40, 0.5, 0.98])
 def test_a_cut_file_is_an_error(tmp_path: Path, how: str, keep: float) -> None:

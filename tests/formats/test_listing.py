@@ -1,10 +1,12 @@
 """A listing names each data file of a source once, in one order, and its digest follows every change of them."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, kind_of_name
 from headrace.formats.listing import list_files
@@ -74,6 +76,30 @@ def test_an_entry_without_files_is_an_error(entry: str, tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="holds no|no such file"):
         list_files([tmp_path / entry])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ["year=2024/month=1/a.parquet"],
+            r"its subdirectories do; give '{root}/\*/\*/\*\.parquet'; what names such as ",
+        ),
+        (["b/a.csv.gz", "c/a.csv.gz"], r"its subdirectories do; give '{root}/\*/\*\.csv\.gz'$"),
+        (["a.csv.bz2"], r"arrow file; it has a\.csv\.bz2: convert or unpack such files"),
+        ([".hidden/a.csv", "_SUCCESS"], "arrow file; give the directory of the shards"),
+    ],
+)
+def test_a_directory_without_data_says_what_it_has(files: list[str], message: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    message = message.replace("{root}", re.escape(str(tmp_path)))
+
+    with pytest.raises(InputError, match=message):
+        list_files([tmp_path])
+    with pytest.raises(InputError, match=f"holds no finished run, and holds no .*{message}"):
+        headrace.open(tmp_path)
 
 
 def test_a_dangling_link_is_no_file(tmp_path: Path) -> None:

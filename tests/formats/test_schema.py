@@ -56,6 +56,27 @@ def values_of(kind: pa.DataType) -> st.SearchStrategy[object]:
     return st.lists(st.integers(-5, 5), max_size=3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (pa.struct({"a": pa.string_view()}), pa.struct({"a": pa.string()})),
+        (pa.list_(pa.field("element", pa.large_string())), pa.list_(pa.field("element", pa.string()))),
+        (pa.list_(pa.dictionary(pa.int8(), pa.string()), 2), pa.list_(pa.string(), 2)),
+        (pa.large_list(pa.struct({"a": pa.large_list(pa.int8())})), pa.list_(pa.struct({"a": pa.list_(pa.int8())}))),
+    ],
+    ids=str,
+)
+def test_types_are_plain_at_any_depth(kind: pa.DataType, expected: pa.DataType) -> None:
+    assert expected == plain(kind) == plain(expected)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.struct([pa.field("a", pa.int8(), nullable=False)]), pa.list_(pa.int8(), 3)], ids=str
+)
+def test_a_plain_type_stays_what_it_is(kind: pa.DataType) -> None:
+    assert kind is plain(kind)
+
+
 @pytest.mark.parametrize("a", KINDS, ids=str)
 @pytest.mark.parametrize("b", KINDS, ids=str)
 def test_widening_is_the_same_either_way_round(a: pa.DataType, b: pa.DataType) -> None:

@@ -1,6 +1,8 @@
 """Under a real DataLoader and a real process group: every row once, equal steps, epochs and states that arrive."""
 
+import functools
 import json
+import logging
 import pickle
 import random
 import subprocess
@@ -10,9 +12,11 @@ from itertools import chain
 import pytest
 import torch
 from stream_cases import ranks
+from torch.utils.data import dataloader
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 from headrace.errors import SettingsError, StreamError
+from headrace.stream import guarded_workers, watched_loader
 from headrace.stream.topology import Topology
 from headrace.stream.torch import StreamingDataset
 
@@ -190,3 +194,28 @@ def test_two_passes_at_a_time_are_an_error():
 
 def test_the_dataset_is_iterable_style():
     assert issubclass(StreamingDataset, torch.utils.data.IterableDataset)
+
+
+# --- a torch whose loader has another form ---
+
+
+@pytest.mark.parametrize("gone", ["class", "field"])
+def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypatch, caplog, gone):
+    expected = [real_rows(batch) for batch in dataset_of(2, topology=ALONE).data_loader(method="fork")]
+    if gone == "class":
+        known = dataloader._MultiProcessingDataLoaderIter
+        monkeypatch.delitem(sys.modules, "headrace.stream.guarded_workers")
+        monkeypatch.delattr(dataloader, "_MultiProcessingDataLoaderIter")
+        monkeypatch.setattr(dataloader.DataLoader, "_get_iterator", lambda loader: known(loader))
+    else:
+        monkeypatch.setattr(guarded_workers, "_FIELDS", ("_workers", "_of_later"))
+    monkeypatch.setattr(watched_loader, "_say_once", functools.cache(watched_loader._say_once.__wrapped__))
+    dataset = dataset_of(2, topology=ALONE)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        got = [[real_rows(batch) for batch in dataset.data_loader(method="fork")] for _ in range(2)]
+
+    said = [record.getMessage() for record in caplog.records]
+    (line,) = [each for each in said if "DataLoader workers go without a guard" in each]  # and who waits, if they do
+    assert [expected] * 2 == got
+    assert line.startswith(f"torch {torch.__version__}: ")
+    assert ("_MultiProcessingDataLoaderIter" if gone == "class" else "has no _of_later; ") in line

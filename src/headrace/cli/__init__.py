@@ -25,6 +25,7 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
+from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
 
@@ -55,6 +56,7 @@ app.command("plan")(plan_command.plan)
 app.command("stream")(stream_command.stream)
 app.command("where")(stream_commands.where)
 app.command("seen")(stream_commands.seen)
+arrange(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -66,6 +68,15 @@ def top(
 
         typer.echo(f"headrace {headrace.__version__}")
         raise typer.Exit
+
+
+def command() -> None:
+    """The process of the command `headrace`: the command line, and what only a process of its own may do."""
+    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
+        from headrace.cli.arrow_alone import arrow_alone
+
+        arrow_alone()
+    main()
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import typer
 from headrace.cli.flags import Json
 from headrace.cli.report_command import Report
 from headrace.errors import SettingsError
+from headrace.settings import shown
 
 _machines = partial(typer.Option, rich_help_panel="More than one machine", show_default=False)
 
@@ -26,11 +27,19 @@ WorkDir = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class AboutRun:
-    """--workers, --engine, --address, --shard-of, --work-dir, --report and --json. None of them changes a byte."""
+    """--workers, --fingerprint-by, --engine, --address, --shard-of, --work-dir, --report and --json. None of them
+    changes a byte of the output."""
 
     workers: Annotated[int | None, typer.Option(help="Tasks at a time; default one per core.", show_default=False)] = (
         None
     )
+    fingerprint_by: Annotated[
+        str | None,
+        typer.Option(
+            help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
+            show_default=False,
+        ),
+    ] = None
     engine: Annotated[
         str | None, _machines(help="local (default) | ray: the tasks on a Ray cluster over shared storage.")
     ] = None
@@ -50,14 +59,18 @@ class AboutRun:
     as_json: Json = False
 
     @property
-    def style(self) -> Literal["json", "text"]:
-        """What the outcome is printed as."""
-        return "json" if self.as_json else "text"
+    def how(self) -> Literal["stat", "content"]:
+        """What tells source files apart. Raises `SettingsError` for another word."""
+        asked = self.fingerprint_by or "stat"
+        if asked not in ("stat", "content"):
+            raise SettingsError(f"fingerprint_by is {shown(asked)}; give stat or content")
+        return "content" if asked == "content" else "stat"
 
     def options(self) -> dict[str, Any]:
         """As keyword arguments of `prepare`. Raises `SettingsError` for a --shard-of that is none."""
         options: dict[str, Any] = {
             "workers": self.workers,
+            "fingerprint_by": self.how,
             "engine": self.engine or "local",
             "address": self.address,
             "work_dir": self.work_dir,

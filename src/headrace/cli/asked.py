@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import SettingsError
 
-OF_THE_RUN = ("recipe", "out", "workers", "engine", "address")
+OF_THE_RUN = ("recipe", "out", "workers", "fingerprint_by", "engine", "address")
 
 
 def with_settings(record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
-from headrace.settings import shown
 
 RECIPES = {
     "histories": "Histories",
@@ -37,7 +36,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 @with_groups
 def run(
     config: Annotated[
-        Path, typer.Argument(help="YAML or JSON file: recipe, its settings, out, workers, engine, address.")
+        Path, typer.Argument(help="YAML or JSON file: recipe, settings, out, workers, fingerprint_by, engine, address.")
     ],
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory; overrides the file's.")] = None,
@@ -52,6 +51,7 @@ def run(
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
     import headrace
+    from headrace.settings import shown
 
     record = with_settings(read_config(config), settings or ())
     name = record.get("recipe")
@@ -65,7 +65,7 @@ def run(
     if dry_run:
         from headrace.cli.dry_run import show_dry_run
 
-        show_dry_run(recipe, target, about.style, about.workers)
+        show_dry_run(recipe, target, about)
         return
     execute(recipe, target, about)
 
@@ -75,7 +75,9 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
 
     Flags come before the file. Raises `SettingsError`.
     """
-    found = {name: record.pop(name, None) for name in ("out", "workers", "engine", "address")}
+    from headrace.settings import shown
+
+    found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
     count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
@@ -84,8 +86,8 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
-    engine, address = flags.engine or found["engine"], flags.address or found["address"]
-    return Path(target), replace(flags, workers=count, engine=engine, address=address)
+    words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
+    return Path(target), replace(flags, workers=count, **words)
 
 
 def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
@@ -137,6 +139,12 @@ def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
+    from headrace.settings import shown
+
+    if path.is_dir():
+        raise SettingsError(
+            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+        )
     try:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -147,8 +155,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
-    wrong = next((key for key in record if not isinstance(key, str)), None)
-    if wrong is not None:
+    for wrong in (key for key in record if not isinstance(key, str)):
         raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 

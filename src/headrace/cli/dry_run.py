@@ -6,21 +6,23 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import typer
 
+from headrace.cli.about_run import AboutRun
 
-def show_dry_run(recipe: Any, out: Path, style: Literal["json", "text"], workers: int | None = None) -> None:
+
+def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
     """Print what `execute` would meet. Writes nothing below `out`; a small sample is run in a temporary directory."""
-    record = dry_run(recipe, out, workers)
-    if style == "json":
+    record = dry_run(recipe, out, about)
+    if about.as_json:
         typer.echo(json.dumps(record, default=str))
         return
     _print(record)
 
 
-def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any]:
+def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
     """What is known before a run. Reads names, sizes and times of the source, and some of its rows."""
     from headrace.cli.estimate.bounds import memory_of, tasks_of
     from headrace.cli.estimate.measured import estimate
@@ -32,13 +34,13 @@ def dry_run(recipe: Any, out: Path, workers: int | None = None) -> dict[str, Any
 
     out = path_of(out)
     pairs = recipe.source_files()
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs))
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs, about.how))
     files = sized(pairs)
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
     state = "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new"
-    count = workers or default_workers()
+    count = about.workers or default_workers()
     record: dict[str, Any] = {
         "recipe": recipe.recipe_name,
         "run_id": identity,

@@ -14,6 +14,7 @@ from headrace.errors import SettingsError
 _RUN: dict[str, Any] = {
     "out": {"type": "string", "description": "Output directory; --out stands before it."},
     "workers": {"type": ["integer", "null"], "minimum": 1, "description": "Tasks at a time; default one per core."},
+    "fingerprint_by": {"enum": ["stat", "content", None], "description": "What tells source files apart."},
     "engine": {"enum": ["local", "ray", None], "description": "Where the tasks are done."},
     "address": {"type": ["string", "null"], "description": "Of the Ray cluster."},
 }

@@ -93,6 +93,8 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Parqu
     for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
         try:
             table = in_schema(_read(shard.path, shard.kind, batch, offset, length, wanted), schema)
+        except pa.ArrowNotImplementedError as error:
+            raise _no_kernel(shard.path, error) from error
         except (OSError, pa.ArrowException) as error:
             raise _damaged(shard.path, error) from error
         yield ParquetChunk(table, first_row)
@@ -104,7 +106,8 @@ def read_block(
 ) -> pa.Table:
     """One record batch as columns of the given types; views of the mapped file where these are its own types.
 
-    offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes.
+    offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types that
+    pyarrow cannot turn into the given ones.
     """
     wanted = schema.names if columns is None else list(columns)
     try:
@@ -112,6 +115,8 @@ def read_block(
         return in_schema(table, pa.schema([schema.field(each) for each in wanted]))
     except FileNotFoundError:
         raise
+    except pa.ArrowNotImplementedError as error:
+        raise _no_kernel(path, error) from error
     except (OSError, KeyError, IndexError, pa.ArrowException) as error:
         raise CorruptShard(
             f"{path}: record batch {block}: {error}; restore the file or prepare the run again"
@@ -195,6 +200,12 @@ def _number(form: str, data: bytes, at: int) -> int:
 
 def _own_schema(source: pa.NativeFile) -> pa.Schema:
     return (pa.ipc.open_file if _is_file(source) else pa.ipc.open_stream)(source).schema
+
+
+def _no_kernel(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: has a column of a type that this pyarrow cannot read ({error}); write it as another type"
+    )
 
 
 def _damaged(path: Path, error: Exception) -> Exception:

@@ -22,6 +22,7 @@ from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath, as_stat, is_remote, matches, path_of
 
 _Stat = tuple[int, int]  # size, modification time
+_FEW_DIRECTORIES = 100  # are looked at for an error message
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
 
 
@@ -62,10 +63,7 @@ def list_files(source: Sequence[str | Path]) -> Listing:
         if os.path.isdir(path):
             names, stats, links = _data_files(path)
             if not names:
-                raise InputError(
-                    f"{path}: holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file; "
-                    f"give the directory of the shards"
-                )
+                raise InputError(f"{path}: {no_data(path)}")
             if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
                 return _listing(os.path.abspath(path), names, stats)
             files = list(_below(path, names, stats, links))
@@ -155,6 +153,27 @@ def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
             if entry.is_symlink():
                 links.add(name)
     return names, stats, links
+
+
+def no_data(directory: str) -> str:
+    """In words, that a directory has no data files, and what to give instead, after a look at what it holds."""
+    said = "holds no .csv, .tsv, .jsonl, .json, .parquet or .arrow file"
+    with os.scandir(directory) as entries:
+        others = sorted(each.name for each in entries if each.name[0] not in "._" and each.is_file())
+    for at, (below, directories, files) in enumerate(os.walk(directory)):
+        directories[:] = sorted(each for each in directories if each[0] not in "._")
+        data = sorted(filter(is_data_name, files))
+        if data:
+            steps = os.path.relpath(below, directory).split(os.sep)
+            kind = next(word for word in sorted(DATA_NAMES, key=len, reverse=True) if data[0].lower().endswith(word))
+            pattern = os.path.join(directory, *"*" * len(steps), f"*{data[0][-len(kind) :]}")
+            lost = f"; what names such as {steps[0]} say is no column" if "=" in steps[0] else ""
+            return f"{said} itself, its subdirectories do; give {pattern!r}{lost}"
+        if at == _FEW_DIRECTORIES:
+            break
+    if others:
+        return f"{said}; it has {others[0]}: convert or unpack such files, or rename them to what they are"
+    return f"{said}; give the directory of the shards"
 
 
 def _below(directory: str, names: list[str], stats: list[_Stat], links: set[str]) -> Iterator[_Found]:

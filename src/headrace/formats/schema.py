@@ -47,15 +47,23 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type as headrace writes it: one form of text and binary, dictionaries as their values."""
+    """The type as headrace writes it, at any depth: one form of text, binary, lists, dictionaries as their values."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if is_text(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind):
+    if pa.types.is_large_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         return pa.list_(plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        inner = [field.with_type(plain(field.type)) for field in kind]
+        return kind if inner == list(kind) else pa.struct(inner)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = kind.value_field.with_type(plain(kind.value_type))
+        if item == kind.value_field:
+            return kind
+        return pa.list_(item, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(item)
     return kind
 
 
@@ -106,7 +114,24 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for own, field in zip(table.schema, schema, strict=True)
     ):
         return pa.Table.from_arrays(table.columns, schema=schema)  # `cast` would cost a tenth of decoding
+    if any(_has_coded_views(field.type) for field in table.schema):
+        table = pa.table([_decoded(column) for column in table.columns], names=table.column_names)
     return table.cast(schema)
+
+
+def _has_coded_views(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type))
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Codes of texts that Arrow holds as views, as polars writes categories: its `take` has no kernel for those."""
+    if not _has_coded_views(column.type):
+        return column
+    kind = pa.dictionary(column.type.index_type, pa.string())
+    chunks = [
+        pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(pa.string())) for each in column.iterchunks()
+    ]
+    return pa.chunked_array(chunks, kind).cast(pa.string())
 
 
 def describe(schema: pa.Schema) -> list[dict[str, object]]:

@@ -125,10 +125,11 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A shard's columns in the common schema: reordered, widened, absent ones null."""
     if table.schema.equals(schema):
         return table
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
+    places = {name: place for place, name in enumerate(table.column_names)}  # Arrow would look at all for each
+    columns = []
+    for field in schema:
+        column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -138,8 +139,9 @@ _ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
     if other.schema.names == first.schema.names:
         return
-    missing = [name for name in first.schema.names if name not in other.schema.names]
-    extra = [name for name in other.schema.names if name not in first.schema.names]
+    known, own = dict.fromkeys(first.schema.names), dict.fromkeys(other.schema.names)
+    missing = [name for name in known if name not in own]
+    extra = [name for name in own if name not in known]
     what = "; ".join(
         part
         for part in (

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
-from headrace.report import common, histories, packed_sequences, rewrite, series, temporal_split
+from headrace.report import common
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Page
 
-_FIGURES: dict[str, Callable[[RunFacts], list[Figure]]] = {
-    "histories": histories.figures,
-    "packed_sequences": packed_sequences.figures,
-    "rewrite": rewrite.figures,
-    "series": series.figures,
-    "temporal_split": temporal_split.figures,
-}
+# Modules with the figures of a recipe, each imported for a run of it only.
+_FIGURES = ("histories", "packed_sequences", "rewrite", "series", "temporal_split")
 
 
 def page_of(facts: RunFacts) -> Page:
     """The page of any recipe; of one that has no figures of its own, those that all have."""
     manifest = facts.manifest
-    own = _FIGURES.get(manifest.recipe, _of_any)
+    own: Callable[[RunFacts], list[Figure]] = _of_any
+    if manifest.recipe in _FIGURES:
+        own = import_module(f"headrace.report.{manifest.recipe}").figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
         title=f"{manifest.recipe.replace('_', ' ')}",

@@ -20,6 +20,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.formats.listing import no_data
 from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.batch import import_torch
@@ -57,7 +58,9 @@ class Dataset(IndexedDataset):
         """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
         splits = [[name, count] for name, count in self.split_rows.items()]
         columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
-        return table_html(repr(self), ["split", "rows"], splits) + table_html("columns", ["name", "type", ""], columns)
+        return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
+            "columns", ["name", "type", ""], columns
+        )
 
     @property
     def index(self) -> Index:
@@ -255,6 +258,8 @@ def open_dataset(
                     f"{root}: types= and null_values= are for plain text shards; this is a prepared dataset, declare"
                     " them when preparing"
                 )
+            if run is None and empty and not is_prepared(root) and any(root.iterdir()):
+                raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
         if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(

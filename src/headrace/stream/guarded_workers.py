@@ -21,12 +21,28 @@ from typing import Any
 from torch._C import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+_METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers")
+_FIELDS = ("_workers", "_workers_status", "_index_queues", "_worker_result_queue", "_worker_pids_set", "_shutdown")
+
 _JOIN_S = 5.0
 _ZEROS = bytes(1 << 16)
 
 
+def check_form(of: Any, names: Sequence[str]) -> None:
+    """Raise `ImportError` where a torch of another version has no such names."""
+    missing = [name for name in names if not hasattr(of, name)]
+    if missing:
+        raise ImportError(f"its iterator of workers has no {', '.join(missing)}")
+
+
+check_form(_MultiProcessingDataLoaderIter, _METHODS)
+
+
 class GuardedWorkers(_MultiProcessingDataLoaderIter):
-    """The iterator of a DataLoader with workers. After an error, `fallen` says whether a death is behind it."""
+    """The iterator of a DataLoader with workers. After an error, `fallen` says whether a death is behind it.
+
+    Raises `ImportError` under a torch whose own iterator has another form.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._let_go: set[int] = set()  # workers that may end
@@ -34,6 +50,7 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         self._noticed = threading.Event()
         self._guard: threading.Thread | None = None
         super().__init__(loader)
+        check_form(self, _FIELDS)
         _remove_worker_pids(id(self))  # no error in the midst of the training step
         self._worker_pids_set = False
         if os.name != "posix":

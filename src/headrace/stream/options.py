@@ -202,7 +202,8 @@ class StreamOptions:
     def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
-        unknown = [name for name in columns if name not in available]
+        known = set(available)
+        unknown = [name for name in columns if name not in known]
         if unknown:
             raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
         if isinstance(self.packed, PackedBatches):

@@ -49,7 +49,8 @@ class Quarantine:
     """What one reader gave up in one pass.
 
     rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
-    slot: of a DataLoader worker, where its parent process reads the counts: int64 [2], rows and blocks.
+    slot: of a DataLoader worker, what its parent process sees: rows, int64 [1], and which blocks are bad, uint8 [B]. A
+    worker that goes on for another one finds there what that one had given.
     """
 
     index: SplitIndex
@@ -58,6 +59,12 @@ class Quarantine:
     slot: Any = None
     rows: int = 0
     blocks: dict[int, BadBlock] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.slot is not None:
+            self.rows = int(self.slot[0][0])
+            for block in np.flatnonzero(self.slot[1]).tolist():
+                self.blocks[block] = self._bad(block, "cannot be read, as the log says of it")
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
         """`read_block` with a last column more, `VALID`: true, or false in all rows of a block that was given up."""
@@ -90,7 +97,8 @@ class Quarantine:
         if not bad:
             return
         self.rows += bad
-        self._show()
+        if self.slot is not None:
+            self.slot[0][0] = self.rows
         if self.rows > self.limit * self.index.total_rows:
             last = list(self.blocks.values())[-1]
             raise CorruptShard(
@@ -100,21 +108,21 @@ class Quarantine:
             )
 
     def _give_up(self, block: int, reason: str) -> None:
+        bad = self._bad(block, reason)
+        if self.blocks.pop(block, None) is None:
+            log.warning("%s: %d rows are in quarantine: %s", self.reader, bad.rows, bad)
+        self.blocks[block] = bad  # the last one now
+        if self.slot is not None:
+            self.slot[1][block] = 1
+
+    def _bad(self, block: int, reason: str) -> BadBlock:
         index = self.index
-        bad = BadBlock(
+        return BadBlock(
             shard=index.shards[index.shard_of_block[block]],
             block=int(index.block[block]),
             rows=int(index.rows[block]),
             reason=reason,
         )
-        if block not in self.blocks:
-            log.warning("%s: %d rows are in quarantine: %s", self.reader, bad.rows, bad)
-        self.blocks[block] = bad
-        self._show()
-
-    def _show(self) -> None:
-        if self.slot is not None:
-            self.slot[0], self.slot[1] = self.rows, len(self.blocks)
 
 
 def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:

@@ -26,6 +26,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import Agreement, agreement
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
@@ -53,6 +54,7 @@ from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.transform import check_travels
 from headrace.stream.watch import Watch
+from headrace.stream.whereabouts import given_per_block
 from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_torch
 
 try:
@@ -117,8 +119,11 @@ class StreamingDataset(IterableDataset[Batch]):
             notes_shape(num_workers, options.read_threads), dtype=torch.float64
         )  # see `reading`
         self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._given_up = torch.zeros(max(1, num_workers), 2, dtype=torch.int64)  # see `Quarantine.slot`
+        readers, blocks = max(1, num_workers), len(index.rows) if options.on_bad_block == "quarantine" else 0
+        self._given_up = torch.zeros(readers, 1, dtype=torch.int64)  # this and the next: see `Quarantine.slot`
         self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._bad_blocks = torch.zeros(readers, blocks, dtype=torch.uint8)
+        self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     @property
     def epoch(self) -> int:
@@ -172,7 +177,8 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         confirm(self.topology)
         worker = self._worker()
-        turn, begun = turn_after(self._skipped(), worker=worker, workers=self.num_workers)
+        skip = self._skipped()
+        turn, begun = turn_after(skip, worker=worker, workers=self.num_workers)
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
@@ -188,7 +194,7 @@ class StreamingDataset(IterableDataset[Batch]):
             topology=self.topology,
             worker=turn,
             workers=self.num_workers,
-            quarantine=self._quarantine(worker),
+            quarantine=self._quarantine(worker, anew=not skip),
         )
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
@@ -232,6 +238,7 @@ class StreamingDataset(IterableDataset[Batch]):
         """Workers that start inside begin after so many batches of the present pass, in place of others that died."""
         self._skip = batches
         self._reading.zero_()
+        self._recount(batches)
         try:
             yield
         finally:
@@ -324,6 +331,7 @@ class StreamingDataset(IterableDataset[Batch]):
             self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _begin(self, state: StreamState, *, rest: int) -> None:
         self._start = state
@@ -366,15 +374,40 @@ class StreamingDataset(IterableDataset[Batch]):
         self._shared[_EPOCH], self._shared[_OWN] = progress.start.epoch, 1
 
     def _watch(self, progress: Progress) -> Watch:
-        stall_seconds = self.options.stall_seconds
-        return Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=stall_seconds)
-
-    def _quarantine(self, worker: int) -> Quarantine | None:
-        slot = self._given_up[worker]
-        slot.zero_()
-        return make_quarantine(
-            self.index, self.options, topology=self.topology, worker=worker, workers=self.num_workers, slot=slot
+        return Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=None if self._shared[_OWN] else self._agreement(),
         )
+
+    def _agreement(self) -> Agreement | None:
+        settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
+        return agreement(self.topology, self, self.state_after(0), **settings)
+
+    def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
+        rows, blocks = self._given_up[worker].numpy(), self._bad_blocks[worker].numpy()
+        if anew:
+            rows[:], blocks[:] = 0, 0
+        slot, workers = (rows, blocks), self.num_workers
+        return make_quarantine(
+            self.index, self.options, topology=self.topology, worker=worker, workers=workers, slot=slot
+        )
+
+    def _recount(self, batches: int) -> None:
+        """Make the counts of bad rows those of the batches received, for workers that go on after them."""
+        if not self.num_workers or not self._bad_blocks.any():
+            return
+        bad = self._bad_blocks.numpy().any(axis=0)
+        plan = self.plan()
+        for worker in range(self.num_workers):
+            turn, given = turn_after(batches, worker=worker, workers=self.num_workers)
+            items = given * self.options.batch_size
+            counts = bad * given_per_block(plan, rank=self.topology.rank, worker=turn, items=items)
+            self._given_up[worker, 0] = int(counts.sum())
+            self._bad_blocks[worker] = torch.from_numpy((counts > 0).astype("uint8"))
 
     @property
     def _topology_of_workers(self) -> tuple[int, int, int, str]:

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -37,13 +37,21 @@ _AGAIN_SECONDS = 30.0
 class Watch:
     """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
 
-    Makes no difference to what is delivered: only to which error is seen where.
+    Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
+    its pass otherwise than another one; see `beginnings`.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
 
     def __init__(
-        self, index: SplitIndex, topology: Topology, progress: Progress, *, epoch: int, stall_seconds: float | None
+        self,
+        index: SplitIndex,
+        topology: Topology,
+        progress: Progress,
+        *,
+        epoch: int,
+        stall_seconds: float | None,
+        agree: Callable[[Bulletin], None] | None = None,
     ) -> None:
         self.progress = progress
         self._epoch = epoch
@@ -51,12 +59,15 @@ class Watch:
         self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
         self._looks = 0
         self._said: dict[Complaint, float] = {}
+        self._agree = agree
         self.failure: Failure | None = None
         self._awaited: list[Failure] = []
         self._index = index
         self._topology = topology
         self._bulletin: Bulletin | None = group_bulletin()
         self._neighbours = None if self._bulletin is None else self._bulletin.neighbours
+        if self._bulletin is not None:
+            self._bulletin.rank = topology.rank, topology.world_size
         self._place = {"rank": topology.rank, "world_size": topology.world_size, "epoch": epoch}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,16 +81,29 @@ class Watch:
             while True:
                 self.check()
                 self.progress.wait()
+                if self.progress.batches == 1:
+                    self._begin()
                 try:
                     batch = next(batches, None)
                 except Exception as error:
                     self.tell(error)
                     raise
                 if batch is None:
+                    if not self.progress.batches:
+                        self._begin()
                     return
                 self.check()
                 self.progress.got()
                 yield batch
+
+    def _begin(self) -> None:
+        if self._agree is None or self._bulletin is None:
+            return
+        try:
+            self._agree(self._bulletin)
+        except StreamError as error:
+            self.tell(error)
+            raise
 
     def check(self) -> None:
         """Raise `StreamError` if another rank has failed, when all have heard of it."""
@@ -112,8 +136,6 @@ class Watch:
                 self._bulletin.await_all(failure)
 
     def __enter__(self) -> Self:
-        if self._bulletin is not None:
-            self._bulletin.rank = self._topology.rank, self._topology.world_size
         if self._neighbours is not None:
             with suppress(RuntimeError):  # the store has gone: then there is nobody to hear
                 self._neighbours.enter(self, **self._place)

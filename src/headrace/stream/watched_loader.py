@@ -4,23 +4,29 @@ When worker processes die the batches received so far are known, and an epoch's 
 new workers go on with the batch that comes next. Every batch is as if nothing had happened. Each block that a worker
 died over is tried once more; then it is an error that names it (`worker_deaths`). What a worker raises is no death: it
 is raised in the loop, and told to the other ranks.
+
+The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
+a plain DataLoader: a death is an error that names the shard, and that is said once in the log.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Generator
 from multiprocessing import get_start_method
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import HeadraceError
 from headrace.stream.batch import Batch
-from headrace.stream.guarded_workers import GuardedWorkers
 from headrace.stream.sheltered import sheltered_start
 from headrace.stream.worker_deaths import WorkerDeath, why_not_again
+
+if TYPE_CHECKING:
+    from headrace.stream.guarded_workers import GuardedWorkers
 
 log = logging.getLogger("headrace")
 
@@ -40,17 +46,25 @@ class WatchedLoader(DataLoader[Batch]):
         return batches if watched is None else watched(batches)
 
     def _get_iterator(self) -> Any:
-        return GuardedWorkers(self) if self.num_workers else super()._get_iterator()
+        if not self.num_workers:
+            return super()._get_iterator()
+        try:
+            from headrace.stream.guarded_workers import GuardedWorkers
+
+            return GuardedWorkers(self)
+        except ImportError as other:
+            _say_once(f"torch {torch.__version__}: {other}")
+            return super()._get_iterator()
 
     def _begin(self) -> GuardedWorkers:
         """Workers for a pass: those of the pass before if they persist and live, else new ones."""
         idle: Any = self._iterator
-        if idle is not None and idle.fallen():
+        if hasattr(idle, "fallen") and idle.fallen():
             log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
             self._iterator = None
         method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
         with sheltered_start(method):
-            return cast(GuardedWorkers, super().__iter__())
+            return cast("GuardedWorkers", super().__iter__())
 
     def _unharmed(self, workers: GuardedWorkers) -> Generator[Batch, None, None]:
         """The batches of a pass, whichever workers die."""
@@ -61,6 +75,8 @@ class WatchedLoader(DataLoader[Batch]):
             try:
                 batch = next(workers, _END)
             except Exception as error:
+                if not hasattr(workers, "fallen"):
+                    raise
                 fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
                 if not fallen:
                     raise
@@ -84,3 +100,12 @@ class WatchedLoader(DataLoader[Batch]):
         self._iterator = None
         with torch.random.fork_rng(devices=[]), dataset.going_on_after(received):
             return self._begin()
+
+
+@functools.cache
+def _say_once(what: str) -> None:
+    log.warning(
+        "%s; DataLoader workers go without a guard: if one dies the loop ends with an error after some seconds, to be"
+        " resumed from the last state; for workers that are begun anew use torch 2.4 to 2.13",
+        what,
+    )

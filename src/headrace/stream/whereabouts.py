@@ -78,6 +78,20 @@ def _sighting(plan: Plan, position: int, before: int) -> Sighting | None:
     )
 
 
+def given_per_block(plan: Plan, *, rank: int, worker: int, items: int) -> I64:
+    """Rows of each block among the first items of a reader, without those that only fill up: int64 [B].
+
+    Costs O(items), a part at a time.
+    """
+    share = plan.share(rank=rank, worker=worker)
+    counts = np.zeros(len(plan.block_bytes), np.int64)
+    for start in range(0, min(items, share.rows), _PART_ROWS):
+        places = share.places(start, min(items, start + _PART_ROWS))
+        blocks, _ = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
+        counts += np.bincount(blocks, minlength=len(counts))
+    return counts
+
+
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
     """Rows of each shard that a state has received, repeats counted: int64, parallel to `index.shards`."""
     counts = _seen_per_block(index, state)

@@ -18,6 +18,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
+from headrace.recipes.rewrite.bins import metadata_of_bins
 from headrace.recipes.rewrite.config import Rewrite
 from headrace.recipes.rewrite.pieces import Piece, plan_pieces
 from headrace.run.context import RunContext, Task, TaskFiles
@@ -126,10 +127,11 @@ def _null_task(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> 
 def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece) -> Task:
     def work(files: TaskFiles) -> dict[str, Any]:
         read = source.block_reader(piece.split)
+        metadata = metadata_of_bins(source.root, source.split_index(piece.split), piece, schema)
         writer = ShardWriter(
             files.temporary(piece.target),
             kind=Kind("parquet", "none"),
-            schema=schema,
+            schema=schema.with_metadata(metadata) if metadata else schema,
             dialect=None,
             parquet_compression=settings.codec,
             encoding="fast",

@@ -1,0 +1,42 @@
+"""What a command imports before it works: nothing that its answer does not need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace
+
+SPY = "import sys; sys.argv[0] = 'headrace'\nfrom headrace.cli import command\ntry:\n    command()\nexcept SystemExit as end:\n    assert not end.code\n"
+
+
+def after(code: str, *arguments: str | Path) -> str:
+    """What a process says after it was this command."""
+    done = subprocess.run([sys.executable, "-c", SPY + code, *map(str, arguments)], capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "raw").mkdir()
+    pl.DataFrame({"who": list("abcd"), "at": ["2024-01-01", "2024-01-02", "2024-01-03", "2025-01-01"]}).write_csv(tmp_path / "raw/a.csv")  # fmt: skip
+    split = headrace.TemporalSplit(source=tmp_path / "raw", date_column="at", group_column="who", split_date="2024-06-01")  # fmt: skip
+    headrace.prepare(split, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_arrow_does_not_bring_pandas_into_a_command_and_others_still_may(out: Path) -> None:
+    pytest.importorskip("pandas")
+    loaded = "print('pandas' in sys.modules, __import__('pandas').DataFrame({'a': [1]}).a.sum())"
+
+    assert "False 1" == after(loaded, "inspect", out)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["report", "-h"], ["--version"]], ids=" ".join)
+def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
+    heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
+
+    assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
