@@ -162,6 +162,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def inspect(
     out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    *,
     run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -188,6 +189,7 @@ def inspect(
 
 def verify(
     out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    *,
     run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
     as_json: Json = False,
@@ -220,6 +222,7 @@ def verify(
 
 def gc(
     out: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    *,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,

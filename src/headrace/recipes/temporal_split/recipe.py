@@ -184,7 +184,7 @@ def _plan(
         parquet_compression=parquet_compression,
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
-        cutoff_us=cutoff_on_clock(settings.cutoff(), form in INSTANTS),
+        cutoff_us=cutoff_on_clock(settings.cutoff(), instants=form in INSTANTS),
         classes=classes,
         separator=_first_separator(source.shards[0], kind),
         types={name: type_named(word) for name, word in settings.types.items()},
