@@ -132,6 +132,14 @@ def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
 
+def one_blob_bytes(n: int, peers4: int, peers6: int) -> int:
+    """The same of one row, without the cost of arrays: a context may open ten small ones."""
+    peers = peers4 + peers6
+    width = 0 if not peers else 1 if peers <= 1 << 8 else 2 if peers <= 1 << 16 else 4
+    columns = 4 * n + -(-2 * n // 4) * 4 + -(-width * n // 4) * 4 + 4 * peers4 + 16 * peers6
+    return -(-(HEADER_BYTES + columns) // 8) * 8
+
+
 def _up(size: I64, multiple: int) -> I64:
     return -(-size // multiple) * multiple
 
@@ -275,11 +283,9 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
         raise _corrupt(where, f"has row version {int(head['version'])}, this headrace reads {VERSION}")
     n, peers4, peers6, width = (int(head[name]) for name in ("n", "peers4", "peers6", "peer_width"))
     peers = peers4 + peers6
-    # As `peer_width` and `blob_bytes`, which are slow for one row: a context may open ten small ones.
     if n == 0 or width != (0 if not peers else 1 if peers <= 1 << 8 else 2 if peers <= 1 << 16 else 4):
         raise _corrupt(where, f"says {n} measurements, {peers} peers and {width} bytes a peer index, which cannot be")
-    columns = 4 * n + -(-2 * n // 4) * 4 + -(-width * n // 4) * 4 + 4 * peers4 + 16 * peers6
-    length = -(-(HEADER_BYTES + columns) // 8) * 8
+    length = one_blob_bytes(n, peers4, peers6)
     if not length == len(data) == int(head["length"]):
         raise _corrupt(where, f"has {len(data)} bytes, its header says {int(head['length'])}, its counts {length}")
     kinds = int(head["entity_kind"]), int(head["peer_kind"])

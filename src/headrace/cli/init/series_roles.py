@@ -90,7 +90,7 @@ def _tables(asked: AskedSeries) -> Draft:
     some = [f"{name} ({n} of {len(seen.tables)} files)" for name, n in counts.items() if n < len(seen.tables)]
     if some:
         draft.words["features"] = f"Not every file has {', '.join(some)}: entities without a feature fail."
-    if asked.features == () and (rows := [name for name in seen.columns if _ROW_NUMBERS.fullmatch(name)]):
+    if not asked.feature_names and (rows := [name for name in seen.columns if _ROW_NUMBERS.fullmatch(name)]):
         before = f"{draft.words['features']} " if "features" in draft.words else ""
         draft.words["features"] = f"{before}Left out: {', '.join(map(repr, rows))}, which numbers the rows of a table."
     if entity != FILE_NAME:
