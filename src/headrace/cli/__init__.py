@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -72,17 +73,25 @@ def top(
 
 def command() -> None:
     """The process of the command `headrace`: the command line, and what only a process of its own may do."""
-    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.arrow_alone import arrow_alone
-
-        arrow_alone()
-    main()
+    _run(_lean)
 
 
 def main() -> None:
     """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
+    _run(lambda: None)
+
+
+def _lean() -> None:
+    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
+        from headrace.cli.arrow_alone import arrow_alone
+
+        arrow_alone()
+
+
+def _run(before: Callable[[], None]) -> None:
     try:
         with heard():
+            before()
             app()
     except HeadraceError as error:
         _complain(str(error))
