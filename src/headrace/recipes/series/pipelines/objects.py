@@ -170,7 +170,10 @@ def to_skops(value: Any) -> bytes:
 
 
 def from_skops(data: bytes, where: str) -> Any:
-    """What `to_skops` was given; types that skops trusts, `_HARMLESS`, and no others. Raises `CorruptShard`, `MissingExtra`."""
+    """What `to_skops` was given; types that skops trusts, harmless ones, and no others.
+
+    Raises `CorruptShard`, `MissingExtra`.
+    """
     try:
         from skops.io import get_untrusted_types, loads
     except ImportError:
