@@ -32,7 +32,8 @@ import numpy as np
 from headrace.formats.source import find_files
 from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
 from headrace.recipes.packed_sequences.chats.reader import RowBatch, read_rows
-from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder, ChatSettings
+from headrace.recipes.packed_sequences.chats.settings import ChatSettings
+from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
 TURN = re.compile(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", re.DOTALL)
 

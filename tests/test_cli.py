@@ -49,6 +49,16 @@ def test_split_inspect_verify_gc_end_well(raw: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_inspect_tells_times_as_times_and_no_fact_that_is_none(raw: Path, tmp_path: Path) -> None:
+    headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json")
+    wide = headrace("inspect", tmp_path / "out", env={"COLUMNS": "120"}).stdout
+    narrow = headrace("inspect", tmp_path / "out", env={"COLUMNS": "50"}).stdout
+
+    assert "cutoff                 │ 2025-01-01 00:00:00+00:00" in wide
+    assert "None" not in wide
+    assert "…" not in narrow
+
+
 def test_json_of_split_says_what_is_on_disk(raw: Path, tmp_path: Path) -> None:
     record = json.loads(headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json").stdout)
 

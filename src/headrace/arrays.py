@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+Ints = npt.NDArray[np.integer]
 Bools = npt.NDArray[np.bool_]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from headrace.errors import MissingExtra
 
 try:
     from numba import njit
 except ImportError as error:
     raise MissingExtra("numba", "histories") from error
+
+
+def read_only(array: np.ndarray[Any, Any]) -> Any:
+    """The same values as what every input of a kernel is, so that it is compiled once: contiguous and not writable."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def compiled(function: Any) -> Any:

@@ -109,6 +109,34 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     assert made["facts"]["entities"]["passed"] == 2
 
 
+def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for entity in ("a", "b"):
+        frame_of(entity).with_row_index("").write_csv(tmp_path / f"raw/{entity}.csv")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
+
+    assert ["rain", "warm"] == config["features"]
+    assert "Left out: '', which numbers the rows of a table." in text.replace("\n# ", " ")
+
+
+def test_midnights_of_a_zone_with_summer_time_are_no_daily_steps(tmp_path: Path) -> None:
+    days = pl.datetime_range(
+        pl.datetime(2019, 1, 1), pl.datetime(2021, 6, 1), "1d", time_zone="Europe/Berlin", eager=True
+    )
+    (tmp_path / "raw").mkdir()
+    pl.DataFrame({"date": days, "q": np.arange(len(days)) % 9.5}).write_parquet(tmp_path / "raw/a.parquet")
+
+    code, _, err = headrace(
+        "init", "series", tmp_path / "raw", "--target", "q", "--out", tmp_path / "out", "--config", tmp_path / "a.yaml"
+    )
+
+    assert 1 == code
+    assert f"of {len(days)} times are between steps of 1d" in err.replace("\n", " ")
+    assert "midnights of a zone with summer time, in UTC: write local dates instead" in err.replace("\n", " ")
+    assert not (tmp_path / "a.yaml").exists()
+
+
 def test_series_side_by_side_are_looked_at_whole(tmp_path: Path) -> None:
     """The first rows of a table in order of time are the first days of all, and not even all entities."""
     days, stations = 1000, 500

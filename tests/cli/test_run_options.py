@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from headrace.cli.asked import check_names, with_settings
+from headrace.cli.commands import read_config
 from headrace.errors import SettingsError
 
 HEADRACE = Path(sys.executable).parent / "headrace"
@@ -40,6 +41,14 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(record))
     return path
+
+
+@pytest.mark.parametrize("key", ["null", "1", "true", "2024-01-01"])
+def test_a_setting_is_named_by_a_text(tmp_path: Path, key: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"source: raw\n{key}: dst_addr\n")
+
+    with pytest.raises(SettingsError, match=r"config.yaml: .* is no name of a setting; write names as text"):
+        read_config(tmp_path / "config.yaml")
 
 
 def test_set_replaces_and_nests() -> None:
@@ -119,3 +128,8 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
     assert (2, 2) == (recipe.returncode, name.returncode)
     assert "did you mean 'temporal_split'" in recipe.stderr
     assert "'oput' is no setting; did you mean 'out'?" in name.stderr
+
+
+def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"is a directory; give a file of settings, `headrace init RECIPE "):
+        read_config(tmp_path)

@@ -25,6 +25,7 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
+from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
 
@@ -55,6 +56,7 @@ app.command("plan")(plan_command.plan)
 app.command("stream")(stream_command.stream)
 app.command("where")(stream_commands.where)
 app.command("seen")(stream_commands.seen)
+arrange(app)
 
 
 @app.callback(invoke_without_command=True)

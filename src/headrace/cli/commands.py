@@ -141,6 +141,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
     from headrace.settings import shown
 
+    if path.is_dir():
+        raise SettingsError(
+            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+        )
     try:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -151,8 +155,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: is no YAML ({error}); correct it") from error
     if not isinstance(record, dict):
         raise SettingsError(f"{path}: holds no settings; write `recipe: temporal_split` and its settings")
-    wrong = next((key for key in record if not isinstance(key, str)), None)
-    if wrong is not None:
+    for wrong in (key for key in record if not isinstance(key, str)):
         raise SettingsError(f"{path}: {shown(wrong)} is no name of a setting; write names as text")
     return record
 

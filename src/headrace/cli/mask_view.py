@@ -79,7 +79,8 @@ def show_masks(
     as_json: bool,
 ) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
-    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder, ChatSettings
+    from headrace.recipes.packed_sequences.chats.settings import ChatSettings
+    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
     if tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")

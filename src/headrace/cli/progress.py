@@ -20,26 +20,31 @@ from rich.text import Text
 
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
 
-_TITLES = {
-    "scan": "find entities and dates",
-    "split": "write splits",
-    "join": "join files",
-    "nulls": "find nulls",
-    "rewrite": "rewrite shards",
-    "sample": "choose a sample",
-    "tokenise": "render and tokenise",
-    "pack": "pack into bins",
-    "materialise": "write bins",
-    "gather": "gather measurements",
-    "order": "order entities",
-    "rows": "list rows",
-    "spread": "sort rows by entity",
-    "frequency": "find the frequency",
-    "clean": "clean series",
-    "fit": "fit scalers",
-    "write": "scale and write series",
-    "finish": "write reports and scalers",
+# What a stage does, and what its tasks are.
+_STAGES = {
+    "scan": ("find entities and dates", "shards"),
+    "split": ("write splits", "shards"),
+    "join": ("join files", "splits"),
+    "nulls": ("find nulls", "shards"),
+    "rewrite": ("rewrite shards", "shards"),
+    "sample": ("choose a sample", "parts"),
+    "tokenise": ("render and tokenise", "parts"),
+    "pack": ("pack into bins", "splits"),
+    "materialise": ("write bins", "shards"),
+    "gather": ("gather measurements", "shards"),
+    "order": ("order entities", "partitions"),
+    "rows": ("list rows", "files"),
+    "spread": ("sort rows by entity", "tables"),
+    "frequency": ("find the frequency", "steps"),
+    "clean": ("clean series", "batches"),
+    "fit": ("fit scalers", "steps"),
+    "write": ("scale and write series", "batches"),
+    "finish": ("write reports and scalers", "steps"),
 }
+
+
+def _told(stage: str) -> tuple[str, str]:
+    return _STAGES.get(stage, (stage, "tasks"))
 
 
 class _RateColumn(TextColumn):
@@ -60,7 +65,7 @@ def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> 
         TextColumn("{task.description:<24}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("shards"),
+        TextColumn("{task.fields[of]:<10}"),
         _RateColumn(),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
@@ -70,16 +75,16 @@ def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> 
 
         def hear(event: Event) -> None:
             if isinstance(event, StageBegan):
-                title = _TITLES.get(event.stage, event.stage)
-                stages[event.stage] = bars.add_task(title, total=event.tasks, rate="")
+                title, of = _told(event.stage)
+                stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")
                 rows[event.stage] = 0
                 if event.done:
-                    bars.console.print(f"resuming: {event.done} of {event.tasks} shards of “{title}” are done already")
+                    bars.console.print(f"resuming: {event.done} of {event.tasks} {of} of “{title}” are done already")
             elif isinstance(event, TaskDone):
                 task = stages[event.stage]
                 rows[event.stage] += event.rows
                 elapsed = bars.tasks[task].elapsed or 0.0
-                rate = f"{rows[event.stage] / elapsed:,.0f} rows/s" if elapsed > 0.05 else ""
+                rate = f"{rows[event.stage] / elapsed:,.0f} rows/s" if rows[event.stage] and elapsed > 0.05 else ""
                 bars.update(task, advance=1, rate=rate)
             else:
                 _note(bars.console, event, detail)

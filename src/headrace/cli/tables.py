@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
-    table.add_column("split")
+    table.add_column("split", overflow="fold")
     for name in ("rows", *(["source rows"] if gathered else []), "share", "shards", "MB"):
         table.add_column(name, justify="right")
     blank = [""] if gathered else []
@@ -85,8 +86,19 @@ def _print_details(console: Console, manifest: Manifest) -> None:
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
     for name, value in rows.items():
-        facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+        if isinstance(value, int) and name.endswith("_us"):
+            facts.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
+        elif value is not None:
+            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     console.print(facts)
+
+
+def _moment(microseconds: int) -> str:
+    """A time as people write it, or the number where Python has no such year."""
+    try:
+        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)}"
+    except OverflowError:
+        return f"{microseconds:,} µs"
 
 
 def _share(rows: int, of: int) -> str:

@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 
 RETRIES = 5  # of a task whose process or node died
 _CANCEL_S = 10.0
+_TASK_CORES = 1
 
 
 @contextmanager
@@ -103,9 +104,10 @@ class RayEngine:
             buffers=tuple(ray.put(_bytes_of(buffer)) for buffer in packed.buffers),
             here=os.getcwd(),
             versions=ray_task.library_versions(),
+            threads=_TASK_CORES,
         )
         remote = ray.remote(ray_task.do_task).options(
-            num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace"
+            num_cpus=_TASK_CORES, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace"
         )
         results: dict[int, Result] = {}
         errors: dict[int, BaseException] = {}

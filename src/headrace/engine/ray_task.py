@@ -27,7 +27,8 @@ class Stage:
     """Where the shared part of a stage's tasks lies: references into Ray's object store.
 
     token: names the stage in its driver. here: the driver's directory, which relative paths are relative to.
-    versions: of the libraries in the driver; a worker with others would write other bytes.
+    versions: of the libraries in the driver; a worker with others would write other bytes. threads: of each library,
+    as many as a task has cores.
     """
 
     token: str
@@ -35,6 +36,7 @@ class Stage:
     buffers: tuple[Any, ...]
     here: str
     versions: Mapping[str, str]
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ def _prepare_process(stage: Stage) -> None:
     with suppress(OSError):  # where paths are absolute, nobody needs the directory
         os.chdir(stage.here)
     if "polars" not in sys.modules:
-        os.environ.setdefault("POLARS_MAX_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+        os.environ.setdefault("POLARS_MAX_THREADS", str(stage.threads))  # polars has no other way to be told
     if "pyarrow" not in sys.modules:
         import pyarrow as pa
 
-        pa.set_cpu_count(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        pa.set_cpu_count(stage.threads)

@@ -79,9 +79,11 @@ def read_block(
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
+        told = str(error).removeprefix(f"{path}: ")
+        changed = "or, if it changed, " if isinstance(error, HeadraceError) else ""  # ours say what else to do
         raise CorruptShard(
-            f"{path}: block {block} (bytes {offset} to {offset + length}): {error}; "
-            f"restore the file or prepare the run again"
+            f"{path}: block {block} (bytes {offset} to {offset + length}): {told}; "
+            f"{changed}restore the file or prepare the run again"
         ) from error
     types = {field.name: field.type for field in wanted if not is_text(field.type)}
     return typed(table, types, null_values, f"{path}: block {block} (bytes {offset} to {offset + length})", 0).cast(

@@ -1,4 +1,4 @@
-"""Texts into addresses, into places, into hashes and into partitions, compiled by numba: the same as without it.
+"""Texts into addresses, into places and into hashes, compiled by numba: the same as without it.
 
 Parsing takes a tenth of a microsecond a text instead of one, so what is read needs no memo. Extra `histories`; compiled
 once for a machine, which takes seconds: worth it from many thousands of texts on. The interpreter lock is not held.
@@ -11,106 +11,112 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, U16, U64
-from headrace.compiled import compiled
+from headrace.arrays import I64, U8, U64, Ints
+from headrace.compiled import compiled, read_only
 
-_DOT, _COLON = ord("."), ord(":")
+_DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
 _NONE = 16  # no digit
 _DIGIT = np.full(256, _NONE, np.int64)
 _DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
 _DIGIT[[*b"ABCDEF"]] = np.arange(10, 16)
 _GROUPS = 8  # of an IPv6 address, 16 bits each
-_LONGEST = 45  # text of an address
+_LONGEST, _LONGEST_DOTTED = 45, 15  # text of an address
+_8, _BYTE = np.uint64(8), np.uint64(0xFF)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
 
 
-def parse_texts(texts: pa.LargeStringArray) -> tuple[U8, U64]:
-    """The family, 0 for what is no address, and the two big-endian words of each text: uint8 [N], uint64 [N, 2]."""
+def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
+    """The family, 0 for what is no address, and the bytes of each text: uint8 [N], uint8 [N, 16]."""
     n = len(texts)
-    family, words = np.zeros(n, np.uint8), np.zeros((n, 2), np.uint64)
+    family, data = np.zeros(n, np.uint8), np.zeros((n, 16), np.uint8)
     if n:
-        offsets = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + n + 1]
         values = texts.buffers()[2]
-        data = np.zeros(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
-        _parse(data, offsets, family, words)
-    return family, words
+        letters = np.zeros(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
+        _parse(read_only(letters), read_only(offsets_of(texts)), family, data.view(np.uint16))
+    return family, data
+
+
+def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
+    """Where each text begins and the last ends: [N + 1]."""
+    width: type[np.integer] = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    if not len(texts):
+        return np.zeros(1, width)
+    return np.frombuffer(texts.buffers()[1], width)[texts.offset : texts.offset + len(texts) + 1]
 
 
 def hash_rows(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
     """As `digest.hash_words`: SipHash-2-4-128 of rows of words; uint64 [N, W] → two uint64 arrays [N]."""
     high, low = np.empty(len(words), np.uint64), np.empty(len(words), np.uint64)
-    _hash(np.uint64(key[0]), np.uint64(key[1]), np.ascontiguousarray(words), high, low)
+    _hash(np.uint64(key[0]), np.uint64(key[1]), read_only(words), high, low)
     return high, low
 
 
-def places_of(family: U8, words: U64) -> tuple[I64, I64]:
+def places_of(family: U8, data: U8) -> tuple[I64, I64]:
     """Addresses each once, in the order they first appear: the place of each among those, and where those first stand.
 
-    family uint8 [N], words uint64 [N, 2] → int64 [N], −2 where the family is 0; int64 [D].
+    family uint8 [N], data uint8 [N, 16] → int64 [N], −2 where the family is 0; int64 [D].
     """
     place, first = np.empty(len(family), np.int64), np.empty(len(family), np.int64)
     slots = np.full(max(16, 1 << (2 * len(family)).bit_length()), -1, np.int32)
-    found = _places(family, words, slots, place, first)
+    found = _places(read_only(family), read_only(data.view(np.uint64)), slots, place, first)
     return place, first[:found]
 
 
-def grouped(
-    partition: U16, local: I64, entity: I64, micros: I64, codes: U16, peer: tuple[I64, U8, U64] | None, partitions: int
-) -> tuple[U64, I64]:
-    """Measurements as records, those of a partition together in their order, and how many each partition has.
-
-    partition, local [E]: of each entity its partition and its place there; entity, micros, codes [N]; peer: of each
-    measurement the place among peers [N], of each peer its family [P] and words [P, 2].
-    A record is 2 words, or 4 with peers, laid out as `piece.ALONE` and `piece.WITH_PEER`: uint64 [N, 2 | 4].
-    """
-    counts = np.zeros(partitions, np.int64)
-    out = np.empty((len(entity), 2 if peer is None else 4), np.uint64)
-    none = (np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 2), np.uint64))
-    _group(partition, local, entity, micros, codes, *(none if peer is None else peer), counts, out)
-    return out, counts
-
-
 @compiled
-def _parse(data: Any, offsets: Any, family: Any, words: Any) -> None:
+def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
+    """halves uint16 [N, 8]: of the bytes of the address."""
     groups = np.zeros(_GROUPS, np.uint64)
     for row in range(len(family)):
-        start, stop = offsets[row], offsets[row + 1]
+        start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
         if stop - start > _LONGEST:
             continue
-        value = _dotted(data, start, stop)
+        colon = False
+        for at in range(start, min(start + 5, stop)):  # where one of IPv6 has one
+            colon |= letters[at] == _COLON
+        if colon:
+            if _coloned(letters, start, stop, groups):
+                family[row] = 6
+                for place in range(_GROUPS):
+                    halves[row, place] = ((groups[place] & _BYTE) << _8) | (groups[place] >> _8)
+            continue
+        value = _dotted(letters, start, stop)
         if value >= 0:
             family[row] = 4
-            words[row, 0] = np.uint64(value) << np.uint64(32)
-        elif _coloned(data, start, stop, groups):
-            family[row] = 6
-            for place in range(_GROUPS):
-                shift = np.uint64(48 - 16 * (place & 3))
-                words[row, place >> 2] |= groups[place] << shift
+            halves[row, 0] = (value >> 24) | ((value >> 8) & 0xFF00)
+            halves[row, 1] = ((value >> 8) & 0xFF) | ((value & 0xFF) << 8)
 
 
 @compiled
-def _dotted(data: Any, start: Any, stop: Any) -> Any:
-    """Four decimal numbers of at most 255 without leading zeros, as one number; −1 if the text is not that."""
-    value, parts, part, digits = 0, 0, 0, 0
-    for at in range(start, stop):
-        digit = _DIGIT[data[at]]
-        if digit < 10:
-            if digits > 0 and part == 0:
-                return -1
-            part = 10 * part + digit
-            digits += 1
-            if part > 255:
-                return -1
-        elif data[at] == _DOT:
-            if digits == 0 or parts == 3:
-                return -1
-            value = (value << 8) | part
-            parts, part, digits = parts + 1, 0, 0
-        else:
-            return -1
-    if parts != 3 or digits == 0:
+def _dotted(letters: Any, start: Any, stop: Any) -> Any:
+    """Four decimal numbers of at most 255 without leading zeros, as one number; −1 if the text is not that.
+
+    A letter costs no jump, as a processor could not guess which are dots. Leading zeros show in the length.
+    """
+    if stop - start > _LONGEST_DOTTED:
         return -1
-    return (value << 8) | part
+    value: Any = 0
+    part: Any = 0
+    parts: Any = 1
+    large: Any = 0
+    wrong: Any = 0
+    before: Any = -1
+    for at in range(start, stop):
+        letter = np.int64(letters[at])
+        dot = -np.int64(letter == _DOT)  # all bits, or none
+        wrong |= (-np.int64((letter < _ZERO) | (letter > _NINE)) & ~dot) | (dot & before)
+        before = dot
+        value ^= (value ^ ((value << 8) | part)) & dot
+        parts -= dot
+        part = (10 * part + letter - _ZERO) & ~dot
+        large |= part
+    value = (value << 8) | part
+    if wrong != 0 or before != 0 or parts != 4 or large > 255:
+        return -1
+    length = 3
+    for place in range(4):
+        part = (value >> (8 * place)) & 0xFF
+        length += 1 + (part > 9) + (part > 99)
+    return value if length == stop - start else -1
 
 
 @compiled
@@ -201,30 +207,6 @@ def _places(family: Any, words: Any, slots: Any, place: Any, first: Any) -> Any:
                 break
             slot = (slot + np.uint64(1)) & mask
     return found
-
-
-@compiled
-def _group(
-    partition: Any, local: Any, entity: Any, micros: Any, codes: Any,
-    peer: Any, peer_family: Any, peer_words: Any, counts: Any, out: Any,
-) -> None:  # fmt: skip
-    for row in range(len(entity)):
-        counts[partition[entity[row]]] += 1
-    at = np.zeros(len(counts), np.int64)
-    for number in range(1, len(counts)):
-        at[number] = at[number - 1] + counts[number - 1]
-    last = out.shape[1] - 1
-    for row in range(len(entity)):
-        mine = entity[row]
-        to = at[partition[mine]]
-        at[partition[mine]] = to + 1
-        tail = np.uint64(local[mine]) | (np.uint64(codes[row]) << np.uint64(32))
-        if last == 3:
-            other = peer[row]
-            out[to, 1], out[to, 2] = peer_words[other, 0], peer_words[other, 1]
-            tail |= np.uint64(peer_family[other]) << np.uint64(48)
-        out[to, 0] = np.uint64(micros[row])
-        out[to, last] = tail
 
 
 @compiled

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8, U16, U32
+from headrace.arrays import I64, U8, U16, U32, Ints
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import KINDS, Addresses, Kind
 
@@ -87,14 +87,14 @@ class RowColumns:
 class Measurements:
     """Sorted measurements of many rows, and where the rows begin.
 
-    times int64 [N], epoch seconds, ascending inside a row; codes uint16 [N]; peer int64 [N], place in `peers`, or None;
+    times int64 [N], epoch seconds, ascending inside a row; codes uint16 [N]; peer [N], place in `peers`, or None;
     peers: ascending by family and bytes, each once; starts int64 [R]: where each row begins, the first at 0, no row
     empty; entity: of each row, [R]; part int64 [R].
     """
 
     times: I64
     codes: U16
-    peer: I64 | None
+    peer: Ints | None
     peers: Addresses
     starts: I64
     entity: Addresses
@@ -132,53 +132,42 @@ def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
 
+def one_blob_bytes(n: int, peers4: int, peers6: int) -> int:
+    """The same of one row, without the cost of arrays: a context may open ten small ones."""
+    peers = peers4 + peers6
+    width = 0 if not peers else 1 if peers <= 1 << 8 else 2 if peers <= 1 << 16 else 4
+    columns = 4 * n + -(-2 * n // 4) * 4 + -(-width * n // 4) * 4 + 4 * peers4 + 16 * peers6
+    return -(-(HEADER_BYTES + columns) // 8) * 8
+
+
 def _up(size: I64, multiple: int) -> I64:
     return -(-size // multiple) * multiple
 
 
-def encode_rows(rows: Measurements) -> Encoded:
+def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     """The blobs of all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
-    than `LARGEST_SPAN` in one row, or a time before 1970."""
+    than `LARGEST_SPAN` in one row, or a time before 1970. compiled: by numba, the same bytes in O(N)."""
     starts, count = rows.starts, len(rows.times)
     n = np.diff(starts, append=count)
     first = rows.times[starts]
     span = rows.times[starts + n - 1] - first
     if len(first) and (int(span.max()) > LARGEST_SPAN or int(first.min()) < 0):
         raise ValueError("times of a row are before 1970, or further apart than 2**32 - 1 seconds")
-    row_of = np.repeat(np.arange(len(starts)), n)
-    if rows.peer is None:
-        index, held, held_row = None, np.zeros(0, np.int64), np.zeros(0, np.int64)
-    else:
-        index, held, held_row = _peers_of_rows(row_of, rows.peer, starts, len(rows.peers))
-    is_6 = rows.peers.family[held] == 6
-    peers6 = np.bincount(held_row[is_6], minlength=len(starts))
-    peers4 = np.bincount(held_row[~is_6], minlength=len(starts))
-    width = peer_width(peers4 + peers6)
+    found = _peers_compiled(rows) if compiled else _peers_of_rows(rows, n)
+    peers6 = found.sixes
+    peers4 = found.count - peers6
+    width = peer_width(found.count)
     lengths = blob_bytes(n, peers4, peers6)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     data = np.zeros(int(offsets[-1]), np.uint8)
     begin = offsets[:-1]
 
-    at_codes = begin + HEADER_BYTES + 4 * n
+    at_times = begin + HEADER_BYTES
+    at_codes = at_times + 4 * n
     at_index = at_codes + _up(2 * n, 4)
     at_peers = at_index + _up(width * n, 4)
-    place = np.arange(count) - np.repeat(starts, n)  # of each measurement in its row
-    # Every column begins at an even byte, so words and half-words are scattered as such.
-    words, halves = data.view("<u4"), data.view("<u2")
-    words[np.repeat((begin + HEADER_BYTES) >> 2, n) + place] = rows.times - np.repeat(first, n)
-    halves[np.repeat(at_codes >> 1, n) + place] = rows.codes
-    if index is not None:
-        wide = np.repeat(width, n)
-        for size, view in ((1, data), (2, halves), (4, words)):
-            mine = slice(None) if (width == size).all() else np.flatnonzero(wide == size)
-            if isinstance(mine, slice) or len(mine):
-                view[(np.repeat(at_index // size, n) + place)[mine]] = index[mine]
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(peers4 + peers6)])[:-1]
-        nth = np.arange(len(held)) - before[held_row]
-        four = at_peers[held_row[~is_6]] + 4 * nth[~is_6]
-        words[four >> 2] = np.ascontiguousarray(rows.peers.bytes[held[~is_6], :4]).view("<u4").ravel()
-        six = (at_peers + 4 * peers4)[held_row[is_6]] + 16 * (nth[is_6] - peers4[held_row[is_6]])
-        words[(six[:, None] >> 2) + np.arange(4)] = np.ascontiguousarray(rows.peers.bytes[held[is_6]]).view("<u4")
+    places = _Places(at_times, at_codes, at_index, at_peers, width)
+    (_fill_compiled if compiled else _fill)(data, rows, n, found, places)
 
     header = np.zeros(len(starts), HEADER)
     header["magic"], header["version"] = MAGIC, VERSION
@@ -187,23 +176,95 @@ def encode_rows(rows: Measurements) -> Encoded:
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
+    words = data.view("<u4")
     words[(begin[:, None] >> 2) + np.arange(HEADER_BYTES // 4)] = header.view("<u4").reshape(-1, HEADER_BYTES // 4)
     return Encoded(data, offsets)
 
 
-def _peers_of_rows(row_of: I64, peer: I64, starts: I64, peers: int) -> tuple[I64, I64, I64]:
-    """index [N]: of each measurement among its row's peers; the peers [M] that rows hold, ascending in each row, and
-    of which row each is [M]."""
-    keys = row_of * peers + peer
+@dataclass(frozen=True)
+class _RowPeers:
+    """index [N]: of each measurement among its row's peers, None without; held [M]: the peers of all rows, ascending in
+    each; count, sixes int64 [R]: how many each row has, and how many of them are IPv6."""
+
+    index: Ints | None
+    held: Ints
+    count: I64
+    sixes: I64
+
+
+@dataclass(frozen=True)
+class _Places:
+    """At which byte each column of a row begins, and how wide its peer indices are: int64 [R]."""
+
+    times: I64
+    codes: I64
+    index: I64
+    peers: I64
+    width: I64
+
+
+def _fill(data: U8, rows: Measurements, n: I64, found: _RowPeers, at: _Places) -> None:
+    """Write the columns of all rows."""
+    place = np.arange(len(rows.times)) - np.repeat(rows.starts, n)  # of each measurement in its row
+    # Every column begins at an even byte, so words and half-words are scattered as such.
+    words, halves = data.view("<u4"), data.view("<u2")
+    words[np.repeat(at.times >> 2, n) + place] = rows.times - np.repeat(rows.times[rows.starts], n)
+    halves[np.repeat(at.codes >> 1, n) + place] = rows.codes
+    if found.index is None:
+        return
+    wide = np.repeat(at.width, n)
+    for size, view in ((1, data), (2, halves), (4, words)):
+        mine = slice(None) if (at.width == size).all() else np.flatnonzero(wide == size)
+        if isinstance(mine, slice) or len(mine):
+            view[(np.repeat(at.index // size, n) + place)[mine]] = found.index[mine]
+    held, count = found.held, found.count
+    held_row = np.repeat(np.arange(len(count)), count)
+    is_6 = rows.peers.family[held] == 6
+    nth = np.arange(len(held)) - np.repeat(np.cumsum(count) - count, count)
+    four = at.peers[held_row[~is_6]] + 4 * nth[~is_6]
+    words[four >> 2] = np.ascontiguousarray(rows.peers.bytes[held[~is_6], :4]).view("<u4").ravel()
+    fours = count - found.sixes
+    six = (at.peers + 4 * fours)[held_row[is_6]] + 16 * (nth[is_6] - fours[held_row[is_6]])
+    words[(six[:, None] >> 2) + np.arange(4)] = np.ascontiguousarray(rows.peers.bytes[held[is_6]]).view("<u4")
+
+
+def _fill_compiled(data: U8, rows: Measurements, n: I64, found: _RowPeers, at: _Places) -> None:  # noqa: ARG001 - as `_fill`
+    from headrace.histories.row_kernels import fill_columns, fill_peers
+
+    fill_columns(data, (at.times, at.codes, at.index), rows.starts, rows.times, rows.codes, found.index, at.width)
+    if found.index is not None:
+        fours = int(np.searchsorted(rows.peers.family, 6))
+        fill_peers(data, at.peers, found.held, found.count, fours, rows.peers.bytes)
+
+
+def _peers_of_rows(rows: Measurements, n: I64) -> _RowPeers:
+    none = np.zeros(len(rows.starts), np.int64)
+    if rows.peer is None:
+        return _RowPeers(None, none[:0], none, none)
+    peers = max(len(rows.peers), 1)
+    keys = np.repeat(np.arange(len(rows.starts)), n) * peers + rows.peer
     order = np.argsort(keys)
     keys = keys[order]
     new = np.ones(len(keys), np.bool_)
     new[1:] = keys[1:] != keys[:-1]
     place = np.empty(len(keys), np.int64)
     place[order] = np.cumsum(new) - 1
-    held_row, held = np.divmod(keys[new], max(peers, 1))
-    before = np.searchsorted(held_row, np.arange(len(starts)))
-    return place - before[row_of], held, held_row
+    held_row, held = np.divmod(keys[new], peers)
+    count = np.bincount(held_row, minlength=len(rows.starts))
+    sixes = np.bincount(held_row[rows.peers.family[held] == 6], minlength=len(rows.starts))
+    return _RowPeers(place - np.repeat(np.cumsum(count) - count, n), held, count, sixes)
+
+
+def _peers_compiled(rows: Measurements) -> _RowPeers:
+    from headrace.histories.row_kernels import peers_of_rows
+
+    none = np.zeros(len(rows.starts), np.int64)
+    if rows.peer is None:
+        return _RowPeers(None, none[:0], none, none)
+    index, held, count = peers_of_rows(rows.peer, rows.starts, len(rows.peers))
+    is_6 = held >= int(np.searchsorted(rows.peers.family, 6))
+    sixes = np.add.reduceat(is_6, np.cumsum(count) - count, dtype=np.int64) if len(held) else none
+    return _RowPeers(index, held, count, sixes)
 
 
 def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
@@ -222,11 +283,9 @@ def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
         raise _corrupt(where, f"has row version {int(head['version'])}, this headrace reads {VERSION}")
     n, peers4, peers6, width = (int(head[name]) for name in ("n", "peers4", "peers6", "peer_width"))
     peers = peers4 + peers6
-    # As `peer_width` and `blob_bytes`, which are slow for one row: a context may open ten small ones.
     if n == 0 or width != (0 if not peers else 1 if peers <= 1 << 8 else 2 if peers <= 1 << 16 else 4):
         raise _corrupt(where, f"says {n} measurements, {peers} peers and {width} bytes a peer index, which cannot be")
-    columns = 4 * n + -(-2 * n // 4) * 4 + -(-width * n // 4) * 4 + 4 * peers4 + 16 * peers6
-    length = -(-(HEADER_BYTES + columns) // 8) * 8
+    length = one_blob_bytes(n, peers4, peers6)
     if not length == len(data) == int(head["length"]):
         raise _corrupt(where, f"has {len(data)} bytes, its header says {int(head['length'])}, its counts {length}")
     kinds = int(head["entity_kind"]), int(head["peer_kind"])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
-from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.errors import InputError, SettingsError
+from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
+from headrace.stream.batch import import_torch
 from headrace.stream.dataset import Dataset
 from headrace.stream.layout import BlendIndex
 from headrace.stream.loader import StreamLoader
@@ -19,6 +21,9 @@ from headrace.stream.options import StreamArguments, StreamOptions
 from headrace.stream.packed_rows import packed_index, packed_options
 from headrace.stream.reader import ReadBlock
 from headrace.stream.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.stream.torch import StreamingDataset
 
 Part = Dataset | tuple[Dataset, str]
 
@@ -52,16 +57,11 @@ class Blend:
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
-        """As `Dataset.stream`. split: of the datasets that were given without one."""
-        settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
-        if settings.pack is not None:
-            from headrace.stream.packing import PackingLoader, lengths_for
+        """As `Dataset.stream`. split: of the datasets that were given without one.
 
-            index, read_block = self.source(split, replace(settings, packed="off"))
-            lengths = lengths_for(index, read_block, settings)
-            return PackingLoader(index, read_block, settings, lengths=lengths, topology=topology)
-        index, read_block = self.source(split, settings)
-        return StreamLoader(index, read_block, settings, topology=topology)
+        Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
+        """
+        return loader_of(self._parts(split, StreamOptions(batch_size=batch_size, **options)), topology)
 
     def torch_dataset(
         self,
@@ -71,35 +71,25 @@ class Blend:
         num_workers: int = 0,
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
-    ) -> Any:
-        """As `Dataset.torch_dataset`. split: of the datasets that were given without one."""
-        try:
-            from headrace.stream.torch import StreamingDataset
-        except ImportError as error:
-            raise MissingExtra("torch", "torch") from error
-        settings = self._settings(split, StreamOptions(batch_size=batch_size, **options))
-        if settings.pack is not None:
-            from headrace.stream.packing import lengths_for
-            from headrace.stream.packing_torch import PackingDataset
-
-            index, read_block = self.source(split, replace(settings, packed="off"))
-            lengths = lengths_for(index, read_block, settings)
-            return PackingDataset(
-                index, read_block, settings, lengths=lengths, num_workers=num_workers, topology=topology
-            )
-        index, read_block = self.source(split, settings)
-        return StreamingDataset(index, read_block, settings, num_workers=num_workers, topology=topology)
+    ) -> StreamingDataset:
+        """As `Dataset.torch_dataset`. split: of the datasets that were given without one. Raises as `stream`."""
+        import_torch()  # before anything is read
+        parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
+        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
         return [(dataset, split if own is None else own) for dataset, own in self.parts]
 
-    def _settings(self, split: str | None, options: StreamOptions) -> StreamOptions:
-        """The options with packed="auto" decided for all parts together."""
-        if options.pack is not None:
-            return options
-        return packed_options(
-            [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)], options
-        )
+    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
+        """packed="auto" is decided for all datasets together."""
+        if options.pack_rows is None:
+            indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
+            options = packed_options(indexes, options)
+            return Parts(*self.source(split, options), options)
+        from headrace.stream.packing import lengths_for
+
+        index, read_block = self.source(split, replace(options, packed="off"))
+        return Parts(index, read_block, options, lengths_for(index, read_block, options))
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """The blocks of all splits as one index, and a function that reads them as a stream with these options does.

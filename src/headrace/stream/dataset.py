@@ -18,10 +18,12 @@ from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
-from headrace.errors import InputError, MissingExtra, SettingsError
+from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import no_data
 from headrace.storage.remote_path import RemotePath, path_of
+from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
+from headrace.stream.batch import import_torch
 from headrace.stream.cache import CachedBlocks
 from headrace.stream.filtered import FilteredRows
 from headrace.stream.loader import StreamLoader
@@ -56,7 +58,9 @@ class Dataset(IndexedDataset):
         """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
         splits = [[name, count] for name, count in self.split_rows.items()]
         columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
-        return table_html(repr(self), ["split", "rows"], splits) + table_html("columns", ["name", "type", ""], columns)
+        return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
+            "columns", ["name", "type", ""], columns
+        )
 
     @property
     def index(self) -> Index:
@@ -126,18 +130,12 @@ class Dataset(IndexedDataset):
         group's. Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
-        index = rows.split_index(split)
-        asked = StreamOptions(batch_size=batch_size, **options)
-        if asked.pack_rows is not None:
-            return rows._packing(split, asked, topology)
-        asked = packed_options([(self.root, index)], asked)
-        index = packed_index(index, asked)
-        read_block = rows.reader(split, asked)
-        if asked.distribution == "dynamic":
+        parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
+        if parts.options.distribution == "dynamic" and parts.lengths is None:
             from headrace.stream.dynamic import DynamicLoader
 
-            return DynamicLoader(index, read_block, asked, topology=topology, store=store)
-        return StreamLoader(index, read_block, asked, topology=topology)
+            return DynamicLoader(parts.index, parts.read_block, parts.options, topology=topology, store=store)
+        return loader_of(parts, topology)
 
     def torch_dataset(
         self,
@@ -153,43 +151,24 @@ class Dataset(IndexedDataset):
 
         num_workers: that of the DataLoader. filter: see `filter`. Raises `MissingExtra` without torch.
         """
-        try:
-            from headrace.stream.torch import StreamingDataset
-        except ImportError as error:
-            raise MissingExtra("torch", "torch") from error
-        rows = self.filter(filter)
-        index = rows.split_index(split)
-        asked = StreamOptions(batch_size=batch_size, **options)
-        if asked.pack is not None:
-            from headrace.stream.packing_torch import PackingDataset
+        import_torch()  # before anything is read
+        parts = self.filter(filter)._parts(split, StreamOptions(batch_size=batch_size, **options))
+        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
 
-            index, read_block, lengths = rows._packing_parts(split, asked)
-            return PackingDataset(index, read_block, asked, lengths=lengths, num_workers=num_workers, topology=topology)
-        asked = packed_options([(self.root, index)], asked)
-        index = packed_index(index, asked)
-        return StreamingDataset(
-            index,
-            rows.reader(split, asked),
-            asked,
-            num_workers=num_workers,
-            topology=topology,
-        )
-
-    def _packing(self, split: str | None, options: StreamOptions, topology: Topology | None) -> StreamLoader:
-        from headrace.stream.packing import PackingLoader
-
-        index, read_block, lengths = self._packing_parts(split, options)
-        return PackingLoader(index, read_block, options, lengths=lengths, topology=topology)
-
-    def _packing_parts(self, split: str | None, options: StreamOptions) -> tuple[SplitIndex, ReadBlock, Any]:
+    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
+        index = self.split_index(split)
+        if options.pack_rows is None:
+            options = packed_options([(self.root, index)], options)
+            return Parts(packed_index(index, options), self.reader(split, options), options)
         from headrace.stream.packing import lengths_for
 
-        index, read_block = self.split_index(split), self.reader(split, replace(options, packed="off"))
+        read_block = self.reader(split, replace(options, packed="off"))
         try:
             contents: str | None = self.contents
         except SettingsError:  # it has none: lengths are counted each time
             contents = None
-        return index, read_block, lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        lengths = lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        return Parts(index, read_block, options, lengths)
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
@@ -223,7 +202,7 @@ class Dataset(IndexedDataset):
                 f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"
                 f" that do not fit are read from the store in every epoch: set cache_bytes={needed} or more",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=5,
             )
         return FileCache(directory, limit_bytes, self.root)
 

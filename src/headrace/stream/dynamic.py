@@ -26,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -132,22 +132,11 @@ class DynamicLoader(StreamLoader):
         self._pass += 1
         self._passes += 1
         self._received = self._calls = 0
-        this_pass = self._pass
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
         watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
-        with closing(watch.over(made)) as batches:
-            for batch in batches:
-                if this_pass != self._pass:
-                    raise StreamError(
-                        f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second stream"
-                    )
-                self._received += 1
-                yield batch
-        if this_pass == self._pass:
-            self._ended = True
+        yield from self._counted(watch.over(made), steps=None)
 
     def state_dict(self) -> dict[str, Any]:
         """What no rank has received yet: JSON, the same on every rank. Collective from the first batch of a pass on.

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import agreement
 from headrace.stream.cache import CacheCounts, CachedBlocks
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import (
@@ -69,6 +70,11 @@ class StreamLoader:
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
+    def __repr__(self) -> str:
+        rank = f"rank {self.topology.rank} of {self.topology.world_size}"
+        batches = f"batches of {self.options.batch_size:,}"
+        return f"{type(self).__name__}({self.index.split!r}: {batches}, {rank}, epoch {self.epoch})"
+
     @property
     def epoch(self) -> int:
         """The epoch of the present pass, or of the last one if that is finished."""
@@ -100,27 +106,45 @@ class StreamLoader:
             self._begin(self._epoch_state(self._start.epoch + 1))
         self._pass += 1
         self._received = 0
-        this_pass, steps = self._pass, len(self)
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        batches = self._pass_batches(read_block)
-        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
-        with closing(watch.over(batches)) as watched:
-            for batch in watched:
+        settings = {"batch_size": self.options.batch_size, "remainder": self.remainder}
+        watch = Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=agreement(self.topology, self, self.state_dict(), **settings),
+        )
+        yield from self._counted(watch.over(self._pass_batches(read_block)), steps=len(self))
+
+    def _counted(self, batches: Generator[Batch, None, None], *, steps: int | None) -> Iterator[Batch]:
+        """The batches of the present pass, which ends with them; counted as they are received.
+
+        steps: how many they will be, so that the last one ends the pass: a loop that knows len() may never ask for
+        more. None: nobody knows yet.
+        """
+        this_pass = self._pass
+        with closing(batches):
+            for batch in batches:
                 if this_pass != self._pass:
                     raise StreamError(
                         f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
                         " finish one before the next, or make a second stream"
                     )
                 self._received += 1
-                self._ended = self._received == steps  # here, as a loop that knows len() may never ask for more
+                self._ended = self._received == steps
                 yield batch
         if this_pass == self._pass:
             self._ended = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
+        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
+
+        Raises `SettingsError` unless it is an integer of 0 or more.
+        """
         check_epoch(epoch)
         if epoch != self._start.epoch or self._ended:
             self._begin(self._epoch_state(epoch))

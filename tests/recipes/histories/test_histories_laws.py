@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from pings import (
 )
 
 import headrace
+from headrace.recipes.histories import recipe
 
 PINGS = random_pings(1, 1800)
 
@@ -102,6 +104,26 @@ def test_one_entity_with_one_time_is_merged_too(tmp_path: Path) -> None:
     merged = histories(source, tmp_path / "small", partitions=1, memory_limit=1 << 20)
 
     assert shards_of(in_memory) == shards_of(merged)
+
+
+@pytest.mark.parametrize("memory_limit", [1 << 20, 2 << 30])
+@pytest.mark.parametrize("peer", ["dst_addr", None])
+def test_what_is_compiled_makes_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_limit: int, peer: str | None
+) -> None:
+    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    odd = [replace(PINGS[0], src_addr="no address"), replace(PINGS[1], dst_addr=""), replace(PINGS[2], event_time=-1)]
+    pings = [*odd, *random_pings(7, 4000, entities=4, span_s=200)]
+    source = write_pings(tmp_path / "in", dealt(pings, 3))
+    settings = {"partitions": 2, "max_row_bytes": 3000, "memory_limit": memory_limit, "peer": peer, "bad_rows": "drop"}
+    plain = histories(source, tmp_path / "plain", **settings)
+    monkeypatch.setattr(recipe, "WORTH_COMPILING", 0)
+    compiled = histories(source, tmp_path / "compiled", workers=2, **settings)
+
+    assert shards_of(plain) == shards_of(compiled)
+    assert plain.manifest.facts == compiled.manifest.facts
+    assert plain.manifest.dropped == compiled.manifest.dropped
+    assert headrace.verify(tmp_path / "compiled").problems == []
 
 
 def test_without_peers_rows_have_none(tmp_path: Path) -> None:

@@ -248,6 +248,20 @@ def test_too_many_bad_rows_fail_the_run_with_counts_and_places(tmp_path: Path) -
     assert not (tmp_path / "out" / "splits").exists()
 
 
+@pytest.mark.parametrize(
+    ("row", "cure"),
+    [
+        ({"inquiry": "a", "reply": "b"}, "unknown_layout 50, .*: say which column is which with mapping, e.g. user="),
+        ({"input_ids": [1, -4]}, "bad_tokens 50, .*: correct them, or raise max_bad_share"),
+    ],
+)
+def test_rows_of_another_kind_throughout_are_told_what_setting_helps(row: Any, cure: str, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", [row] * 50)
+
+    with pytest.raises(InputError, match=cure):
+        packed(path, tmp_path / "out")
+
+
 def test_too_few_rows_for_the_splits_are_an_error_not_a_silent_train(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", token_rows(2))
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow
 from headrace.recipes.packed_sequences.chats.rejects import REASONS
-from headrace.recipes.packed_sequences.chats.tokenise import ChatSettings
+from headrace.recipes.packed_sequences.chats.settings import ChatSettings
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from headrace.series.axis import Frequency, infer, place
 from headrace.series.near_target import correlations, suspects, tally, warning
 
 TRAIN = 0.6
+_FEW = 0.05  # of rows: times beside the usual steps by mistake
 
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _YEARS = 5.0
@@ -67,6 +68,8 @@ def look_at_series(draft: Draft, asked: AskedSeries) -> None:
         repeated += int((np.diff(placed.positions) == 0).sum())
         between += len(placed.off_grid)
     _doubtful_times(draft, repeated, between, frequency)
+    if between > _FEW * sum(len(one.known_times()) for _, one in observed):
+        raise InputError(_off_grid(shape, between, frequency, observed))
     if not asked.feature_names:
         columns, observed = _without_empty(draft, columns, observed)
     missing = np.mean([np.isnan(one.values).mean(axis=0) for _, one in observed], axis=0)
@@ -127,6 +130,20 @@ def _doubtful_times(draft: Draft, repeated: int, between: int, frequency: Freque
         draft.settings["off_grid"] = "drop"
         before = f"{draft.words['times']} " if "times" in draft.words else ""
         draft.words["times"] = f"{before}{between:,} rows lie between steps of {frequency.word}: they are dropped."
+
+
+def _off_grid(shape: Series, between: int, frequency: Frequency, observed: Sequence[tuple[str, Observed]]) -> str:
+    """Too many rows would go; days of a zone with summer time, which are 23 and 25 hours long, are the usual reason."""
+    rows = sum(len(one.known_times()) for _, one in observed)
+    day = 86_400_000_000
+    hours = {int(each) for _, one in observed for each in np.unique(one.known_times() % day)}
+    summer = len(hours) == 2 and max(hours) - min(hours) in (day // 24, day - day // 24)
+    cure = (
+        "they look like midnights of a zone with summer time, in UTC: write local dates instead"
+        if summer
+        else "resample them, or set frequency and off_grid in a configuration of your own"
+    )
+    return f"{shape.time}: {between:,} of {rows:,} times are between steps of {frequency.word}; {cure}"
 
 
 def _ask_for_years(draft: Draft, target: str, years: npt.NDArray[np.float64]) -> None:

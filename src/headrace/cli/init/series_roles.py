@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ _ENTITY_NAMES = (
     *("site", "site_id", "series_id", "item_id", "sensor", "sensor_id", "id"),
 )
 _FEW = 0.05  # of rows: times that come twice by mistake
+_ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of pandas that was written beside
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
 
 
@@ -88,6 +90,9 @@ def _tables(asked: AskedSeries) -> Draft:
     some = [f"{name} ({n} of {len(seen.tables)} files)" for name, n in counts.items() if n < len(seen.tables)]
     if some:
         draft.words["features"] = f"Not every file has {', '.join(some)}: entities without a feature fail."
+    if not asked.feature_names and (rows := [name for name in seen.columns if _ROW_NUMBERS.fullmatch(name)]):
+        before = f"{draft.words['features']} " if "features" in draft.words else ""
+        draft.words["features"] = f"{before}Left out: {', '.join(map(repr, rows))}, which numbers the rows of a table."
     if entity != FILE_NAME:
         _look_at_long(draft, seen)
     return draft
@@ -173,4 +178,4 @@ def _features(seen: Look, asked: AskedSeries, settings: dict[str, Any]) -> list[
     if asked.feature_names:
         return [known(name, seen.columns, "feature") for name in asked.feature_names]
     roles = {settings["entity"], settings["time"], settings["target"]}
-    return [name for name in seen.everywhere("number") if name not in roles]
+    return [name for name in seen.everywhere("number") if name not in roles and not _ROW_NUMBERS.fullmatch(name)]

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.digest import sha256_file
 from headrace.errors import InputError
 from headrace.formats.detect import stem_of_name
 from headrace.formats.schema import few
@@ -18,7 +16,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.write import Written
 from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.keyed import hash_entities, mixed_peers, multiset_sum, sampled
+from headrace.recipes.histories.keyed import hash_entities, sampled
 from headrace.recipes.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
 from headrace.recipes.histories.piece import PieceWriter
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -66,18 +64,16 @@ def gather_shard(
                 if str(error).startswith(place.path):
                     raise
                 raise InputError(f"{place.path}: {error}") from error
-            hashes = hash_entities(
-                parsed.entities, settings.entity_kind, settings.seed, compiled=known.entities.compiled
-            )
-            counts.take(parsed, hashes.order)
+            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                writer.append(parsed, hashes, compiled=known.entities.compiled)
+                total = writer.append(parsed, hashes, compiled=known.compiled)
+            counts.take(parsed, total)
         with storing(temporary):
-            writer.finish()
+            digest = writer.finish()
             file.flush()
     pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
-    files.finished(temporary, piece_file(number), Written(counts.measurements, size, sha256_file(temporary), ()))
+    files.finished(temporary, piece_file(number), Written(counts.measurements, size, digest, ()))
     return counts.as_json()
 
 
@@ -112,8 +108,8 @@ class _Counts:
     dropped: Dropped = field(default_factory=Dropped)
     _last: int | None = None
 
-    def take(self, parsed: Parsed, order: npt.NDArray[np.uint64]) -> None:
-        """Count a batch. order: hash of each of its entities."""
+    def take(self, parsed: Parsed, total: int) -> None:
+        """Count a batch. total: its `multiset_sum`."""
         micros = parsed.micros
         if not len(micros):
             return
@@ -123,11 +119,7 @@ class _Counts:
         self.backwards += int(np.count_nonzero(micros[1:] < micros[:-1]))
         self.backwards += self._last is not None and int(micros[0]) < self._last
         self._last = int(micros[-1])
-        peer = None
-        if parsed.peers is not None and parsed.peer is not None:
-            peer = mixed_peers(parsed.peers)[parsed.peer]
-        self.sum += multiset_sum(order[parsed.entity], micros // 1_000_000, peer, parsed.codes)
-        self.sum %= 1 << 64
+        self.sum = (self.sum + total) % (1 << 64)
 
     def as_json(self) -> dict[str, Any]:
         """For the receipt."""

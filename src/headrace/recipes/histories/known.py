@@ -4,15 +4,14 @@ A text is found by a 64-bit hash and must then be the same text, so what is give
 sorted, so looking up costs a binary search: a quarter of parsing. At most 262,144 texts are kept, about 20 MB, those
 that came first; with more of them, the rest is parsed each time.
 
-Compiled kernels parse faster than a memo finds, but compiling takes seconds the first time on a machine, and 100 MB. So
-they are taken where numba is installed and a run had to parse a million texts that the memo did not know.
+Compiled kernels parse faster than a memo finds, so with them nothing is remembered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -21,17 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, U64
-from headrace.histories.addresses import Addresses, Kind, of_words, parse
+from headrace.histories.addresses import Addresses, Kind, parse
 
 MOST = 1 << 18
-WORTH_COMPILING = 1 << 20
 _WORTH = 32
-
-
-@cache
-def numba_installed() -> bool:
-    """Whether there is a compiler; it is not imported to find out."""
-    return find_spec("numba") is not None
 
 
 @dataclass(frozen=True)
@@ -60,11 +52,14 @@ class _Kept:
 
 
 class KnownAddresses:
-    """Reads texts as `addresses.parse` does, those it knows without parsing; may be called from any thread."""
+    """Reads texts as `addresses.parse` does, those it knows without parsing; may be called from any thread.
 
-    def __init__(self, kind: Kind, most: int = MOST, worth_compiling: int = WORTH_COMPILING) -> None:
-        self.kind, self._most, self._worth_compiling = kind, most, worth_compiling
-        self._parsed = 0  # about: tasks that parse at once may overwrite each other's count
+    compiled: addresses by numba instead.
+    """
+
+    def __init__(self, kind: Kind, most: int = MOST, *, compiled: bool = False) -> None:
+        self.kind, self._most = kind, most
+        self.compiled = compiled and kind == "address"
         self._lock = Lock()
         self._kept = _Kept(
             pa.array([], pa.large_string()),
@@ -73,14 +68,9 @@ class KnownAddresses:
             np.zeros(0, np.int64),
         )
 
-    def __reduce__(self) -> tuple[type[KnownAddresses], tuple[Kind, int, int]]:
+    def __reduce__(self) -> tuple[Callable[..., KnownAddresses], tuple[()]]:
         # Another process remembers its own: hashes are of a process.
-        return KnownAddresses, (self.kind, self._most, self._worth_compiling)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether compiled kernels are worth it by now, and there, and for addresses."""
-        return self.kind == "address" and self._parsed >= self._worth_compiling and numba_installed()
+        return partial(KnownAddresses, self.kind, self._most, compiled=self.compiled), ()
 
     def read(self, texts: pa.Array) -> Addresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
@@ -88,14 +78,13 @@ class KnownAddresses:
         if self.compiled:
             from headrace.histories.kernels import parse_texts
 
-            return of_words(*parse_texts(texts))
+            return Addresses(*parse_texts(texts))
         kept = self._kept
         hashes = pl.Series(texts).hash().to_numpy()
         number = kept.find(texts, hashes)
         new = np.flatnonzero(number < 0)
         if not len(new):
             return kept.read.take(number)
-        self._parsed += len(new)
         unread = texts.take(pa.array(new))
         parsed = parse(unread, self.kind)
         if len(new) >= len(texts) // _WORTH:  # few are not worth the merge

@@ -7,7 +7,7 @@ and counted, as the settings say. Text is parsed once per distinct value of a ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U16, Bools
+from headrace.arrays import F64, I8, I64, U16, Bools
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import nulled
@@ -103,13 +103,15 @@ class Known:
 
     entities: KnownAddresses
     peers: KnownAddresses
+    compiled: bool
 
     @staticmethod
-    def none(settings: Histories) -> Known:
-        """Nothing yet; entities and peers of one kind are remembered together."""
-        entities = KnownAddresses(settings.entity_kind)
+    def none(settings: Histories, *, compiled: bool = False) -> Known:
+        """Nothing yet; entities and peers of one kind are remembered together. compiled: read by numba."""
+        entities = KnownAddresses(settings.entity_kind, compiled=compiled)
         same = settings.peer_kind == settings.entity_kind
-        return Known(entities, entities if same else KnownAddresses(settings.peer_kind))
+        peers = entities if same else KnownAddresses(settings.peer_kind, compiled=compiled)
+        return Known(entities, peers, compiled)
 
 
 def parse_chunk(
@@ -133,18 +135,19 @@ def parse_chunk(
         entity = code_addresses(table[settings.entity], known.entities, settings.entity)
     blame(entity.place == -1, "null_entity")
     blame(entity.place == -2, "unreadable_entity")
-    peer = None if settings.peer is None else code_addresses(table[settings.peer], known.peers, settings.peer)
+    peer = None
+    if settings.peer is not None:
+        peer = code_addresses(table[settings.peer], known.peers, settings.peer, repeats="stay")
     if peer is not None:
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
-    micros_taken, failed = _values(table[settings.value], settings, blame)
+    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=known.compiled)
     if reason.any():
         _settle(table, rows, place, settings, reason, dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
-    codes = latency.encode(micros_taken[keep], failed[keep])
     return Parsed(
         micros[keep],
-        codes.codes,
+        codes.codes[keep],
         entity.distinct,
         entity.place[keep],
         None if peer is None else peer.distinct,
@@ -153,13 +156,16 @@ def parse_chunk(
     )
 
 
-def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) -> Coded:
+def code_addresses(
+    column: pa.ChunkedArray, known: KnownAddresses, name: str, repeats: Literal["go", "stay"] = "go"
+) -> Coded:
     """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
-    Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct.
+    Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct; with
+    repeats="stay" it is not found out, and addresses may come more than once.
     """
     if known.compiled and is_text(column.type):
-        return _code_texts(column, name)
+        return _code_texts(column, name, repeats)
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -176,18 +182,27 @@ def code_addresses(column: pa.ChunkedArray, known: KnownAddresses, name: str) ->
     return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
 
 
-def _code_texts(column: pa.ChunkedArray, name: str) -> Coded:
-    from headrace.histories.kernels import parse_texts, places_of
+def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
+    from headrace.histories.kernels import offsets_of, parse_texts, places_of
 
-    texts = as_text(column, (), f"column {name!r}").cast(pa.large_string()).combine_chunks()
+    if column.type not in (pa.string(), pa.large_string()):
+        column = as_text(column, (), f"column {name!r}")
+    texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
         texts = pa.array([], pa.large_string())
-    absent = np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
-    family, words = parse_texts(texts)
-    family[absent] = 0
-    place, first = places_of(family, words)
+    family, data = parse_texts(texts)
+    absent = np.diff(offsets_of(texts)) == 0
+    if texts.null_count:
+        absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
+        family[absent] = 0
+    if repeats == "stay":
+        place = np.arange(len(family))
+        place[family == 0] = -2
+        place[absent] = -1
+        return Coded(Addresses(family, data), place)
+    place, first = places_of(family, data)
     place[absent] = -1
-    return Coded(addresses.of_words(family[first], words[first]), place)
+    return Coded(Addresses(family[first], data[first]), place)
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
@@ -205,8 +220,8 @@ def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
     return np.asarray(micros, np.int64)
 
 
-def _values(column: pa.ChunkedArray, settings: Histories, blame: Any) -> tuple[I64, Bools]:
-    """Whole microseconds and which measurements failed: int64 [N], bool [N]."""
+def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
+    """The values as they are written, NaN where there is none: float64 [N]."""
     if is_text(column.type):
         column = nulled(column, ("",))
         read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
@@ -219,20 +234,36 @@ def _values(column: pa.ChunkedArray, settings: Histories, blame: Any) -> tuple[I
             raise InputError(
                 f"column {settings.value!r} is {column.type}, which is no number; name a column of numbers"
             ) from None
-    values = np.asarray(values, np.float64)
-    blame(np.isinf(values), "unreadable_value")
+    return np.asarray(values, np.float64)
+
+
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> latency.Codes:
+    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
+    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    if compiled:
+        from headrace.histories.gather_kernels import FAILED, KEPT, ValueRules, codes_of
+
+        fate = {"failed": FAILED, "value": KEPT}
+        numbers = [fate.get(rule, REASONS.index(word) + 1) for word, rule in rules.items()]
+        return latency.Codes(
+            *codes_of(
+                values,
+                _US_PER[settings.value_unit],
+                ValueRules(REASONS.index("unreadable_value") + 1, *numbers),
+                reason,
+            )
+        )
     failed = np.zeros(len(values), np.bool_)
-    for mask, rule, word in (
-        (np.isnan(values), settings.missing, "missing_value"),
-        (values < 0, settings.negative, "negative_value"),
-        (values == 0, settings.zero, "zero_value"),
-    ):
-        if rule == "failed":
+    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
+    reason[np.isinf(values) & (reason == 0)] = REASONS.index("unreadable_value") + 1
+    for word, mask in masks.items():
+        if rules[word] == "failed":
             failed |= mask
-        elif rule != "value":
-            blame(mask, word)
+        elif rules[word] != "value":
+            reason[mask & (reason == 0)] = REASONS.index(word) + 1
+    failed |= reason != 0
     usable = np.where(np.isfinite(values) & (values > 0), values, 0.0) * _US_PER[settings.value_unit]
-    return np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed
+    return latency.encode(np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed)
 
 
 def _settle(

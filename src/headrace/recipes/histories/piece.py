@@ -7,7 +7,8 @@ before each) and its shape. A partition reads of every piece only what is its ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U16, U64
+from headrace.errors import CorruptShard
 from headrace.histories.addresses import Addresses, of_words
-from headrace.recipes.histories.keyed import EntityHashes
+from headrace.recipes.histories.keyed import EntityHashes, mixed_peers, multiset_sum
 from headrace.recipes.histories.parse import Parsed
 
 ENTITY = np.dtype(
@@ -46,11 +48,12 @@ class PieceWriter:
     def __init__(self, file: BinaryIO, partitions: int) -> None:
         self._file, self._partitions = file, partitions
         self._directory: list[I64] = []
+        self._digest = hashlib.sha256()
 
-    def append(self, parsed: Parsed, hashes: EntityHashes, *, compiled: bool = False) -> None:
-        """One batch. compiled: by numba, the same bytes."""
+    def append(self, parsed: Parsed, hashes: EntityHashes, *, compiled: bool = False) -> int:
+        """One batch; returns its `multiset_sum`. compiled: by numba, the same bytes."""
         if not len(parsed.micros):
-            return
+            return 0
         partition = partition_of(hashes.order, self._partitions)
         by_partition = np.argsort(partition, kind="stable")
         entities = np.zeros(len(by_partition), ENTITY)
@@ -64,23 +67,32 @@ class PieceWriter:
         local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
 
         group = _grouped_compiled if compiled else _grouped
-        records, counts = group(parsed, partition, local, self._partitions)
+        records, counts, total = group(parsed, hashes.order, partition, local, self._partitions)
         begin = self._file.tell()
-        self._file.write(entities.view(np.uint8).data)
-        self._file.write(records.view(np.uint8).data)
+        self._write(entities.view(np.uint8).data)
+        self._write(records.view(np.uint8).reshape(-1).data)
         zero = np.zeros(1, np.int64)
         row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]
         self._directory.append(np.concatenate(row).astype("<i8"))
+        return total
 
-    def finish(self) -> None:
-        """Write the directory."""
+    def finish(self) -> str:
+        """Write the directory; returns the SHA-256 of all that was written."""
         for row in self._directory:
-            self._file.write(row.tobytes())
-        self._file.write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
+            self._write(row.tobytes())
+        self._write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
+        return self._digest.hexdigest()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        self._file.write(data)
 
 
-def _grouped(parsed: Parsed, partition: U16, local: I64, partitions: int) -> tuple[Records, I64]:
-    """Records of the measurements, partition by partition, and how many each has. partition, local: of entities."""
+def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:
+    """Records of the measurements, partition by partition, how many each has, and the sum of all.
+
+    hashes, partition, local: of entities.
+    """
     of_row = partition[parsed.entity]
     order = np.argsort(of_row, kind="stable")
     records = np.zeros(len(order), ALONE if parsed.peers is None else WITH_PEER)
@@ -90,16 +102,21 @@ def _grouped(parsed: Parsed, partition: U16, local: I64, partitions: int) -> tup
         peer, words = parsed.peer[order], parsed.peers.words()
         records["word0"], records["word1"] = words[peer, 0], words[peer, 1]
         records["family"] = parsed.peers.family[peer]
-    return records, np.bincount(of_row, minlength=partitions)
+    mixed = None
+    if parsed.peers is not None and parsed.peer is not None:
+        mixed = mixed_peers(parsed.peers)[parsed.peer]
+    total = multiset_sum(hashes[parsed.entity], parsed.micros // 1_000_000, mixed, parsed.codes)
+    return records, np.bincount(of_row, minlength=partitions), total
 
 
-def _grouped_compiled(parsed: Parsed, partition: U16, local: I64, partitions: int) -> tuple[U64, I64]:
-    from headrace.histories.kernels import grouped
+def _grouped_compiled(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[U64, I64, int]:
+    from headrace.histories.gather_kernels import Keyed, grouped
 
     peer = None
     if parsed.peers is not None and parsed.peer is not None:
-        peer = (parsed.peer, parsed.peers.family, parsed.peers.words())
-    return grouped(partition, local, parsed.entity, parsed.micros, parsed.codes, peer, partitions)
+        peer = (parsed.peer, parsed.peers.family, parsed.peers.bytes)
+    entities = Keyed(partition, local, hashes)
+    return grouped(entities, parsed.entity, parsed.micros, parsed.codes, peer, partitions)
 
 
 @dataclass(frozen=True)
@@ -112,13 +129,45 @@ class Segment:
     records_at: int
     records: int
 
-    def read_entities(self) -> Records:
-        """Records of `ENTITY`."""
-        return np.fromfile(self.path, ENTITY, self.entities, offset=self.entities_at)
 
-    def read_records(self, dtype: np.dtype[np.void], start: int, count: int) -> Records:
-        """Some of the measurements."""
-        return np.fromfile(self.path, dtype, count, offset=self.records_at + start * dtype.itemsize)
+def read_entities(segments: Sequence[Segment]) -> Records:
+    """Records of `ENTITY` of all segments, end to end."""
+    out = np.empty(sum(each.entities for each in segments), ENTITY)
+    at = 0
+    with Reading() as files:
+        for each in segments:
+            files.read(each.path, each.entities_at, out[at : at + each.entities])
+            at += each.entities
+    return out
+
+
+class Reading:
+    """Pieces that are being read, one open at a time: segments of one piece stand behind each other."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, path: Path, at: int, out: Records) -> None:
+        """Fill `out` with what begins at this byte."""
+        if self._file is None or path != self._path:
+            if self._file is not None:
+                self._file.close()
+            self._path, self._file = path, path.open("rb", buffering=0)
+        self._file.seek(at)
+        left = out.view(np.uint8).data
+        while len(left):
+            count = self._file.readinto(left)  # type: ignore[attr-defined]
+            if not count:
+                raise CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
+            left = left[count:]
 
 
 def segments(paths: list[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ from headrace.run.receipts import Receipt
 from headrace.storage import local
 
 MAX_PARTITIONS = 1 << 12
+# Compiling kernels takes seconds, once for a machine; loading them half a second. They save a microsecond a row.
+WORTH_COMPILING = 1 << 22
+_ROW_BYTES = 32  # of a source file, about
 _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts and its records
 
 
 def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    shards, partitions = _survey(settings, context, files)
+    shards, partitions, rows = _survey(settings, context, files)
+    compiled = rows * settings.sample_rate >= WORTH_COMPILING and find_spec("numba") is not None
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
-    known = Known.none(settings)
+    known = Known.none(settings, compiled=compiled)
     gathered = at_once.stage(
         "gather",
         [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
@@ -42,7 +47,9 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
-    ordered = at_once.stage("order", [_order_task(settings, len(shards), number) for number in range(partitions)])
+    ordered = at_once.stage(
+        "order", [_order_task(settings, len(shards), number, compiled) for number in range(partitions)]
+    )
     shard_rows = [
         RowShard(split, number, shard_name(split, number, settings.format))
         for number, receipt in enumerate(ordered)
@@ -56,13 +63,17 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     return _outcome(settings, context, files, gathered, ordered, partitions, listed)
 
 
-def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> tuple[list[Shard], int]:
-    """The source shards, and how many partitions to make: so many that one has about `slab_rows` measurements."""
+def _survey(
+    settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]
+) -> tuple[list[Shard], int, int]:
+    """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
+    how many rows there are."""
 
     def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
         def work() -> tuple[Shard, int]:
             if settings.partitions is not None:
-                return survey(path, name), 0
+                shard = survey(path, name)
+                return shard, shard.size // _ROW_BYTES
             shard, spans = look(path, name)
             return shard, sum(span.rows for span in spans)
 
@@ -72,10 +83,11 @@ def _survey(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     shards = [shard for shard, _ in found]
     for shard in shards:
         check_columns(settings, shard)
+    rows = sum(rows for _, rows in found)
     if settings.partitions is not None:
-        return shards, settings.partitions
-    expected = math.ceil(sum(rows for _, rows in found) * settings.sample_rate)
-    return shards, min(MAX_PARTITIONS, max(1, -(-expected // settings.slab_rows)))
+        return shards, settings.partitions, rows
+    expected = math.ceil(rows * settings.sample_rate)
+    return shards, min(MAX_PARTITIONS, max(1, -(-expected // settings.slab_rows))), rows
 
 
 def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
@@ -88,8 +100,10 @@ def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int
     return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions, known))
 
 
-def _order_task(settings: Histories, pieces: int, number: int) -> Task:
-    return Task(f"partition {number}", 0, lambda files: write_partition(files, settings, pieces, number))
+def _order_task(settings: Histories, pieces: int, number: int, compiled: bool) -> Task:
+    return Task(
+        f"partition {number}", 0, lambda files: write_partition(files, settings, pieces, number, compiled=compiled)
+    )
 
 
 def _outcome(

@@ -10,27 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64
-from headrace.histories.addresses import Addresses
-from headrace.recipes.histories.piece import ALONE, WITH_PEER, Records, Segment
-from headrace.recipes.histories.sort import Entities, distinct_entities, distinct_peers, measurement_order
+from headrace.arrays import I64, U32, Ints
+from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.piece import ALONE, WITH_PEER, Reading, Records, Segment, read_entities
+from headrace.recipes.histories.sort import Entities, by_bytes, distinct_entities, distinct_peers, measurement_order
 from headrace.storage.local import storing
 
-RUN = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("peer", "<u4"), ("code", "<u2")])
+if TYPE_CHECKING:
+    from headrace.histories.order_kernels import Dealt
+
+RUN = np.dtype(
+    [("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2), ("peer", "<u4"), ("more_zero", "u1", 4)]
+)
+_TAIL = {ALONE: 1, WITH_PEER: 3, RUN: 1}  # which word of a record has entity and code
 _EVERY = 256
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Consecutive measurements of a partition in order, [N]: entity, peer int64 are places in the partition's."""
+    """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's."""
 
-    entity: I64
+    entity: Ints
     micros: I64
-    peer: I64 | None
+    peer: Ints | None
     codes: npt.NDArray[np.uint16]
 
 
@@ -45,81 +52,128 @@ class Partition:
 
 
 def open_partition(
-    segments: list[Segment], *, has_peers: bool, slab_rows: int, temporary: Callable[[], Path]
+    segments: list[Segment],
+    *,
+    has_peers: bool,
+    slab_rows: int,
+    temporary: Callable[[], Path],
+    compiled: bool = False,
 ) -> Partition:
-    """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files."""
+    """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files.
+
+    compiled: sorted by numba, the same order.
+    """
     dtype = WITH_PEER if has_peers else ALONE
-    entities, place = distinct_entities(np.concatenate([each.read_entities() for each in segments]))
+    entities, place = distinct_entities(read_entities(segments))
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
     of_segment = [place[before[k] : before[k + 1]].astype(np.uint32) for k in range(len(segments))]
     rows = sum(each.records for each in segments)
     if rows <= 2 * slab_rows:
-        records = np.empty(rows, dtype)
-        at = 0
-        for segment, places in zip(segments, of_segment, strict=True):
-            mine = segment.read_records(dtype, 0, segment.records)
-            mine["entity"] = places[mine["entity"]]
-            records[at : at + len(mine)] = mine
-            at += len(mine)
-        peers, peer = _peers_of(records) if has_peers else (_no_peers(), None)
-        slab = _sorted(records, peer)
+        peers, slab = _at_once(segments, of_segment, dtype, entities if compiled else None)
         return Partition(entities, peers, rows, lambda: iter([slab]))
 
     peers = _no_peers()
     if has_peers:
         for block in _blocks(segments, of_segment, dtype, slab_rows):
-            found, _ = _peers_of(block)
+            found, _ = _peers_of(block, compiled=compiled)
             peers, _ = _distinct(_both(peers, found))
     runs: list[Path] = []
     for block in _blocks(segments, of_segment, dtype, slab_rows):
-        peer = _places(peers, block) if has_peers else None
-        slab = _sorted(block, peer)
+        peer = _places(peers, block, compiled=compiled) if has_peers else None
+        slab = _sorted(block, peer, entities if compiled else None)
         runs.append(temporary())
         _write_run(runs[-1], slab)
-    return Partition(entities, peers, rows, lambda: _merged(runs, has_peers, slab_rows))
+    return Partition(entities, peers, rows, lambda: _merged(runs, has_peers, slab_rows, entities if compiled else None))
+
+
+def _at_once(
+    segments: list[Segment],
+    of_segment: list[npt.NDArray[np.uint32]],
+    dtype: np.dtype[np.void],
+    entities: Entities | None,
+) -> tuple[Addresses, Slab]:
+    """The peers and the measurements of segments, all in memory. entities: as in `_sorted`."""
+    (records,) = _blocks(segments, of_segment, dtype, sum(each.records for each in segments))
+    peers, peer = _no_peers(), None
+    if dtype == WITH_PEER:
+        peers, peer = _peers_of(records, compiled=entities is not None)
+    if entities is None:
+        return peers, _sorted(records, peer, entities)
+    dealt = _dealt(records, peer, entities)
+    del records, peer  # most of the memory, and not needed where it is sorted
+    return peers, _in_order(dealt)
 
 
 def _blocks(
     segments: list[Segment], of_segment: list[npt.NDArray[np.uint32]], dtype: np.dtype[np.void], rows: int
 ) -> Iterator[Records]:
-    """The measurements in pieces of at most `rows`, entities as places in the partition's."""
-    held: list[Records] = []
-    size = 0
-    for segment, places in zip(segments, of_segment, strict=True):
-        start = 0
-        while start < segment.records:
-            mine = segment.read_records(dtype, start, min(rows - size, segment.records - start))
-            start += len(mine)
-            mine["entity"] = places[mine["entity"]]
-            held.append(mine)
-            size += len(mine)
-            if size == rows:
-                yield np.concatenate(held)
-                held, size = [], 0
-    if held:
-        yield np.concatenate(held)
+    """The measurements in pieces of at most `rows`, entities as places in the partition's. A piece is overwritten by
+    the next."""
+    block, size = np.empty(rows, dtype), 0
+    with Reading() as files:
+        for segment, places in zip(segments, of_segment, strict=True):
+            start = 0
+            while start < segment.records:
+                mine = block[size : size + min(rows - size, segment.records - start)]
+                files.read(segment.path, segment.records_at + start * dtype.itemsize, mine)
+                mine["entity"] = places[mine["entity"]]
+                start, size = start + len(mine), size + len(mine)
+                if size == rows:
+                    yield block
+                    size = 0
+    if size:
+        yield block[:size]
 
 
-def _sorted(records: Records, peer: I64 | None) -> Slab:
-    order = measurement_order(records["entity"], records["micros"], peer, records["code"])
+def _dealt(records: Records, peer: _Peers | None, entities: Entities) -> Dealt:
+    from headrace.histories.order_kernels import dealt
+
+    peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
+    words = records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8)
+    return dealt(words, _TAIL[records.dtype], peers, len(entities.addresses))
+
+
+def _in_order(dealt: Dealt) -> Slab:
+    from headrace.histories.order_kernels import in_order
+
+    return Slab(*in_order(dealt))
+
+
+@dataclass(frozen=True)
+class _Peers:
+    """Of each record its place [N], and the peer at each place [P]."""
+
+    place: Ints
+    rank: I64
+
+
+def _sorted(records: Records, peer: _Peers | None, entities: Entities | None) -> Slab:
+    """entities: the partition's, where it is done by numba."""
+    if entities is not None:
+        return _in_order(_dealt(records, peer, entities))
+    of_record = None if peer is None else peer.rank[peer.place]
+    order = measurement_order(records["entity"], records["micros"], of_record, records["code"])
     return Slab(
         records["entity"][order].astype(np.int64),
         records["micros"][order],
-        None if peer is None else peer[order],
+        None if of_record is None else of_record[order],
         records["code"][order],
     )
 
 
 def _write_run(path: Path, slab: Slab) -> None:
-    run = np.empty(len(slab.micros), RUN)
+    run = np.zeros(len(slab.micros), RUN)
     run["micros"], run["entity"], run["code"] = slab.micros, slab.entity, slab.codes
     run["peer"] = 0 if slab.peer is None else slab.peer
     with storing(path), path.open("xb") as file:
         file.write(run.tobytes())
 
 
-def _merged(runs: list[Path], has_peers: bool, slab_rows: int) -> Iterator[Slab]:
-    """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition."""
+def _merged(runs: list[Path], has_peers: bool, slab_rows: int, entities: Entities | None) -> Iterator[Slab]:
+    """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
+
+    entities: as in `_sorted`.
+    """
     mapped = [np.memmap(path, RUN, "r") for path in runs]
     begin = min(int(run["micros"].min()) for run in mapped) // 1_000_000
     end = max(int(run["micros"].max()) for run in mapped) // 1_000_000
@@ -138,7 +192,7 @@ def _merged(runs: list[Path], has_peers: bool, slab_rows: int) -> Iterator[Slab]
         parts = [np.array(run[at[number] : at[number + 1]]) for run, at in zip(mapped, places, strict=True)]
         records = np.concatenate(parts)
         if len(records):
-            yield _sorted(records, records["peer"].astype(np.int64) if has_peers else None)
+            yield _sorted(records, _as_they_are(records["peer"]) if has_peers else None, entities)
 
 
 def _first_at_least(run: Records, keys: Callable[[Records], npt.NDArray[np.uint64]], border: np.uint64) -> int:
@@ -166,16 +220,33 @@ def _distinct(peers: Addresses) -> tuple[Addresses, I64]:
     return distinct_peers(peers.family, words[:, 0], words[:, 1])
 
 
-def _peers_of(records: Records) -> tuple[Addresses, I64]:
-    return distinct_peers(
-        np.ascontiguousarray(records["family"]),
-        np.ascontiguousarray(records["word0"]),
-        np.ascontiguousarray(records["word1"]),
-    )
+def _peers_of(records: Records, *, compiled: bool) -> tuple[Addresses, _Peers]:
+    """The peers of records, each once and ascending; and of each record its place among those."""
+    if not compiled:
+        peers, place = distinct_peers(
+            np.ascontiguousarray(records["family"]),
+            np.ascontiguousarray(records["word0"]),
+            np.ascontiguousarray(records["word1"]),
+        )
+        return peers, _Peers(place, np.arange(len(peers)))
+    from headrace.histories.order_kernels import peers_of_records
+
+    of_record, first = peers_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
+    leader = records[first]
+    family, word0, word1 = leader["family"], leader["word0"], leader["word1"]
+    order = by_bytes(family, word0, word1)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    words = np.column_stack([word0[order], word1[order]])
+    return of_words(family[order], words), _Peers(of_record, rank)
 
 
-def _places(peers: Addresses, records: Records) -> I64:
-    """Where each record's peer is among `peers`, which are ascending and hold them all: int64 [N]."""
-    found, place = _peers_of(records)
+def _places(peers: Addresses, records: Records, *, compiled: bool) -> _Peers:
+    """Where each record's peer is among `peers`, which are ascending and hold them all."""
+    found, mine = _peers_of(records, compiled=compiled)
     _, at = _distinct(_both(peers, found))
-    return at[len(peers) :][place]
+    return _Peers(mine.place, at[len(peers) :][mine.rank])
+
+
+def _as_they_are(peer: U32) -> _Peers:
+    return _Peers(peer, np.arange(int(peer.max()) + 1 if len(peer) else 0))

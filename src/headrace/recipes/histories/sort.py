@@ -63,14 +63,14 @@ def distinct_peers(family: U8, word0: U64, word1: U64) -> tuple[Addresses, I64]:
         first = order[new]
         place = np.empty(n, np.int64)
         place[order] = np.cumsum(new) - 1
-    order = _by_bytes(family[first], word0[first], word1[first])
+    order = by_bytes(family[first], word0[first], word1[first])
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     first = first[order]
     return of_words(family[first], np.column_stack([word0[first], word1[first]])), rank[place]
 
 
-def _by_bytes(family: U8, word0: U64, word1: U64) -> I64:
+def by_bytes(family: U8, word0: U64, word1: U64) -> I64:
     """The order of addresses by family, word0 and word1; most differ in the first two."""
     order = np.argsort(word0)
     order = order[np.argsort(family[order], kind="stable")]

@@ -50,8 +50,13 @@ def facts_file(split: str, number: int) -> str:
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
-def write_partition(files: TaskFiles, settings: Histories, pieces: int, number: int) -> dict[str, Any]:
-    """Write the shards of one partition. The result has per split its shard, its counts and its blocks."""
+def write_partition(
+    files: TaskFiles, settings: Histories, pieces: int, number: int, *, compiled: bool = False
+) -> dict[str, Any]:
+    """Write the shards of one partition. The result has per split its shard, its counts and its blocks.
+
+    compiled: sorted and encoded by numba, the same bytes.
+    """
     paths = [files.run / piece_file(piece) for piece in range(pieces)]
     has_peers = settings.peer is not None
     mine = list(segments(paths, number, WITH_PEER if has_peers else ALONE))
@@ -62,13 +67,14 @@ def write_partition(files: TaskFiles, settings: Histories, pieces: int, number: 
         has_peers=has_peers,
         slab_rows=settings.slab_rows,
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
+        compiled=compiled,
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
     names = pa.array(render(partition.entities.addresses, settings.entity_kind), pa.string())
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):
-            encoded = encode_rows(rows)
+            encoded = encode_rows(rows, compiled=compiled)
             facts = _facts(rows, names.take(pa.array(entity)), encoded)
             for split, mask in zip(SPLITS, (trains[entity], ~trains[entity]), strict=True):
                 places = np.flatnonzero(mask)
@@ -112,7 +118,7 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
         whole = slab if rest is None else _joined(rest, slab)
         times = whole.micros // 1_000_000
         starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
-        entity = whole.entity[starts]
+        entity = whole.entity[starts].astype(np.int64)
         new = np.flatnonzero(np.diff(entity, prepend=-1))
         part = np.arange(len(starts)) - np.repeat(new, np.diff(new, append=len(starts)))
         part[entity == entity[0]] += next_part

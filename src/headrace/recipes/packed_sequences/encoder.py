@@ -16,13 +16,8 @@ from headrace.recipes.packed_sequences.blend import Source
 from headrace.recipes.packed_sequences.chats.layouts import Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
 from headrace.recipes.packed_sequences.chats.rejects import Rejected, RowRejected
-from headrace.recipes.packed_sequences.chats.tokenise import (
-    ChatEncoder,
-    ChatSettings,
-    Encoded,
-    filtered,
-    fingerprint_of,
-)
+from headrace.recipes.packed_sequences.chats.settings import ChatSettings, fingerprint_of
+from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder, Encoded, filtered
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.encode_shard import Encode
 

@@ -14,6 +14,7 @@ from headrace.dataset.manifest import SplitTotals
 from headrace.digest import sha256_hex
 from headrace.errors import InputError, StoreError
 from headrace.recipes.packed_sequences.assign import SPLITS, even_cuts, shard_counts
+from headrace.recipes.packed_sequences.chats.rejects import CURES
 from headrace.recipes.packed_sequences.choose import Candidate, Choice, choose
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.counts import DROPPED, Counts, summed
@@ -123,9 +124,11 @@ def _refuse_bad(settings: PackedSequences, context: RunContext, encoded: Sequenc
     bad = counts.total()
     if bad > settings.max_bad_share * read:
         listed = "; ".join(f"{reason} {rows:,}, first {first[reason]}" for reason, rows in sorted(counts.items()))
+        most = max(sorted(counts), key=counts.__getitem__)
         raise InputError(
             f"{bad:,} of {read:,} rows are bad, more than max_bad_share {settings.max_bad_share:g}: {listed}; all are "
-            f"listed in {context.run / 'stage'}/*.rejected.jsonl: correct them, or raise max_bad_share"
+            f"listed in {context.run / 'stage'}/*.rejected.jsonl: {CURES.get(most, 'correct them')}, or raise "
+            "max_bad_share"
         )
 
 

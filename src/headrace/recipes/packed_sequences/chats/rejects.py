@@ -34,6 +34,14 @@ BAD = {
 
 REASONS = {**BAD, **CHOSEN}
 
+# What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
+CURES = {
+    "unknown_layout": "say which column is which with mapping, e.g. user=question,assistant=answer",
+    "bad_content": "leave out images and other parts that are no text",
+    "not_rendered": "give a template that writes them with chat_template",
+    "template_error": "make the rows what the template takes, or give another with chat_template",
+}
+
 
 class RowRejected(Exception):
     """One row gives no sequence. reason: a word of `REASONS`; detail: what was wrong with this row."""

@@ -1,0 +1,240 @@
+"""The order inside a partition, compiled by numba: the same as `recipes/histories/sort.py` gives. Extra `histories`.
+
+Peers are told apart by a hash table of places. Measurements are dealt out to their entities, which stand in order
+already, and each entity's are sorted by itself: few by insertion, many by time digit by digit from the lowest, and
+what agrees in time afterwards. A measurement is moved as two words: its time, and its peer above its code. O(N) for
+any data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I32, I64, U16, U32, U64
+from headrace.compiled import compiled, read_only
+
+_FEW = 24  # sorted by insertion
+_MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
+_FIRST_SLOTS = 1 << 14
+_NARROW, _WIDE = np.uint64(8), np.uint64(11)
+_ONE, _16, _32, _48 = np.uint64(1), np.uint64(16), np.uint64(32), np.uint64(48)
+_HALF, _WORD, _BYTE = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
+_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
+
+
+def peers_of_records(records: U64) -> tuple[U32, I64]:
+    """The peers of records with peers, uint64 [N, 4]: of each its place among those that differ, in the order they
+    first appear, uint32 [N]; and where those first stand, int64 [D]."""
+    records = read_only(records)
+    place = np.empty(len(records), np.uint32)
+    size, row, found = _FIRST_SLOTS, 0, 0
+    slots, known, first = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64), np.empty(size >> 1, np.int64)
+    while True:
+        row, found = _fill(records, row, slots, known, first, found, place)
+        if row == len(records):
+            return place, first[:found]
+        size *= 4
+        slots = np.zeros(size, np.uint64)
+        known, first = np.resize(known, (size >> 1, 3)), np.resize(first, size >> 1)
+        _fill_again(known, found, slots)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Measurements with those of an entity together: times, and peers above codes, uint64 [N]; starts int64 [E + 1]."""
+
+    starts: I64
+    keys: U64
+    tails: U64
+    has_peers: bool
+
+
+def dealt(records: U64, tail: int, peer: tuple[U32, U32] | None, entities: int) -> Dealt:
+    """Measurements dealt out to their entities; the records are not needed any more.
+
+    records uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `slabs.RUN`: times from 1970 on in the first word,
+    entity (below `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
+    """
+    place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
+    keys, tails = np.empty(len(records), np.uint64), np.empty(len(records), np.uint64)
+    starts = np.zeros(entities + 1, np.int64)
+    _deal(read_only(records), tail, read_only(place), read_only(rank), starts, keys, tails)
+    return Dealt(starts, keys, tails, peer is not None)
+
+
+def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
+    """Measurements in order of entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
+    uint16 [N]. What was dealt is used up."""
+    n = len(given.keys)
+    _sort_all(given.starts, given.keys, given.tails)
+    entity, codes = np.empty(n, np.int32), np.empty(n, np.uint16)
+    peers = np.empty(n if given.has_peers else 0, np.int32)
+    _taken_apart(given.starts, given.tails, entity, peers, codes)
+    return entity, given.keys.view(np.int64), peers if given.has_peers else None, codes
+
+
+@compiled
+def _fill(records: Any, row: Any, slots: Any, known: Any, first: Any, found: Any, place: Any) -> Any:
+    """Records from `row` on into an open hash table, until it is full: how far it came, and how many differ.
+
+    slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
+    which are beyond a processor's cache. A larger table is made outside, as numba counts references to what changes.
+    """
+    mask = np.uint64(len(slots) - 1)
+    while row < len(records) and found < len(known):
+        word0, word1, family = records[row, 1], records[row, 2], (records[row, 3] >> _48) & _BYTE
+        mixed = _mixed(word0, word1, family)
+        slot, half = mixed & mask, mixed >> _32
+        number: Any = -1
+        while slots[slot] != 0:
+            if slots[slot] >> _32 == half:
+                other = np.int64(slots[slot] & _WORD) - 1
+                if known[other, 0] == word0 and known[other, 1] == word1 and known[other, 2] == family:
+                    number = other
+                    break
+            slot = (slot + _ONE) & mask
+        if number < 0:
+            number = found
+            found += 1
+            slots[slot] = (half << _32) | np.uint64(found)
+            known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
+            first[number] = row
+        place[row] = number
+        row += 1
+    return row, found
+
+
+@compiled
+def _fill_again(known: Any, found: Any, slots: Any) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for other in range(found):
+        mixed = _mixed(known[other, 0], known[other, 1], known[other, 2])
+        slot = mixed & mask
+        while slots[slot] != 0:
+            slot = (slot + _ONE) & mask
+        slots[slot] = (mixed >> _32 << _32) | np.uint64(other + 1)
+
+
+@compiled
+def _mixed(word0: Any, word1: Any, family: Any) -> Any:
+    mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _MIX_B
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_A
+    return mixed ^ (mixed >> _32)
+
+
+@compiled
+def _deal(records: Any, last: Any, place: Any, rank: Any, starts: Any, keys: Any, tails: Any) -> None:
+    """Times, and peers above codes, to the entities they are of, in the order of the records; fills `starts`."""
+    for row in range(len(records)):
+        starts[np.int64(records[row, last] & _WORD) + 1] += 1
+    for number in range(1, len(starts)):
+        starts[number] += starts[number - 1]
+    at = starts[:-1].copy()
+    for row in range(len(records)):
+        tail = records[row, last]
+        entity = np.int64(tail & _WORD)
+        to = at[entity]
+        at[entity] = to + 1
+        keys[to] = records[row, 0]
+        tail = (tail >> _32) & _HALF
+        if len(place):
+            tail |= np.uint64(rank[place[row]]) << _16
+        tails[to] = tail
+
+
+@compiled
+def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
+    """Each entity's measurements by time, then by what is behind it."""
+    longest = 0
+    for number in range(len(starts) - 1):
+        longest = max(longest, starts[number + 1] - starts[number])
+    spare_keys, spare_tails = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    counts = np.empty((8, 1 << 11), np.int64)
+    for number in range(len(starts) - 1):
+        start, stop = starts[number], starts[number + 1]
+        if stop - start > _FEW:
+            _by_digits(keys[start:stop], tails[start:stop], spare_keys, spare_tails, counts)
+            begin = start
+            for row in range(start + 1, stop + 1):
+                if row == stop or keys[row] != keys[begin]:
+                    if row - begin > _FEW:
+                        _by_digits(tails[begin:row], keys[begin:row], spare_tails, spare_keys, counts)
+                    elif row - begin > 1:
+                        _by_insertion(keys[begin:row], tails[begin:row])
+                    begin = row
+        elif stop - start > 1:
+            _by_insertion(keys[start:stop], tails[start:stop])
+
+
+@compiled
+def _by_insertion(keys: Any, tails: Any) -> None:
+    for row in range(1, len(keys)):
+        key, tail = keys[row], tails[row]
+        at = row
+        while at > 0 and (keys[at - 1] > key or (keys[at - 1] == key and tails[at - 1] > tail)):
+            keys[at], tails[at] = keys[at - 1], tails[at - 1]
+            at -= 1
+        keys[at], tails[at] = key, tail
+
+
+@compiled
+def _by_digits(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
+    """Both by keys, in place; those of one key stay in their order."""
+    n = len(keys)
+    low = high = keys[0]
+    for row in range(n):
+        low, high = min(low, keys[row]), max(high, keys[row])
+    bits = _WIDE if n >= _MANY else _NARROW
+    mask = (_ONE << bits) - _ONE
+    digits, span = 0, high - low
+    while span > 0:
+        span >>= bits
+        digits += 1
+    for digit in range(digits):
+        counts[digit, : np.int64(mask) + 1] = 0
+    for row in range(n):
+        key = keys[row] - low
+        for digit in range(digits):
+            counts[digit, np.int64(key & mask)] += 1
+            key >>= bits
+    here = True
+    for digit in range(digits):
+        count, shift = counts[digit], bits * np.uint64(digit)
+        total = 0
+        for value in range(np.int64(mask) + 1):
+            held = count[value]
+            count[value] = total
+            total += held
+        if here:
+            _move(keys, tails, spare_keys, spare_tails, n, low, shift, mask, count)
+        else:
+            _move(spare_keys, spare_tails, keys, tails, n, low, shift, mask, count)
+        here = not here
+    if not here:
+        for row in range(n):
+            keys[row], tails[row] = spare_keys[row], spare_tails[row]
+
+
+@compiled
+def _move(
+    keys: Any, tails: Any, to_keys: Any, to_tails: Any, n: Any, low: Any, shift: Any, mask: Any, count: Any
+) -> None:
+    for row in range(n):
+        key = keys[row]
+        digit = np.int64(((key - low) >> shift) & mask)
+        to = count[digit]
+        count[digit] = to + 1
+        to_keys[to], to_tails[to] = key, tails[row]
+
+
+@compiled
+def _taken_apart(starts: Any, tails: Any, entity: Any, peer: Any, codes: Any) -> None:
+    for number in range(len(starts) - 1):
+        for row in range(starts[number], starts[number + 1]):
+            entity[row] = number
+            codes[row] = np.uint16(tails[row] & _HALF)
+            if len(peer):
+                peer[row] = np.int32(tails[row] >> _16)

@@ -1,0 +1,135 @@
+"""The columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
+
+The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
+a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I64, U8, U16, U32, Ints
+from headrace.compiled import compiled, read_only
+
+_ONE, _58 = np.uint64(1), np.uint64(58)
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_LOWEST = np.zeros(64, np.int64)  # by the upper six bits of a lone bit times the number above: which bit it is
+for _bit in range(64):
+    _LOWEST[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
+
+
+def peers_of_rows(peer: Ints, starts: I64, peers: int) -> tuple[U32, U32, I64]:
+    """index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in
+    each row; how many each row holds, int64 [R]. peer [N]: below `peers`."""
+    index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
+    count = np.empty(len(starts), np.int64)
+    total = _peers_of_rows(read_only(peer), read_only(starts), peers, index, held, count)
+    return index, held[:total], count
+
+
+def fill_columns(
+    data: U8, columns: tuple[I64, I64, I64], starts: I64, times: I64, codes: U16, index: Ints | None, width: I64
+) -> None:
+    """Write times, codes and peer indices of rows. columns: at which byte each of them begins, [R]."""
+    at_times, at_codes, at_index = (read_only(each) for each in columns)
+    none = np.zeros(0, np.uint32)
+    _fill(
+        data, data.view("<u2"), data.view("<u4"), at_times, at_codes, at_index, read_only(starts), read_only(times),
+        read_only(codes), read_only(none if index is None else index), read_only(width),
+    )  # fmt: skip
+
+
+def fill_peers(data: U8, at_peers: I64, held: Ints, count: I64, fours: int, peer_bytes: U8) -> None:
+    """Write the peers of rows. at_peers [R]: at which byte they begin; peer_bytes [P, 16], the first `fours` IPv4."""
+    words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
+    _fill_peers(data.view("<u4"), read_only(at_peers), read_only(held), read_only(count), fours, read_only(words))
+
+
+@compiled
+def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, count: Any) -> Any:
+    words = np.zeros((peers >> 6) + 1, np.uint64)
+    groups = np.zeros((peers >> 12) + 1, np.uint64)
+    rank = np.empty(peers, np.uint32)
+    total = 0
+    for row in range(len(starts)):
+        start = starts[row]
+        stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
+        for at in range(start, stop):
+            mine = np.int64(peer[at])
+            words[mine >> 6] |= _ONE << np.uint64(mine & 63)
+            groups[mine >> 12] |= _ONE << np.uint64((mine >> 6) & 63)
+        found = 0
+        for group in range(len(groups)):
+            left = groups[group]
+            groups[group] = 0
+            while left:
+                word = (group << 6) + _lowest(left)
+                left &= left - _ONE
+                bits = words[word]
+                words[word] = 0
+                while bits:
+                    mine = (word << 6) + _lowest(bits)
+                    bits &= bits - _ONE
+                    held[total + found] = mine
+                    rank[mine] = found
+                    found += 1
+        for at in range(start, stop):
+            index[at] = rank[peer[at]]
+        count[row] = found
+        total += found
+    return total
+
+
+@compiled
+def _lowest(bits: Any) -> Any:
+    """Which is the lowest bit of a word that is not zero."""
+    return _LOWEST[np.int64(((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58)]
+
+
+@compiled
+def _fill(
+    data: Any, halves: Any, words: Any, at_times: Any, at_codes: Any, at_index: Any, starts: Any, times: Any,
+    codes: Any, index: Any, width: Any,
+) -> None:  # fmt: skip
+    for row in range(len(starts)):
+        start = starts[row]
+        n = (starts[row + 1] if row + 1 < len(starts) else len(times)) - start
+        first, to = times[start], at_times[row] >> 2
+        for place in range(n):
+            words[to + place] = times[start + place] - first
+        to = at_codes[row] >> 1
+        for place in range(n):
+            halves[to + place] = codes[start + place]
+        if len(index) == 0:
+            continue
+        if width[row] == 1:
+            to = at_index[row]
+            for place in range(n):
+                data[to + place] = index[start + place]
+        elif width[row] == 2:
+            to = at_index[row] >> 1
+            for place in range(n):
+                halves[to + place] = index[start + place]
+        else:
+            to = at_index[row] >> 2
+            for place in range(n):
+                words[to + place] = index[start + place]
+
+
+@compiled
+def _fill_peers(words: Any, at_peers: Any, held: Any, count: Any, fours: Any, peer_words: Any) -> None:
+    place = 0
+    for row in range(len(count)):
+        to = at_peers[row] >> 2
+        for _ in range(count[row]):
+            peer = held[place]
+            place += 1
+            if peer < fours:
+                words[to] = peer_words[peer, 0]
+                to += 1
+            else:
+                for word in range(4):
+                    words[to + word] = peer_words[peer, word]
+                to += 4

@@ -1,0 +1,74 @@
+"""What is compiled of pass 1 gives what numpy gives: codes of values, and pieces with their sums."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.config import Histories
+from headrace.recipes.histories.keyed import EntityHashes
+from headrace.recipes.histories.parse import REASONS, Parsed, _codes
+from headrace.recipes.histories.piece import PieceWriter
+
+pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+
+EDGES = [0.0, -0.0, 0.0005, 0.0015, 2.047, 2.0475, 2.048, 4.095, 4.0955, 2047 * 2.0**31 / 1000, 1e300, -1e300]
+VALUES = st.lists(
+    st.floats()
+    | st.floats(0, 1e5)
+    | st.sampled_from([*EDGES, float("nan"), float("inf"), float("-inf")])
+    | st.integers(0, 1 << 50).map(lambda micros: micros / 1000),
+    max_size=30,
+)
+RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])]
+
+
+@given(VALUES, st.sampled_from(RULES), st.sampled_from(["us", "ms", "s"]), st.randoms(use_true_random=False))
+def test_values_have_the_codes_and_reasons_that_numpy_finds(
+    values: list[float], rules: tuple[str, str, str], unit: str, draw: object
+) -> None:
+    missing, negative, zero = rules
+    settings = Histories(source="s", missing=missing, negative=negative, zero=zero, value_unit=unit)
+    reasons = [draw.choice([0, 0, 0, REASONS.index("null_peer") + 1]) for _ in values]  # type: ignore[attr-defined]
+    reason, other = np.array(reasons, np.int8), np.array(reasons, np.int8)
+    expected = _codes(np.array(values, np.float64), settings, reason, compiled=False)
+    found = _codes(np.array(values, np.float64), settings, other, compiled=True)
+
+    assert reason.tolist() == other.tolist()
+    assert expected.codes[reason == 0].tolist() == found.codes[reason == 0].tolist()
+    assert expected.clamped == found.clamped
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("peers", ["peers", "no peers"])
+def test_pieces_have_the_same_bytes_and_the_same_sum(partitions: int, peers: str) -> None:
+    rng = np.random.default_rng(partitions)
+    rows, entities = 5_000, 300
+
+    def addresses(count: int) -> Addresses:
+        return of_words(rng.choice(np.array([4, 6], np.uint8), count), rng.integers(0, 2**64, (count, 2), np.uint64))
+
+    parsed = Parsed(
+        rng.integers(0, 2**50, rows),
+        rng.integers(0, 2**16, rows).astype(np.uint16),
+        addresses(entities),
+        rng.integers(0, entities, rows),
+        addresses(90) if peers == "peers" else None,
+        rng.integers(0, 90, rows) if peers == "peers" else None,
+        0,
+    )
+    order, side = rng.integers(0, 2**64, (2, entities), np.uint64)
+
+    def piece(*, compiled: bool) -> tuple[int, str, bytes]:
+        file = io.BytesIO()
+        writer = PieceWriter(file, partitions)
+        total = writer.append(parsed, EntityHashes(order, side), compiled=compiled)
+        return total, writer.finish(), file.getvalue()
+
+    assert piece(compiled=False) == piece(compiled=True)
