@@ -60,7 +60,9 @@ def goes_back(step: StepData, made: Any) -> bool:
 def build(step: StepData) -> Any:
     """The unfitted scikit-learn object of a step; `Log` has none (None). Raises `MissingExtra`."""
     word = step["step"]
-    params = {name: float("nan") if value == _NAN else value for name, value in step.items() if name != "step"}
+    params: dict[str, Any] = {
+        name: float("nan") if value == _NAN else value for name, value in step.items() if name != "step"
+    }
     if word == "Log":
         return None
     if word == "FunctionTransformer":
