@@ -30,6 +30,9 @@ from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
 
+_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
+_OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
+
 app = typer.Typer(
     name="headrace",
     help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
@@ -97,8 +100,12 @@ def _run(before: Callable[[], None]) -> None:
         _complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _complain("interrupted; finished shards are kept, run the same command again to go on")
-        sys.exit(130)
+        _complain(_INTERRUPTED)
+        sys.exit(_OF_INTERRUPT)
+    except SystemExit as end:  # typer makes this of an interrupt inside a command, without a word
+        if end.code == _OF_INTERRUPT:
+            _complain(_INTERRUPTED)
+        raise
 
 
 def _complain(text: str) -> None:
