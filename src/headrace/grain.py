@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from headrace.arrays import I32
+from headrace.checks import check_integer
 from headrace.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES
@@ -46,8 +47,8 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
 
     def __init__(self, source: Contexts, batch_size: int | None = None) -> None:
         super().__init__()
-        if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
-            raise SettingsError(f"contexts: batch_size is {batch_size!r}; expected an integer of 1 or more, or None")
+        if batch_size is not None:
+            check_integer("contexts: batch_size", batch_size, least=1)
         if batch_size is not None and len(source) < batch_size:
             raise SettingsError(
                 f"contexts: batch_size is {batch_size}, and an epoch has {len(source)} contexts; give at most that"
@@ -84,8 +85,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
     @property
     def element_bytes(self) -> int:
         """Bytes of one element."""
-        arrays = 6 if self.source.options.keys == "maxtext" else 4
-        return 4 * arrays * self.source.options.context_tokens * (self.batch_size or 1)
+        return self.source.options.context_bytes * (self.batch_size or 1)
 
 
 def contexts(
@@ -140,8 +140,7 @@ def elastic(
     buffer_bytes: what is read ahead. Raises `SettingsError`.
     """
     for name, value, least in (("hosts", hosts, 1), ("host", host, 0), ("global_batch_size", global_batch_size, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise SettingsError(f"contexts: {name} is {value!r}; expected an integer of {least} or more")
+        check_integer(f"contexts: {name}", value, least=least)
     if host >= hosts:
         raise SettingsError(f"contexts: host is {host} of {hosts}; hosts are counted from 0")
     if global_batch_size % hosts:

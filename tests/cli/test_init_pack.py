@@ -61,6 +61,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ([{"chat": talk(*each)} for each in zip(ASKED, SAID, strict=True)], "messages", {"messages": "chat"}),
         ([{"turns": json.dumps(talk(*each, "who", "said"))} for each in zip(ASKED, SAID, strict=True)], "messages", {"messages": "turns", "role": "who", "content": "said"}),
         ([{"problem": a, "solution": b} for a, b in zip(ASKED, SAID, strict=True)], "question_answer", {"user": "problem", "assistant": "solution"}),
+        ([{"instruction": a, "context": "", "response": b} for a, b in zip(ASKED, SAID, strict=True)], "instruction", {"input": "context", "output": "response"}),
         ([{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)], "question_answer", {}),
         ([{"number": n, "body": a + b} for n, (a, b) in enumerate(zip(ASKED, SAID, strict=True))], "text", {"text": "body"}),
         ([{"ids": [1, 2, 3, n]} for n in range(120)], "tokens", {"input_ids": "ids"}),
@@ -75,6 +76,13 @@ def test_any_layout_runs(
     assert f"layout {layout}" in text
     assert mapping == record["blend"]["datasets"][0].get("mapping", {})
     assert 120 == rows_in(prepare(record))
+
+
+def test_columns_that_are_not_read_are_named(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [{"problem": a, "solution": b, "hint": "none", "tools": []} for a, b in zip(ASKED, SAID, strict=True)]
+    _, text = configured(written(tmp_path / "a.jsonl", rows), tmp_path / "out", tokenizer)
+
+    assert "mapping says which column is which; not read: hint, with tools beside." in text.replace("\n# ", " ")
 
 
 def test_bins_are_as_large_as_almost_all_chats_need(tokenizer: Path, tmp_path: Path) -> None:

@@ -23,6 +23,18 @@ except KeyboardInterrupt:
     print("heard")
 """
 
+COMMAND = """
+import sys
+from headrace import cli
+
+@cli.app.command("wait")
+def wait() -> None:
+    raise KeyboardInterrupt
+
+sys.argv = ["headrace", "wait"]
+cli.main()
+"""
+
 LATE = """
 import signal, threading, time
 from headrace.cli.interrupt import heard
@@ -66,3 +78,10 @@ def test_other_errors_that_are_ignored_are_still_reported():
 
     assert done.stdout == "on\n"
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_an_interrupted_command_says_that_it_can_go_on() -> None:
+    ended = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=250)
+
+    assert (130, "") == (ended.returncode, ended.stdout)
+    assert "error: interrupted; finished shards are kept, run the same command again to go on\n" == ended.stderr

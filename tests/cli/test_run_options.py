@@ -128,3 +128,8 @@ def test_wrong_names_in_the_file_end_with_the_nearest(config: Path) -> None:
     assert (2, 2) == (recipe.returncode, name.returncode)
     assert "did you mean 'temporal_split'" in recipe.stderr
     assert "'oput' is no setting; did you mean 'out'?" in name.stderr
+
+
+def test_a_directory_in_place_of_a_configuration_is_told_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"is a directory; give a file of settings, `headrace init RECIPE "):
+        read_config(tmp_path)

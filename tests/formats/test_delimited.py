@@ -264,7 +264,7 @@ texts = st.none() | st.text(alphabet=st.sampled_from('ab,"\n\r\t é0#'), max_siz
 def test_what_is_rendered_is_read_back(
     tmp_path: Path, values: list[tuple[str | None, str | None]], newline: str, extension: str
 ) -> None:
-    dialect = Dialect("," if extension == ".csv" else "\t", newline, False, 0)
+    dialect = Dialect("," if extension == ".csv" else "\t", newline)
     table = pa.table(
         {"a": pa.array([a for a, _ in values], pa.string()), "b": pa.array([b for _, b in values], pa.string())}
     )
@@ -276,7 +276,7 @@ def test_what_is_rendered_is_read_back(
 
 @given(st.lists(texts, min_size=1, max_size=10))
 def test_one_column_that_is_rendered_is_read_back(tmp_path: Path, values: list[str | None]) -> None:
-    dialect = Dialect(",", "\n", False, 0)
+    dialect = Dialect(",", "\n")
     table = pa.table({"a": pa.array(values, pa.string())})
     path = written(fresh(tmp_path), b"a\n" + delimited.render(table, dialect))
 

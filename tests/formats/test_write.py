@@ -14,13 +14,13 @@ from headrace.formats.shard import Dialect
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.write import BLOCK_ROWS, ShardWriter, Written
 
-DIALECT = Dialect(",", "\n", False, 0)
+DIALECT = Dialect(",", "\n")
 TABLE = pa.table({"a": [f"{n:03d}" for n in range(150_000)], "b": [str(n * 7919 % 10007) for n in range(150_000)]})
 KINDS = [Kind(format_, compression) for format_ in ("csv", "tsv", "jsonl", "parquet") for compression in ("none", "gz", "zst") if format_ != "parquet" or compression == "none"]  # fmt: skip
 
 
 def dialect_of(kind: Kind) -> Dialect | None:
-    return {"csv": DIALECT, "tsv": Dialect("\t", "\r\n", True, 0)}.get(kind.format)
+    return {"csv": DIALECT, "tsv": Dialect("\t", "\r\n", bom=True)}.get(kind.format)
 
 
 def write(path: Path, kind: Kind, pieces: list[pa.Table], keys: list[np.ndarray] | None = None) -> Written:

@@ -47,6 +47,22 @@ def test_a_plan_shows_its_steps(runs: dict[str, Path]) -> None:
     assert f"{plan.padded_rows:,}" == texts[texts.index("repeated rows") + 1]
 
 
+def test_what_was_prepared_and_verified_shows_itself(tmp_path: Path) -> None:
+    out = split_run(tmp_path / "<b>")
+    split = headrace.TemporalSplit(source=tmp_path / "<b>/raw", date_column="time", group_column="customer", split_date="2025-01-01", train_ratio=0.7)  # fmt: skip
+    prepared, verdict = headrace.prepare(split, out), headrace.verify(out)
+    shown = Cells(prepared._repr_html_())
+
+    assert "b" not in shown.tags[shown.tags.index("table") :]
+    assert f"reused: {prepared.run}" in "".join(shown.texts)
+    assert "train" in shown.texts
+    assert len(verdict.checks) == Cells(verdict._repr_html_()).texts.count("ok")
+    assert f"Verdict({verdict.run_id}: {len(verdict.checks)} checks, all hold)" == repr(verdict)
+    assert repr(prepared).startswith(f"Prepared(temporal_split, reused, {str(prepared.run)!r}: ")
+    loader = headrace.open(out).stream("train", batch_size=8, topology=headrace.Topology(rank=1, world_size=3))
+    assert "StreamLoader('train': batches of 8, rank 1 of 3, epoch 0)" == repr(loader)
+
+
 def test_names_of_columns_stay_text(tmp_path: Path) -> None:
     nasty = "<script>alert(1)</script>"
     shown = headrace.open(split_run(tmp_path / "run", nasty=nasty))._repr_html_()

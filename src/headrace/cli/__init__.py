@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -28,6 +29,9 @@ from headrace.cli import (
 from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
+
+_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
+_OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
 
 app = typer.Typer(
     name="headrace",
@@ -72,24 +76,36 @@ def top(
 
 def command() -> None:
     """The process of the command `headrace`: the command line, and what only a process of its own may do."""
-    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.arrow_alone import arrow_alone
-
-        arrow_alone()
-    main()
+    _run(_lean)
 
 
 def main() -> None:
     """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
+    _run(lambda: None)
+
+
+def _lean() -> None:
+    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
+        from headrace.cli.arrow_alone import arrow_alone
+
+        arrow_alone()
+
+
+def _run(before: Callable[[], None]) -> None:
     try:
         with heard():
+            before()
             app()
     except HeadraceError as error:
         _complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _complain("interrupted; finished shards are kept, run the same command again to go on")
-        sys.exit(130)
+        _complain(_INTERRUPTED)
+        sys.exit(_OF_INTERRUPT)
+    except SystemExit as end:  # typer makes this of an interrupt inside a command, without a word
+        if end.code == _OF_INTERRUPT:
+            _complain(_INTERRUPTED)
+        raise
 
 
 def _complain(text: str) -> None:

@@ -141,6 +141,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
     from headrace.settings import shown
 
+    if path.is_dir():
+        raise SettingsError(
+            f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
+        )
     try:
         record = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -158,6 +162,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def inspect(
     out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    *,
     run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -184,6 +189,7 @@ def inspect(
 
 def verify(
     out: Annotated[Path, typer.Argument(help="A dataset directory or a run directory.")],
+    *,
     run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
     workers: Annotated[int | None, typer.Option(help="Shards at a time; default one per core.")] = None,
     as_json: Json = False,
@@ -216,6 +222,7 @@ def verify(
 
 def gc(
     out: Annotated[Path, typer.Argument(help="A dataset directory.")],
+    *,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Delete unfinished runs too; they could be resumed.")
     ] = False,

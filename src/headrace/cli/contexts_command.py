@@ -12,6 +12,7 @@ import typer
 
 def plan(
     path: Annotated[Path, typer.Argument(help="The --out directory of prepared histories, or a run of it.")],
+    *,
     split: Annotated[str, typer.Option(help="train | test.")] = "train",
     rows: Annotated[
         str, typer.Option(help="Contexts of a large row: uniform, up to the cap | measurements, as it is long.")

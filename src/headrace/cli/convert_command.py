@@ -15,6 +15,7 @@ from headrace.errors import SettingsError
 def convert(
     source: Annotated[Path, typer.Argument(help="The legacy .npy file. It need not be trusted.")],
     target: Annotated[Path, typer.Argument(help="The Parquet file to write; one of that name is replaced.")],
+    *,
     row_group_size: Annotated[
         int, typer.Option(min=1, help="Bins of a row group: 1000 to read in order, 32 to read at random.")
     ] = 1000,

@@ -26,6 +26,7 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print versions, extras, rank, limits, what places can do, and usual mistakes. Exit 1 if something is wrong.

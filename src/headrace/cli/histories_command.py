@@ -111,6 +111,7 @@ def prepare(
 @app.command("decode")
 def decode(
     shard: Annotated[Path, typer.Argument(help="A shard of histories: .array_record or .arrow.")],
+    *,
     limit: Annotated[int | None, typer.Option(help="Stop behind so many measurements.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of columns.")] = False,
 ) -> None:

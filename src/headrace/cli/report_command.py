@@ -30,6 +30,7 @@ WHEN = ("auto", "never")
 
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="OUT", help="A dataset directory or a run directory.")],
+    *,
     run_id: Annotated[str | None, typer.Option("--run", help="Another run than the newest.")] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Say what differs between two: `--compare RUN1 RUN2`.")

@@ -61,7 +61,7 @@ def split(
         raise SettingsError("no source; give files, a directory or a glob pattern: headrace split SOURCE --out OUT ...")
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
-    _require(given, from_env)
+    _require(given, from_env=from_env)
 
     from headrace.storage.remote_path import is_remote
 
@@ -77,7 +77,7 @@ def split(
         export_tree(run, out, ("training_data", "oot_data"))
 
 
-def _require(given: dict[str, Any], from_env: bool) -> None:
+def _require(given: dict[str, Any], *, from_env: bool) -> None:
     names = {"date_column": "DATE_COLUMN", "group_column": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
     missing = [name for name in names if name not in given]
     if missing:

@@ -127,6 +127,7 @@ def seen(
     state: Annotated[Path, typer.Argument(help="JSON file of what state_dict() gave.")],
     path: Source,
     shards: PlainShards,
+    *,
     as_json: Json = False,
 ) -> None:
     """Say what a checkpoint has seen of its epoch: rows and share, and rows of each shard.

@@ -131,7 +131,6 @@ class Contexts:
         large = n[index.large_rows]
         seen = large * -np.expm1(-per_row * per_context / np.maximum(large, 1)) if len(large) else np.zeros(1)
         total = int(n.sum())
-        arrays = 6 if self.options.keys == "maxtext" else 4
         return ContextPlan(
             rows=len(n),
             small_rows=len(index.small_rows),
@@ -144,7 +143,7 @@ class Contexts:
                 "mean": float(per_row.mean()) if len(per_row) else 0.0,
                 "most": float(per_row.max(initial=0)),
             },
-            context_bytes=4 * arrays * self.options.context_tokens,
+            context_bytes=self.options.context_bytes,
             sampled=len(ids),
             padding=1 - sum(used) / (count * self.options.context_tokens),
             measurements_per_context=sum(taken) / count,

@@ -64,6 +64,11 @@ class ContextOptions:
         """Tokens that are drawn for a context."""
         return self.context_tokens + 1
 
+    @property
+    def context_bytes(self) -> int:
+        """Bytes of the arrays of one context, int32 each."""
+        return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
+
 
 _WORDS: dict[str, tuple[Any, ...]] = {
     "rows": get_args(Weighting),

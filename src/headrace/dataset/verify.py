@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.dataset.html import table_html
 from headrace.dataset.manifest import DIGEST, MANIFEST
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
@@ -36,6 +37,17 @@ class Verdict:
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
         return [check.problem for check in self.checks if check.problem is not None]
+
+    def __repr__(self) -> str:
+        failed = "; ".join(self.problems)
+        return f"Verdict({self.run_id}: {len(self.checks)} checks, {f'FAILED: {failed}' if failed else 'all hold'})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every check and what it found."""
+        rows = [
+            [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail] for each in self.checks
+        ]
+        return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
 
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:

@@ -114,7 +114,7 @@ def _text_shard(path: Path, word: str, schema: pa.Schema) -> Shard:
     kind, separator = _kind_and_separator(word)
     assert kind is not None
     assert separator is not None
-    dialect = Dialect(separator, "\n", False, 0)
+    dialect = Dialect(separator, "\n")
     return Shard(
         path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, null_columns=frozenset(), dialect=dialect
     )

@@ -8,7 +8,6 @@ memory, on the calling thread. Every answer must have the footer's tag: an objec
 
 from __future__ import annotations
 
-import io
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.storage.object_store import Fact
-from headrace.storage.remote_file import RemoteFile
+from headrace.storage.remote_file import RemoteFile, SeekableObject
 from headrace.storage.remote_path import RemotePath
 
 _TAIL = 64 << 10
@@ -81,33 +80,15 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class FetchedBytes(io.RawIOBase):
+class FetchedBytes(SeekableObject):
     """Some ranges of an object as a file; what was not fetched before is fetched when it is asked for."""
 
     def __init__(self, path: RemotePath, fact: Fact, pieces: Sequence[tuple[int, memoryview]]) -> None:
-        super().__init__()
-        self._path, self._fact, self._pieces = path, fact, list(pieces)
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        """Bytes of the object."""
-        return self._fact.size
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._fact.size}[whence] + offset)
-        return self._at
+        super().__init__(fact)
+        self._path, self._pieces = path, list(pieces)
 
     def read(self, size: int | None = -1) -> bytes:
-        stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
+        stop = self._stop(size)
         if stop <= self._at:
             return b""
         start, self._at = self._at, stop

@@ -23,8 +23,8 @@ class Dialect:
 
     separator: str
     newline: str
-    bom: bool
-    header_bytes: int
+    bom: bool = False
+    header_bytes: int = 0
 
 
 def each_once(path: Path, names: Sequence[str], where: str = "") -> None:

@@ -20,20 +20,30 @@ _FEW = 24  # sorted by insertion
 _MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
 _FIRST_SLOTS = 1 << 14
 _NARROW, _WIDE = np.uint64(8), np.uint64(11)
-_ONE, _16, _32, _48 = np.uint64(1), np.uint64(16), np.uint64(32), np.uint64(48)
+_ONE, _16, _32 = np.uint64(1), np.uint64(16), np.uint64(32)
 _HALF, _WORD, _BYTE = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
 
 
 def peers_of_records(records: U64) -> tuple[U32, I64]:
-    """The peers of records with peers, uint64 [N, 4]: of each its place among those that differ, in the order they
+    """The peers of `piece.WITH_PEER`, uint64 [N, 4]: of each its place among those that differ, in the order they
     first appear, uint32 [N]; and where those first stand, int64 [D]."""
+    return _distinct(records, 1, 48)
+
+
+def entities_of_records(records: U64) -> tuple[U32, I64]:
+    """The same of the entities of `piece.ENTITY`, uint64 [N, 5]."""
+    return _distinct(records, 2, 0)
+
+
+def _distinct(records: U64, column: int, shift: int) -> tuple[U32, I64]:
+    """Of addresses whose words begin in a column, and whose family is a byte of the one behind them."""
     records = read_only(records)
     place = np.empty(len(records), np.uint32)
     size, row, found = _FIRST_SLOTS, 0, 0
     slots, known, first = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64), np.empty(size >> 1, np.int64)
     while True:
-        row, found = _fill(records, row, slots, known, first, found, place)
+        row, found = _fill(records, column, shift, row, slots, known, first, found, place)
         if row == len(records):
             return place, first[:found]
         size *= 4
@@ -77,7 +87,9 @@ def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
 
 
 @compiled
-def _fill(records: Any, row: Any, slots: Any, known: Any, first: Any, found: Any, place: Any) -> Any:
+def _fill(
+    records: Any, column: Any, shift: Any, row: Any, slots: Any, known: Any, first: Any, found: Any, place: Any
+) -> Any:
     """Records from `row` on into an open hash table, until it is full: how far it came, and how many differ.
 
     slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
@@ -85,7 +97,8 @@ def _fill(records: Any, row: Any, slots: Any, known: Any, first: Any, found: Any
     """
     mask = np.uint64(len(slots) - 1)
     while row < len(records) and found < len(known):
-        word0, word1, family = records[row, 1], records[row, 2], (records[row, 3] >> _48) & _BYTE
+        word0, word1 = records[row, column], records[row, column + 1]
+        family = (records[row, column + 2] >> np.uint64(shift)) & _BYTE
         mixed = _mixed(word0, word1, family)
         slot, half = mixed & mask, mixed >> _32
         number: Any = -1

@@ -110,9 +110,9 @@ class RunContext:
         """
         local.make_directory(self.run / "receipts")
         if self.shared is None:
-            receipts = self._alone(name, tasks, durable)
+            receipts = self._alone(name, tasks, durable=durable)
         else:
-            receipts = self._together(self.shared, name, tasks, durable)
+            receipts = self._together(self.shared, name, tasks, durable=durable)
         if durable:
             for directory in sorted({(self.run / each.path).parent for receipt in receipts for each in receipt.files}):
                 local.sync_directory(directory)
@@ -128,7 +128,7 @@ class RunContext:
         rows = int(receipt.result.get("rows_read", 0))
         self.on_event(TaskDone(stage, task.subject, rows, task.input_bytes))
 
-    def _alone(self, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
+    def _alone(self, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
         found = {number: read_receipt(self.run, name, number) for number in range(len(tasks))}
         receipts = {number: receipt for number, receipt in found.items() if receipt is not None}
         self.on_event(StageBegan(name, len(tasks), len(receipts)))
@@ -140,11 +140,9 @@ class RunContext:
             self.on_event(Note("warning", sentence))
         if left:
             attempts.keep(self.run / ATTEMPTS)
+        store = self.store if durable else None
         made = self.engine.run(
-            [
-                partial(do_task, self.run, name, number, tasks[number], durable, store=self.store if durable else None)
-                for number in left
-            ],
+            [partial(do_task, self.run, name, number, tasks[number], durable=durable, store=store) for number in left],
             self.workers,
             hear=self.on_event,
             done=lambda place, receipt: self.done(name, tasks[left[place]], receipt),
@@ -154,7 +152,7 @@ class RunContext:
             publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
 
-    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], durable: bool) -> list[Receipt]:
+    def _together(self, shared: Shared, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
         """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
         existing: local.Existing = "compare" if durable else "replace"
         store = self.store
@@ -165,7 +163,7 @@ class RunContext:
             name,
             [task.subject for task in tasks],
             lambda number: do_task(
-                self.run, name, number, tasks[number], True, self.on_event, existing=existing, store=store
+                self.run, name, number, tasks[number], self.on_event, durable=True, existing=existing, store=store
             ),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
@@ -181,9 +179,9 @@ def do_task(
     stage: str,
     number: int,
     task: Task,
-    durable: bool,
     on_event: OnEvent,
     *,
+    durable: bool,
     existing: local.Existing | None = None,
     store: RemotePath | None = None,
 ) -> Receipt:

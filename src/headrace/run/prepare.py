@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -90,6 +91,14 @@ class Prepared:
     run: Path
     manifest: Manifest
     how: Literal["computed", "reused"]
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {totals.rows:,}" for name, totals in self.manifest.splits.items())
+        return f"Prepared({self.manifest.recipe}, {self.how}, {str(self.run)!r}: {rows} rows)"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: where the run is, and rows of each split and of each reason to drop some."""
+        return self.manifest._repr_html_() + f"<p>{escape(self.how)}: {escape(str(self.run))}</p>"
 
 
 def prepare(

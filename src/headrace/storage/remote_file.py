@@ -18,15 +18,12 @@ _LEAST, _MOST = 64 << 10, 8 << 20
 _KEPT = 4  # pieces: heads, footers and bodies are read in turns
 
 
-class RemoteFile(io.RawIOBase):
-    """See the module. Not safe for threads, as files are not."""
+class SeekableObject(io.RawIOBase):
+    """A place in an object; how its bytes are read is said by a subclass."""
 
-    def __init__(self, store: ObjectStore, key: str, fact: Fact) -> None:
+    def __init__(self, fact: Fact) -> None:
         super().__init__()
-        self._store, self._key, self._fact = store, key, fact
-        self._at = 0
-        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
-        self._ahead, self._reached = _LEAST, 0
+        self._fact, self._at = fact, 0
 
     def readable(self) -> bool:
         return True
@@ -46,9 +43,23 @@ class RemoteFile(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
+    def _stop(self, size: int | None) -> int:
+        """Where a read of so many bytes from here ends."""
+        return self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
+
+
+class RemoteFile(SeekableObject):
+    """See the module. Not safe for threads, as files are not."""
+
+    def __init__(self, store: ObjectStore, key: str, fact: Fact) -> None:
+        super().__init__(fact)
+        self._store, self._key = store, key
+        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
+        self._ahead, self._reached = _LEAST, 0
+
     def read(self, size: int | None = -1) -> bytes:
         """So many bytes from here, fewer only at the end of the object."""
-        stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
+        stop = self._stop(size)
         if stop <= self._at:
             return b""
         data = self._held(self._at, stop)

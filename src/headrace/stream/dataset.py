@@ -58,7 +58,9 @@ class Dataset(IndexedDataset):
         """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
         splits = [[name, count] for name, count in self.split_rows.items()]
         columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
-        return table_html(repr(self), ["split", "rows"], splits) + table_html("columns", ["name", "type", ""], columns)
+        return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
+            "columns", ["name", "type", ""], columns
+        )
 
     @property
     def index(self) -> Index:

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import agreement
 from headrace.stream.cache import CacheCounts, CachedBlocks
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import (
@@ -69,6 +70,11 @@ class StreamLoader:
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
+    def __repr__(self) -> str:
+        rank = f"rank {self.topology.rank} of {self.topology.world_size}"
+        batches = f"batches of {self.options.batch_size:,}"
+        return f"{type(self).__name__}({self.index.split!r}: {batches}, {rank}, epoch {self.epoch})"
+
     @property
     def epoch(self) -> int:
         """The epoch of the present pass, or of the last one if that is finished."""
@@ -103,7 +109,15 @@ class StreamLoader:
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
+        settings = {"batch_size": self.options.batch_size, "remainder": self.remainder}
+        watch = Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=agreement(self.topology, self, self.state_dict(), **settings),
+        )
         yield from self._counted(watch.over(self._pass_batches(read_block)), steps=len(self))
 
     def _counted(self, batches: Generator[Batch, None, None], *, steps: int | None) -> Iterator[Batch]:

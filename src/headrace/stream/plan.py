@@ -162,7 +162,9 @@ class Plan:
             ["repeated rows", self.padded_rows],
             ["rows left out", self.dropped_rows],
         ]
-        title = f"plan: {self.world_size} ranks, {self.workers} workers, batches of {self.batch_size:,}"
+        ranks = f"{self.world_size:,} rank{'s' if self.world_size != 1 else ''}"
+        workers = f" of {self.workers} workers" if self.workers else ""
+        title = f"plan: {ranks}{workers}, batches of {self.batch_size:,}"
         return table_html(title, ["", ""], facts)
 
     @property

@@ -26,6 +26,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import Agreement, agreement
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
@@ -373,8 +374,18 @@ class StreamingDataset(IterableDataset[Batch]):
         self._shared[_EPOCH], self._shared[_OWN] = progress.start.epoch, 1
 
     def _watch(self, progress: Progress) -> Watch:
-        stall_seconds = self.options.stall_seconds
-        return Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=stall_seconds)
+        return Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=None if self._shared[_OWN] else self._agreement(),
+        )
+
+    def _agreement(self) -> Agreement | None:
+        settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
+        return agreement(self.topology, self, self.state_after(0), **settings)
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
         rows, blocks = self._given_up[worker].numpy(), self._bad_blocks[worker].numpy()

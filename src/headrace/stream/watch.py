@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -37,13 +37,21 @@ _AGAIN_SECONDS = 30.0
 class Watch:
     """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
 
-    Makes no difference to what is delivered: only to which error is seen where.
+    Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
+    its pass otherwise than another one; see `beginnings`.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
 
     def __init__(
-        self, index: SplitIndex, topology: Topology, progress: Progress, *, epoch: int, stall_seconds: float | None
+        self,
+        index: SplitIndex,
+        topology: Topology,
+        progress: Progress,
+        *,
+        epoch: int,
+        stall_seconds: float | None,
+        agree: Callable[[Bulletin], None] | None = None,
     ) -> None:
         self.progress = progress
         self._epoch = epoch
@@ -51,6 +59,7 @@ class Watch:
         self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
         self._looks = 0
         self._said: dict[Complaint, float] = {}
+        self._agree = agree
         self.failure: Failure | None = None
         self._awaited: list[Failure] = []
         self._index = index
@@ -72,16 +81,29 @@ class Watch:
             while True:
                 self.check()
                 self.progress.wait()
+                if self.progress.batches == 1:
+                    self._begin()
                 try:
                     batch = next(batches, None)
                 except Exception as error:
                     self.tell(error)
                     raise
                 if batch is None:
+                    if not self.progress.batches:
+                        self._begin()
                     return
                 self.check()
                 self.progress.got()
                 yield batch
+
+    def _begin(self) -> None:
+        if self._agree is None or self._bulletin is None:
+            return
+        try:
+            self._agree(self._bulletin)
+        except StreamError as error:
+            self.tell(error)
+            raise
 
     def check(self) -> None:
         """Raise `StreamError` if another rank has failed, when all have heard of it."""

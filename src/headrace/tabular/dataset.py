@@ -93,17 +93,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         **options: Unpack[StreamArguments],
     ) -> None:
         super().__init__()
-        if options.get("cache", "none") != "none":
-            raise SettingsError(
-                f"PipelineIterableDataset: cache is {options['cache']!r}; decoded blocks are kept for"
-                " headrace.open(...).stream and .torch_dataset, leave it out here"
-            )
-        for name in ("transform", "memory"):
-            if name in options:
-                raise SettingsError(
-                    f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and .torch_dataset; here"
-                    " add_pipeline changes columns, and DataLoader(pin_memory=True) pins"
-                )
+        _refuse_options_of_streams(options)
         if (file_dir is None) == (dataframe is None):
             raise SettingsError("PipelineIterableDataset: give either file_dir or dataframe, the one place of the rows")
         if file_dir is not None:
@@ -196,7 +186,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         )
 
     def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
-        """Declare the text column, or the primary and the secondary one."""
+        """Declare the text column, or the primary and the secondary one. Raises `SettingsError` for other numbers."""
         names = (text_name,) if isinstance(text_name, str) else tuple(text_name)
         if not 1 <= len(names) <= 2:
             raise SettingsError(f"set_text_field_name: got {len(names)} names, {list(names)}; give one or two")
@@ -205,7 +195,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         self._declare(text_name=only, primary_text_name=primary, secondary_text_name=secondary)
 
     def set_label_field_name(self, label_name: str) -> None:
-        """Declare the label column."""
+        """Declare the label column. Raises `SettingsError` if the data has none of this name."""
         self._known(label_name, "set_label_field_name")
         self._declare(label_name=label_name)
 
@@ -265,7 +255,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def data_loader(self, *, method: str = "spawn", persistent_workers: bool = False) -> WatchedLoader:
         """A DataLoader over these batches with as many workers as were declared. method: how workers start.
 
-        What a worker raises on one rank is known on all.
+        What a worker raises on one rank is known on all. Raises `SettingsError` where rows are given one by one.
         """
         if self.batch_size is None:
             raise SettingsError("data_loader: the dataset gives rows; build it with batch_size=, or wrap it yourself")
@@ -309,6 +299,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         """The state after so many batches of the present pass on every rank, for `load_state_dict`.
 
         batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
+        Raises `SettingsError` where rows are given and batch_size is not.
         """
         if self.batch_size is not None:
             return self._stream.state_after(batches)
@@ -323,7 +314,10 @@ class PipelineIterableDataset(IterableDataset[Any]):
         ).to_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved state, on any ranks, workers and batch size; before the DataLoader starts workers."""
+        """Continue from a saved state, on any ranks, workers and batch size; before the DataLoader starts workers.
+
+        Raises `StreamError` if the state is not of this split, seed and shuffle.
+        """
         self._stream.load_state_dict(values)
 
     # diagnostics
@@ -400,4 +394,18 @@ class PipelineIterableDataset(IterableDataset[Any]):
         if name not in self._stream.index.schema.names:
             raise SettingsError(
                 f"{where}: column {name!r} is not in the data; it has {list(self._stream.index.schema.names)}"
+            )
+
+
+def _refuse_options_of_streams(options: StreamArguments) -> None:
+    if options.get("cache", "none") != "none":
+        raise SettingsError(
+            f"PipelineIterableDataset: cache is {options['cache']!r}; decoded blocks are kept for"
+            " headrace.open(...).stream and .torch_dataset, leave it out here"
+        )
+    for name in ("transform", "memory"):
+        if name in options:
+            raise SettingsError(
+                f"PipelineIterableDataset: {name}= is of headrace.open(...).stream and .torch_dataset; here"
+                " add_pipeline changes columns, and DataLoader(pin_memory=True) pins"
             )

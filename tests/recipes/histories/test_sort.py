@@ -1,6 +1,7 @@
 """Order inside a partition: what a plain sort gives, also where hashes meet and where words are too short."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,15 +56,19 @@ def check_peers(rows: list[tuple[int, int, int]]) -> None:
     assert rows == [got[each] for each in place.tolist()]
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([4, 6]), st.integers(0, 2)), min_size=1, max_size=40))
-def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(rows: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+@given(entities=st.lists(st.tuples(st.sampled_from([4, 6]), st.integers(0, 5)), min_size=1, max_size=40))
+def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(how: str, entities: list[tuple[int, int]]) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    rows = [((family * 5 + word0 * 3) % 4, family, word0) for family, word0 in entities]
     records = np.zeros(len(rows), ENTITY)
     for name, values in zip(("order", "family", "word0"), zip(*rows, strict=True), strict=True):
         records[name] = values
-    entities, place = distinct_entities(records)
+    found, place = distinct_entities(records, compiled=how == "compiled")
 
-    words = entities.addresses.words()[:, 0].tolist()
-    got = list(zip(entities.hashes.order.tolist(), entities.addresses.family.tolist(), words, strict=True))
+    words = found.addresses.words()[:, 0].tolist()
+    got = list(zip(found.hashes.order.tolist(), found.addresses.family.tolist(), words, strict=True))
     assert sorted(set(rows)) == got
     assert rows == [got[each] for each in place.tolist()]
 

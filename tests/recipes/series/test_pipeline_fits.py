@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from series_sources import write_source
+from series_sources import run_of, write_source
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
+from headrace import verify
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.series.pipelines.fitted import fit, join, merge, reasons
 from headrace.recipes.series.pipelines.settings import Preprocessing
@@ -109,6 +112,28 @@ def test_an_entity_that_cannot_be_scaled_is_told_before_any_fit(steps, row, valu
     found = reasons(pipelines, COLUMNS, matrix, offsets, np.array([20, 20]), ["bad", "good"])
 
     assert found == ({} if expected is None else {"bad": expected})
+
+
+@pytest.mark.parametrize(
+    "steps", [["SimpleImputer", "StandardScaler"], make_pipeline(SimpleImputer(), StandardScaler())]
+)
+def test_scikit_learns_imputers_fill_with_what_trains(steps, tmp_path: Path) -> None:
+    features = {"strategy": "per_group", "pipeline": steps}
+    pipelines = resolved(features=features)
+    matrix, offsets = case(["a", "b"])
+    fitted = fit(pipelines[1:], COLUMNS, matrix, offsets, ["a", "b"], strategy="per_group")
+    scaled = fitted.transform(COLUMNS[1:], matrix[:, 1:], offsets, ["a", "b"], np.float64)
+    out = run_of(
+        write_source(tmp_path / "in", ["g", "h"]), tmp_path / "out", preprocessing_configs={"features": features}
+    )
+
+    for group in range(2):
+        own = matrix[offsets[group] : offsets[group + 1], 1:]
+        expected = make_pipeline(SimpleImputer(), StandardScaler()).fit_transform(own)
+        np.testing.assert_allclose(scaled[offsets[group] : offsets[group + 1]], expected, rtol=1e-12, atol=1e-12)
+    assert not verify(out.out).problems
+    with pytest.raises(SettingsError, match="target: SimpleImputer has no inverse_transform"):
+        resolved(target=features)
 
 
 def test_a_value_lost_in_scikit_learns_own_steps_is_an_error() -> None:

@@ -32,6 +32,8 @@ ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": 
         ({"targets": ["a", "a"], "main_task_index": 0}, "give two or more different columns"),
         ({"targets": ["a", "b"], "main_task_index": 2}, "main_task_index is 2, there are 2 targets"),
         ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the group_column"),
+        ({"label": "date"}, "label is 'date', which is also the date_column"),
+        ({"label": "id"}, "label is 'id', which is also the group_column"),
         ({"date_column": "id"}, "date_column and group_column are both 'id'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
         ({"train_rato": 0.5}, "'train_rato' is no setting; did you mean 'train_ratio'"),

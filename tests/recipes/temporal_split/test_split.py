@@ -200,7 +200,18 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
     prepared = split(tmp_path / "in", tmp_path / "out", on_event=notes.append)
 
     assert 0 == prepared.manifest.splits["test"].rows
-    assert ["test is empty"] == [each.text[:13] for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    assert "test is empty: no row that counts is from 2025-01-01 on; choose an earlier split_date" == warning
+
+
+def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
+    rows = [(f"{n}", date, "0") for n in range(2) for date in ("2024-01-01", "2026-01-01")]
+    write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
+    notes: list[Any] = []
+    split(tmp_path / "in", tmp_path / "out", on_event=notes.append, train_ratio=0.5, val_in_test="drop")
+
+    (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
+    assert "every row from 2025-01-01 on belongs to an entity that trains or validates; choose an earlier" in warning
 
 
 def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ _PAIRS = (
     ("prompt", ("answer", "output", "target", "chosen")),
     ("source", ("target",)),
 )
+_MATERIALS = ("input", "context")  # what an instruction is about
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,10 @@ def _proposals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     for user, assistants in _PAIRS:
         for assistant in assistants:
             if user in lower and assistant in lower:
+                about = next((lower[name] for name in _MATERIALS if name in lower), None)
+                if user == "instruction" and about is not None:  # an answer to the instruction alone would be a guess
+                    names = {"instruction": lower[user], "input": about, "output": lower[assistant]}
+                    proposals.append({name: column for name, column in names.items() if name != column})
                 proposals.append({"user": lower[user], "assistant": lower[assistant]})
     if len(lower) == 1:
         proposals.append({"text": next(iter(lower.values()))})

@@ -21,6 +21,7 @@ from headrace.storage.remote_path import path_of
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
 _CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer
 _TOKENIZERS = ("tokenizer.json", "tokenizer.json.gz")
+_BESIDE = ("tools", "system", "chat_template_kwargs")
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,10 @@ def _layout_words(chats: Chats) -> str:
         words = f"Rows are of several layouts, each found out by itself ({counts})"
     if chats.mapping:
         words += ", under other names: mapping says which column is which"
-    more = [name for name in ("tools", "system", "chat_template_kwargs") if name in chats.columns]
+        read = {*chats.mapping.values(), *_BESIDE, "instruction", "input", "history"}
+        unread = [name for name in chats.columns if name not in read]
+        words += f"; not read: {', '.join(unread)}" if unread else ""
+    more = [name for name in _BESIDE if name in chats.columns]
     return f"{words}{f', with {chr(44).join(more)} beside' if more else ''}."
 
 

@@ -64,9 +64,9 @@ def open_partition(
     compiled: sorted by numba, the same order.
     """
     dtype = WITH_PEER if has_peers else ALONE
-    entities, place = distinct_entities(read_entities(segments))
+    entities, place = distinct_entities(read_entities(segments), compiled=compiled)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
-    of_segment = [place[before[k] : before[k + 1]].astype(np.uint32) for k in range(len(segments))]
+    of_segment = [place[before[k] : before[k + 1]].astype(np.uint32, copy=False) for k in range(len(segments))]
     rows = sum(each.records for each in segments)
     if rows <= 2 * slab_rows:
         peers, slab = _at_once(segments, of_segment, dtype, entities if compiled else None)

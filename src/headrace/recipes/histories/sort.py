@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, U8, U16, U32, U64
+from headrace.arrays import I64, U8, U16, U32, U64, Ints
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes, mix_words
 from headrace.recipes.histories.piece import Records, addresses_of
@@ -27,8 +27,19 @@ class Entities:
     hashes: EntityHashes
 
 
-def distinct_entities(records: Records) -> tuple[Entities, I64]:
-    """The entities of entity records, each once, in hash order; and of each record its place among them: int64 [N]."""
+def distinct_entities(records: Records, *, compiled: bool = False) -> tuple[Entities, Ints]:
+    """The entities of entity records, each once, in hash order; and of each record its place among them: [N].
+
+    compiled: by numba, the same entities and places.
+    """
+    if compiled:
+        from headrace.histories.order_kernels import entities_of_records
+
+        place, first = entities_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
+        order = _by_hash(records[first])
+        rank = np.empty(len(order), np.uint32)
+        rank[order] = np.arange(len(order), dtype=np.uint32)
+        return _entities(records[first[order]]), rank[place]
     hashes = np.ascontiguousarray(records["order"])
     order = np.argsort(hashes)  # records of one entity are alike, so it does not matter which comes first
     new = _differs(hashes[order])
@@ -36,14 +47,25 @@ def distinct_entities(records: Records) -> tuple[Entities, I64]:
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(new) - 1
     if any((records[name] != records[name][leader][place]).any() for name in ("word0", "word1", "family")):
-        # Two entities with one hash: order them by what they are.
-        order = np.lexsort((records["word1"], records["word0"], records["family"], hashes))
+        order = _by_hash(records)
         same = records[order]
         new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
         leader = order[new]
         place[order] = np.cumsum(new) - 1
-    kept = records[leader]
-    return Entities(addresses_of(kept), EntityHashes(kept["order"], kept["side"])), place
+    return _entities(records[leader]), place
+
+
+def _by_hash(records: Records) -> I64:
+    """The order of entity records by hash; two entities with one hash by what they are."""
+    hashes = np.ascontiguousarray(records["order"])
+    order = np.argsort(hashes)
+    if _differs(hashes[order]).all():
+        return order
+    return np.lexsort((records["word1"], records["word0"], records["family"], hashes))
+
+
+def _entities(records: Records) -> Entities:
+    return Entities(addresses_of(records), EntityHashes(records["order"], records["side"]))
 
 
 def distinct_peers(family: U8, word0: U64, word1: U64) -> tuple[Addresses, I64]:

@@ -84,7 +84,7 @@ def choose(candidates: Sequence[Candidate], *, ratios: Mapping[Split, float], ke
             _keep_keys_apart(candidates, firsts, sides, losses)
         units: list[tuple[str, Mapping[Split, int]]] = []
     else:
-        sides, units = _drawn(candidates, firsts, ratios, keyed)
+        sides, units = _drawn(candidates, firsts, ratios, keyed=keyed)
     for number in (TRAIN, VALID, TEST):
         _thin(candidates, firsts, sides, number, seed, losses)
     spread = [
@@ -99,7 +99,7 @@ def _row_sizes(first: I64, sequences: int) -> I64:
 
 
 def _drawn(
-    candidates: Sequence[Candidate], firsts: Sequence[I64], ratios: Mapping[Split, float], keyed: bool
+    candidates: Sequence[Candidate], firsts: Sequence[I64], ratios: Mapping[Split, float], *, keyed: bool
 ) -> tuple[list[U8], list[tuple[str, Mapping[Split, int]]]]:
     high = [each.origins.unit_high[first] for each, first in zip(candidates, firsts, strict=True)]
     low = [each.origins.unit_low[first] for each, first in zip(candidates, firsts, strict=True)]

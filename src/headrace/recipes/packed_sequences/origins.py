@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.digest import sha256_file
-from headrace.formats.write import Written
+from headrace.run.arrow_file import write_arrow
 from headrace.run.context import TaskFiles
-from headrace.storage.local import storing
 
 _TYPES = {
     "file": np.int32,
@@ -69,15 +67,7 @@ class Origins:
 
 def write_origins(files: TaskFiles, target: str, origins: Origins) -> None:
     """Write the file of a task; it gets its name with the task's other files."""
-    table = pa.table({each.name: getattr(origins, each.name) for each in fields(Origins)})
-    temporary = files.temporary(target)
-    with (
-        storing(temporary.parent),
-        pa.OSFile(str(temporary), "wb") as sink,
-        pa.ipc.new_file(sink, table.schema) as writer,
-    ):
-        writer.write_table(table)
-    files.finished(temporary, target, Written(len(origins), temporary.stat().st_size, sha256_file(temporary), ()))
+    write_arrow(files, target, pa.table({each.name: getattr(origins, each.name) for each in fields(Origins)}))
 
 
 def read_origins(path: Path) -> Origins:

@@ -105,14 +105,14 @@ def _write_entities(
         for spool in spools:
             entities = spool.passed()
             if entities:
-                yield _entities_table(entities, spool.number, schema, before, statics is not None)
+                yield _entities_table(entities, spool.number, schema, before, has_statics=statics is not None)
                 before += len(entities)
 
     _write_tables(files, ENTITIES, schema, tables(), _ENTITY_ROWS)
 
 
 def _entities_table(
-    entities: Sequence[Passed], number: int, schema: pa.Schema, before: int, has_statics: bool
+    entities: Sequence[Passed], number: int, schema: pa.Schema, before: int, *, has_statics: bool
 ) -> pa.Table:
     def integers(name: str) -> pa.Array:
         return pa.array([getattr(each, name) for each in entities], pa.int64())

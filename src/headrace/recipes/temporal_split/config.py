@@ -123,6 +123,11 @@ class TemporalSplit(Settings):
         for role, name in (("date_column", self.date_column), ("group_column", self.group_column)):
             if self.targets is not None and self.main_target == name:
                 raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
+            if self.label == name:
+                raise ValueError(
+                    f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
+                    f" under another name to learn it"
+                )
         return self
 
     @property

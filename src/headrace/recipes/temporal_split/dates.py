@@ -99,7 +99,7 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
         take("iso_zoned", _iso_zoned(text))
     elif date_format not in _AUTO_NUMBERS:
         zoned = "%z" in date_format or "%:z" in date_format or "%#z" in date_format
-        take("pattern_zoned" if zoned else "pattern", _by_pattern(text, date_format, zoned))
+        take("pattern_zoned" if zoned else "pattern", _by_pattern(text, date_format, "UTC" if zoned else None))
     if date_format == "auto" or date_format in _AUTO_NUMBERS:
         left = text.set(pl.Series(micros != MISSING), None)
         numbers = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
@@ -132,13 +132,13 @@ def _iso_zoned(text: pl.Series) -> pl.Series:
     return parsed
 
 
-def _by_pattern(text: pl.Series, pattern: str, zoned: bool) -> pl.Series:
+def _by_pattern(text: pl.Series, pattern: str, time_zone: str | None) -> pl.Series:
     has_time = any(
         directive in pattern for directive in ("%H", "%I", "%M", "%S", "%T", "%R", "%r", "%X", "%s", "%c", "%k")
     )
     if not has_time:
         return text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
-    return text.str.to_datetime(pattern, time_unit="us", time_zone="UTC" if zoned else None, strict=False)
+    return text.str.to_datetime(pattern, time_unit="us", time_zone=time_zone, strict=False)
 
 
 def _from_numbers(values: npt.NDArray[np.float64], date_format: str) -> Dates:

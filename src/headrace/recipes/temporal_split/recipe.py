@@ -73,14 +73,15 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     plan = _plan(settings, source, scans, kind, parquet_compression, context)
     parts = context.stage("split", _split_tasks(plan, source), durable=settings.layout == "sharded")
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
-    _refuse_empty(rows, plan, context)
+    dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS}
+    _refuse_empty(rows, dropped, plan, context)
     index = _sharded_index(parts, source, plan) if settings.layout == "sharded" else _join(plan, source, parts, context)
     _alias_test(context)
     return Outcome(
         schema=plan.schema,
         index=index,
         splits=_totals(context, index, rows),
-        dropped={reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS},
+        dropped=dropped,
         source={
             "files": len(source.shards),
             "bytes": sum(shard.size for shard in source.shards),
@@ -183,7 +184,7 @@ def _plan(
         parquet_compression=parquet_compression,
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
-        cutoff_us=cutoff_on_clock(settings.cutoff(), form in INSTANTS),
+        cutoff_us=cutoff_on_clock(settings.cutoff(), instants=form in INSTANTS),
         classes=classes,
         separator=_first_separator(source.shards[0], kind),
         types={name: type_named(word) for name, word in settings.types.items()},
@@ -262,7 +263,7 @@ def _split_tasks(plan: SplitPlan, source: Source) -> list[Task]:
     return [task(place, shard) for place, shard in enumerate(source.shards)]
 
 
-def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) -> None:
+def _refuse_empty(rows: dict[str, int], dropped: dict[str, int], plan: SplitPlan, context: RunContext) -> None:
     settings, known = plan.settings, plan.allocation
     for split, entities in (("train", known.train), ("val", known.val)):
         if rows[split] == 0:
@@ -272,14 +273,13 @@ def _refuse_empty(rows: dict[str, int], plan: SplitPlan, context: RunContext) ->
                 f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
             )
     if rows["test"] == 0:
-        context.on_event(
-            Note(
-                "warning",
-                f"test is empty: every row from {settings.split_date} on belongs to an entity that trains"
-                f"{' or validates' if settings.val_in_test == 'drop' else ''}; "
-                f"choose an earlier split_date or a smaller train_ratio",
-            )
-        )
+        if dropped["train_entity_after_cutoff"] or dropped["val_entity_after_cutoff"]:
+            why = f"every row from {settings.split_date} on belongs to an entity that trains"
+            why += " or validates" if settings.val_in_test == "drop" else ""
+            cure = "choose an earlier split_date or a smaller train_ratio"
+        else:
+            why, cure = f"no row that counts is from {settings.split_date} on", "choose an earlier split_date"
+        context.on_event(Note("warning", f"test is empty: {why}; {cure}"))
 
 
 def _sharded_index(parts: Sequence[Receipt], source: Source, plan: SplitPlan) -> list[IndexRow]:

@@ -16,18 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.digest import sha256_file
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.typed import nulled
-from headrace.formats.write import Written
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
 from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
+from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.storage.local import storing
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL = 1, 2
@@ -75,14 +73,7 @@ def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: 
         scan.take(chunk)
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
-        temporary = files.temporary(target)
-        with (
-            storing(temporary.parent),
-            pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-        files.finished(temporary, target, Written(table.num_rows, temporary.stat().st_size, sha256_file(temporary), ()))
+        write_arrow(files, target, table)
     return result
 
 

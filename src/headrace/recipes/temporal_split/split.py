@@ -66,7 +66,7 @@ class SplitPlan:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
-def cutoff_on_clock(cutoff: Cutoff, instants: bool) -> int:
+def cutoff_on_clock(cutoff: Cutoff, *, instants: bool) -> int:
     """The cutoff in microseconds, as instants or as wall-clock time."""
     return cutoff.instant_us if instants else cutoff.wall_us
 
@@ -207,7 +207,7 @@ def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
         return None
     own = shard.dialect if shard.kind.format == plan.kind.format else None
     if own is None:
-        own = Dialect(SEPARATOR[plan.kind.format], "\n", False, 0)
+        own = Dialect(SEPARATOR[plan.kind.format], "\n")
     return replace(own, separator=plan.separator) if plan.settings.layout == "single" else own
 
 

@@ -43,7 +43,10 @@ SCHEMA = pa.schema(
 Declared = Literal["nullable", "required"]
 
 REQUIRED = pa.schema(
-    [pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, False)), False) for field in SCHEMA]
+    [
+        pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
+        for field in SCHEMA
+    ]
 )
 """The same columns, declared to hold no nulls."""
 

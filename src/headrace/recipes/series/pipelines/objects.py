@@ -19,10 +19,11 @@ import numpy as np
 
 from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
-from headrace.recipes.series.pipelines.step_data import StepData, build
+from headrace.recipes.series.pipelines.step_data import StepData, build, goes_back
 from headrace.series.scalers import Values
 from headrace.series.steps import NATIVE
 
+_HARMLESS = ("numpy.dtype",)  # an imputer keeps the type of what it was fitted on; a name and a size, nothing to run
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -56,13 +57,21 @@ class ObjectScalers:
         """The values [R, C] that `apply` made `scaled` of."""
         return self._each("inverse_transform", scaled, offsets, entities, dtype)
 
+    def _verb(self, verb: str, place: int) -> Callable[..., Any] | None:
+        pipeline = self.objects[place]
+        if verb == "inverse_transform":
+            steps = zip(self.steps, (made for _, made in pipeline.steps), strict=True)
+            if not all(goes_back(step, made) for step, made in steps):
+                return None
+        return getattr(pipeline, verb, None)
+
     def _each(self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any) -> Values:
         out = np.empty(matrix.shape, dtype)
         for group, place in enumerate(self.places(entities).tolist()):
             start, stop = int(offsets[group]), int(offsets[group + 1])
             if start < stop:
                 rows = np.asarray(matrix[start:stop], np.float64)
-                made = call(getattr(self.objects[place], verb, None), rows, entities[group], self.columns, self.steps)
+                made = call(self._verb(verb, place), rows, entities[group], self.columns, self.steps)
                 if verb == "transform":
                     _check_shape(made, rows, self.steps)
                     lost = ~np.isfinite(made) & ~np.isnan(rows)
@@ -161,16 +170,19 @@ def to_skops(value: Any) -> bytes:
 
 
 def from_skops(data: bytes, where: str) -> Any:
-    """What `to_skops` was given; types that skops trusts and no others. Raises `CorruptShard`, `MissingExtra`."""
+    """What `to_skops` was given; types that skops trusts, harmless ones, and no others.
+
+    Raises `CorruptShard`, `MissingExtra`.
+    """
     try:
         from skops.io import get_untrusted_types, loads
     except ImportError:
         raise MissingExtra("skops", "series") from None
     try:
-        strange = get_untrusted_types(data=data)
+        strange = sorted(set(get_untrusted_types(data=data)) - set(_HARMLESS))
         if strange:
             raise CorruptShard(f"{where}: names {', '.join(strange)}, which no pipeline needs; do not trust this file")
-        return loads(data, trusted=[])
+        return loads(data, trusted=list(_HARMLESS))
     except CorruptShard:
         raise
     except Exception as error:  # a damaged file makes the reader raise almost anything

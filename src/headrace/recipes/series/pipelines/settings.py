@@ -174,11 +174,11 @@ class Preprocessing(Settings):
     def _check_invertible_objects(self) -> None:
         if self.target.native_steps is not None:
             return
-        from headrace.recipes.series.pipelines.step_data import build
+        from headrace.recipes.series.pipelines.step_data import build, goes_back
 
         for each in self.target.pipeline:
             made = build(each)
-            if made is not None and not hasattr(made, "inverse_transform"):
+            if made is not None and not goes_back(each, made):
                 raise SettingsError(
                     f"preprocessing_configs.target: {each['step']} has no inverse_transform, so predictions could not "
                     f"be brought back; choose another step"

@@ -17,6 +17,8 @@ from headrace.series.steps import NATIVE, complete
 
 StepData = dict[str, Any]
 
+_NAN = "nan"  # JSON has no such number
+
 # Parameters that change no number: they are left out of the data.
 _NO_EFFECT = {"copy", "n_jobs", "verbose", "memory", "transform_input"}
 _CONTAINERS = {
@@ -50,9 +52,17 @@ def steps_of(steps: Sequence[Any]) -> list[StepData]:
     return [dict(each) if isinstance(each, dict) else {"step": each.step.word, **each.step.params} for each in steps]
 
 
+def goes_back(step: StepData, made: Any) -> bool:
+    """Whether scikit-learn's object of a step brings values back. An imputer has the method, for columns it added."""
+    return step["step"] != "SimpleImputer" and hasattr(made, "inverse_transform")
+
+
 def build(step: StepData) -> Any:
     """The unfitted scikit-learn object of a step; `Log` has none (None). Raises `MissingExtra`."""
-    word, params = step["step"], {name: value for name, value in step.items() if name != "step"}
+    word = step["step"]
+    params: dict[str, Any] = {
+        name: float("nan") if value == _NAN else value for name, value in step.items() if name != "step"
+    }
     if word == "Log":
         return None
     if word == "FunctionTransformer":
@@ -162,7 +172,7 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
                 f"{word}: {name} is {value!r}, which cannot be written as data; give numbers, texts or lists"
             ) from None
         if isinstance(value, float) and value != value:
-            full[name] = "nan"
+            full[name] = _NAN
     return {"step": word, **full}
 
 

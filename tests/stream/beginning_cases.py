@@ -1,0 +1,94 @@
+"""What the ranks of the tests of beginnings run; imported by name, so that a child finds it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import islice
+from pathlib import Path
+
+import torch.distributed as dist
+from fault_cases import Lines, join_group
+from lost_process_cases import wait_until
+from stream_cases import Numbers, index_of
+from torch_cases import real_rows
+
+import headrace
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.torch import StreamingDataset
+
+ROWS = (40,) * 6
+
+
+class Rank:
+    """One rank, its streams and what came of them."""
+
+    def __init__(self, log: Lines) -> None:
+        self.log, self.told = log, {}
+
+    def stream(self, state=None, **settings):
+        options = StreamOptions(**{"batch_size": 5, "shuffle": True, "lanes": 6, **settings})
+        stream = StreamLoader(index_of(ROWS), Numbers(ROWS), options)
+        if state is not None:
+            stream.load_state_dict(state)
+        return stream
+
+    def loader(self, state=None, epoch=None):
+        options = StreamOptions(batch_size=5, shuffle=True, lanes=6)
+        dataset = StreamingDataset(index_of(ROWS), Numbers(ROWS), options, num_workers=1)
+        if state is not None:
+            dataset.load_state_dict(state)
+        if epoch is not None:
+            dataset.set_epoch(epoch)
+        return dataset.data_loader(method="fork")
+
+    def read(self, name, batches, most=None, *, unlike=False):
+        """As a loop reads them; all ranks wait for each other afterwards. unlike: until another rank is stopped."""
+        rows, heard = [], self._heard()
+        try:
+            for batch in islice(batches, most):
+                rows.append(real_rows(batch))
+                if unlike and len(rows) == 3:
+                    wait_until(lambda: self._heard() > heard)
+            self.told[name] = {"rows": rows, "error": ""}
+        except headrace.HeadraceError as error:
+            self.told[name] = {"rows": rows, "error": str(error)}
+        dist.barrier()
+
+    def _heard(self):
+        return sum("stopped the stream" in line for line in self.log.lines)
+
+
+def begin_on_rank(number: int, world_size: int, folder: str) -> None:
+    """Passes that begin unlike on the last rank, and passes that look unlike and are not."""
+    log = join_group(number, world_size, folder)
+    logging.getLogger("headrace").setLevel(logging.ERROR)
+    rank, other = Rank(log), number == world_size - 1
+    # alike: a look at a batch, a pass that is left and begun again, more epochs, a stop and its rest, other streams
+    stream = rank.stream()
+    if other:
+        next(iter(rank.stream(batch_size=3)))
+        next(iter(stream))
+    rank.read("after a look", stream)
+    rank.read("the next epoch", stream)
+    rank.read("stopped", stream, 4)
+    state = stream.state_dict()
+    rank.read("again", stream)
+    stream.load_state_dict(state)
+    rank.read("the rest", stream)
+    rank.read("the rest in workers", rank.loader(state))
+    # unlike
+    stream = rank.stream()
+    stream.set_epoch(5 + other)
+    rank.read("other epochs", stream, unlike=True)
+    rank.read("other epochs in workers", rank.loader(epoch=5 + other), unlike=True)
+    stream = rank.stream()
+    for _ in islice(stream, 4 + other):
+        pass
+    stream.load_state_dict(stream.state_dict())
+    rank.read("other states", stream, unlike=True)
+    rank.read("after all, the rest", rank.stream(state))
+    Path(folder, f"rank-{number}.json").write_text(json.dumps(rank.told))
+    dist.barrier()
+    dist.destroy_process_group()
