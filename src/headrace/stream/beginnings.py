@@ -84,7 +84,8 @@ def _check(agreed: Any, place: str, topology: Topology) -> None:
     (_, theirs), (_, own) = json.loads(agreed), json.loads(place)
     raise StreamError(
         f"rank {topology.rank} of {topology.world_size}: this pass begins at {own}, another rank's at {theirs};"
-        " load the same state and set the same epoch on every rank"
+        " load the same state and set the same epoch on every rank; a stream that one rank alone reads is to be"
+        " opened with topology=headrace.Topology(0, 1)"
     )
 
 
