@@ -7,7 +7,7 @@ JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan purchases pings test faults check format lint types imports changes docs bench package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases pings test faults check format lint types imports changes docs bench package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -66,6 +66,10 @@ caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
 
+weather: $(VENV)/demo ## tomorrow's temperature by Lightning on two ranks; its data comes from a package
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
+	$(BIN)/python examples/weather/train.py --ranks 2
+
 purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; its data comes from a package
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,ray]' 'ray[train]'
 	$(if $(DATA),,$(PIP) install --quiet --no-deps lifetimes==0.11.3)
@@ -75,7 +79,7 @@ pings: $(VENV)/base ## latency histories in a small transformer; DATA=the direct
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
-test: $(VENV)/test $(AZURITE) ## the whole test suite
+test: $(VENV)/test $(VENV)/demo $(AZURITE) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
