@@ -57,9 +57,10 @@ demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=the directory of birds.csv.gz
 	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
-packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=GSM8K as JSON lines, TOKENIZER=a directory
+packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=JSON lines, TOKENIZER=a directory of yours
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,chat]'
-	$(BIN)/python examples/packed_gsm8k/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+	$(if $(DATA),,$(PIP) install --quiet --no-deps chatterbot-corpus==1.3.3)
+	$(BIN)/python examples/packed_chats/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib

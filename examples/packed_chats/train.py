@@ -1,19 +1,18 @@
 """Packed chats in a small transformer: the loss of every token is what it is without packing.
 
-    python examples/packed_gsm8k/train.py --data train.jsonl --tokenizer DIR
+    python examples/packed_chats/train.py [--data train.jsonl] [--tokenizer DIR]
 
-School maths questions and their answers (GSM8K: JSON lines of {question, answer}) become chats, tokens, and bins of
---pack-size tokens. A transformer of about half a million parameters then reads the bins as `headrace.open(...).stream`
-gives them: attention is causal inside each sequence and nothing beyond, position ids begin anew. Before and after
-training the script computes the loss of every trained token twice, in its bin and with its sequence alone, and stops if
-they differ: nothing leaks from one conversation into the next. To show what would happen without the mask, it leaves
-the mask out once.
+Questions and their answers in 28 languages (of a package, or JSON lines of yours) become chats, tokens of a tokenizer
+that learns its words from them, and bins of --pack-size tokens. A transformer of about 300,000 parameters then reads
+the bins as `headrace.open(...).stream` gives them: attention is causal inside each sequence and nothing beyond,
+position ids begin anew. Before and after training the script computes the loss of every trained token twice, in its bin
+and with its sequence alone, and stops if they differ: nothing leaks from one conversation into the next. To show what
+would happen without the mask, it leaves the mask out once.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import sys
 import time
 from itertools import cycle, islice, pairwise
@@ -21,13 +20,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from corpus import rows_of, train_tokenizer, write_if_new
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
 import headrace
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 WIDTH, HEADS, LAYERS = 48, 4, 2
 SAME = 1e-9  # in float64; what is left is the order of additions
 PADDED = headrace.PackedBatches(form="padded", attention_mask="bool")
@@ -62,7 +60,8 @@ class Transformer(nn.Module):
         self.positions = nn.Embedding(positions, WIDTH)
         self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
         self.norm = nn.LayerNorm(WIDTH)
-        nn.init.normal_(self.words.weight, std=0.02)
+        for table in (self.words, self.positions):
+            nn.init.normal_(table.weight, std=0.02)
 
     def losses(
         self, ids: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor | None
@@ -138,22 +137,15 @@ def train(model: Transformer, out: Path, *, steps: int, bins: int) -> None:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 
-def prepare(data: Path, tokenizer: Path, base: Path, *, limit: int | None, pack_size: int) -> Path:
+def prepare(data: Path | None, tokenizer: Path | None, base: Path, *, limit: int | None, pack_size: int) -> Path:
     """Chats to bins; what was prepared before is used again."""
-    for path in (data, tokenizer):
-        if not path.exists():
-            sys.exit(
-                f"{path} does not exist; say where GSM8K's JSON lines are with --data, the tokenizer with --tokenizer"
-            )
-    if limit is not None:
-        lines = (gzip.decompress(data.read_bytes()) if data.suffix == ".gz" else data.read_bytes()).splitlines(True)
-        data = base / f"first-{limit}.jsonl"
-        data.parent.mkdir(parents=True, exist_ok=True)
-        text = b"".join(lines[:limit])
-        if not data.exists() or data.read_bytes() != text:
-            data.write_bytes(text)
+    if tokenizer is not None and not tokenizer.exists():
+        sys.exit(f"{tokenizer} does not exist; say where a tokenizer is with --tokenizer, or leave it out to train one")
+    rows = rows_of(data)[:limit]
+    chats = write_if_new(base / "chats.jsonl", "".join(f"{row}\n" for row in rows))
+    tokenizer = tokenizer or train_tokenizer(rows, base / "tokenizer")
     recipe = headrace.PackedSequences(
-        blend=str(data), tokenizer=tokenizer, pack_size=pack_size, train_ratio=0.9, valid_ratio=0.1, test_ratio=0
+        blend=str(chats), tokenizer=tokenizer, pack_size=pack_size, train_ratio=0.9, valid_ratio=0.1, test_ratio=0
     )
     out = base / f"bins-{pack_size}"
     packed = headrace.prepare(recipe, out).manifest.facts["packed"]
@@ -174,11 +166,9 @@ def used_ids(out: Path) -> torch.Tensor:
 def main() -> None:
     """Prepare, compare, train, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, default=SHARED / "job5-gsm8k" / "train.jsonl.gz", help="JSON lines, or .gz"
-    )
-    parser.add_argument("--tokenizer", type=Path, default=SHARED / "job5-tokenizer-qwen3", help="a directory or file")
-    parser.add_argument("--out", type=Path, default=Path("out/packed_gsm8k"))
+    parser.add_argument("--data", type=Path, help="JSON lines of question and answer, or .gz; else a package's")
+    parser.add_argument("--tokenizer", type=Path, help="a directory or file; else one is trained on the data")
+    parser.add_argument("--out", type=Path, default=Path("out/packed_chats"))
     parser.add_argument("--limit", type=int, help="use so many questions at most")
     parser.add_argument("--pack-size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100)
