@@ -177,6 +177,8 @@ def main() -> None:
     trainer.fit(model, datamodule=module)
     loss = float(trainer.callback_metrics["val_loss"])
     trainer.test(model, datamodule=module, verbose=False)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # its threads end here, not while the interpreter does
     if not trainer.is_global_zero:
         return
     train = module.windows("train")
