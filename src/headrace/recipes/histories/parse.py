@@ -7,6 +7,7 @@ and counted, as the settings say. Text is parsed once per distinct value of a ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -123,10 +124,7 @@ def parse_chunk(
     """
     n = len(rows)
     reason = np.zeros(n, np.int8)  # 0: a measurement, k: REASONS[k - 1]
-
-    def blame(mask: Bools, word: str) -> None:
-        reason[mask & (reason == 0)] = REASONS.index(word) + 1
-
+    blame = partial(_blame, reason)
     micros = _times(table[settings.time], settings, blame)
     if settings.entity_from == "file_name":
         own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
@@ -237,6 +235,11 @@ def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
     return np.asarray(values, np.float64)
 
 
+def _blame(reason: I8, mask: Bools, word: str) -> None:
+    """Give a reason to the rows of the mask that have none yet."""
+    reason[mask & (reason == 0)] = REASONS.index(word) + 1
+
+
 def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> latency.Codes:
     """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
@@ -255,12 +258,12 @@ def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> l
         )
     failed = np.zeros(len(values), np.bool_)
     masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
-    reason[np.isinf(values) & (reason == 0)] = REASONS.index("unreadable_value") + 1
+    _blame(reason, np.isinf(values), "unreadable_value")
     for word, mask in masks.items():
         if rules[word] == "failed":
             failed |= mask
         elif rules[word] != "value":
-            reason[mask & (reason == 0)] = REASONS.index(word) + 1
+            _blame(reason, mask, word)
     failed |= reason != 0
     usable = np.where(np.isfinite(values) & (values > 0), values, 0.0) * _US_PER[settings.value_unit]
     return latency.encode(np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed)

@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.digest import sha256_file
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
-from headrace.formats.write import Written
 from headrace.histories.addresses import render
 from headrace.histories.rows import Encoded, Measurements, encode_rows
 from headrace.recipes.histories.config import Histories
@@ -29,8 +27,8 @@ from headrace.recipes.histories.gather import piece_file
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
 from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard, written
 from headrace.recipes.histories.slabs import Partition, Slab, open_partition
+from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
-from headrace.storage.local import storing
 
 SPLITS = ("train", "test")
 
@@ -164,7 +162,6 @@ class _Output:
     target: str
     facts_target: str
     temporary: Path
-    facts_temporary: Path
     shard: ShardFile
     format: str
     facts: list[pa.RecordBatch] = field(default_factory=list)
@@ -172,10 +169,8 @@ class _Output:
     @staticmethod
     def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
         target, facts_target = shard_name(split, number, settings.format), facts_file(split, number)
-        temporary, facts_temporary = files.temporary(target), files.temporary(facts_target)
-        return _Output(
-            target, facts_target, temporary, facts_temporary, open_shard(temporary, settings.format), settings.format
-        )
+        temporary = files.temporary(target)
+        return _Output(target, facts_target, temporary, open_shard(temporary, settings.format), settings.format)
 
     def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
         self.shard.write(facts, blobs)
@@ -188,14 +183,7 @@ class _Output:
         self.shard.close()
         table = pa.Table.from_batches(self.facts)
         files.finished(self.temporary, self.target, written(self.temporary, table.num_rows))
-        with (
-            storing(self.facts_temporary),
-            pa.OSFile(str(self.facts_temporary), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-        size, digest = self.facts_temporary.stat().st_size, sha256_file(self.facts_temporary)
-        files.finished(self.facts_temporary, self.facts_target, Written(table.num_rows, size, digest, ()))
+        write_arrow(files, self.facts_target, table)
         return {
             "rows": table.num_rows,
             "measurements": pc.sum(table["n_measurements"]).as_py(),
