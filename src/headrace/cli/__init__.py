@@ -26,6 +26,7 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
+from headrace.cli.for_machines import Commands, errors_told
 from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
 from headrace.errors import HeadraceError
@@ -35,6 +36,7 @@ _OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
 
 app = typer.Typer(
     name="headrace",
+    cls=Commands,
     help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -93,7 +95,7 @@ def _lean() -> None:
 
 def _run(before: Callable[[], None]) -> None:
     try:
-        with heard():
+        with errors_told(sys.argv[1:]), heard():
             before()
             app()
     except HeadraceError as error:

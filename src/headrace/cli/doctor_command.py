@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata as metadata
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -16,6 +15,8 @@ from headrace.cli.doctor.installed import extras, libraries
 from headrace.cli.doctor.job import launcher, mistakes, topology
 from headrace.cli.doctor.machine import cores, limits
 from headrace.cli.doctor.places import look_at
+from headrace.cli.flags import Json
+from headrace.cli.for_machines import tell
 
 
 def doctor(
@@ -27,7 +28,7 @@ def doctor(
         ),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print versions, extras, rank, limits, what places can do, and usual mistakes. Exit 1 if something is wrong.
 
@@ -46,7 +47,7 @@ def doctor(
     ]
     problems = [each for each in findings if each.verdict == "problem"]
     if as_json:
-        typer.echo(json.dumps({"ok": not problems, "findings": [asdict(each) for each in findings]}))
+        tell({"ok": not problems, "findings": [asdict(each) for each in findings]})
     else:
         _print(findings)
     if problems:

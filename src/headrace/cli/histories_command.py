@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from headrace.cli import contexts_command
 from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.flags import with_groups
+from headrace.cli.for_machines import tell
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -127,6 +127,7 @@ def decode(
         if limit is not None and number >= limit:
             return
         record = asdict(measurement)
-        typer.echo(
-            json.dumps(record) if as_json else "\t".join("" if each is None else str(each) for each in record.values())
-        )
+        if as_json:
+            tell(record)
+        else:
+            typer.echo("\t".join("" if each is None else str(each) for each in record.values()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import multiprocessing
 import os
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import (
     BatchSize,
     Distribution,
@@ -125,7 +125,7 @@ def stream(
         "ranks": [asdict(each) for each in speeds],
     }
     if as_json:
-        typer.echo(json.dumps(record))
+        tell(record)
         return
     from rich.console import Console
     from rich.table import Table
