@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.doctor.finding import Finding
-from headrace.cli.doctor.installed import extras, libraries
-from headrace.cli.doctor.job import launcher, mistakes, topology
-from headrace.cli.doctor.machine import cores, limits
-from headrace.cli.doctor.places import look_at
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
+
+if TYPE_CHECKING:
+    from headrace.cli.doctor.finding import Finding
 
 
 def doctor(
@@ -36,6 +33,13 @@ def doctor(
 
     Example:  headrace doctor out s3://bucket/raw
     """
+    import importlib.metadata as metadata
+
+    from headrace.cli.doctor.installed import extras, libraries
+    from headrace.cli.doctor.job import launcher, mistakes, topology
+    from headrace.cli.doctor.machine import cores, limits
+    from headrace.cli.doctor.places import look_at
+
     findings = [
         *libraries(),
         *extras(metadata.requires("headrace") or ()),

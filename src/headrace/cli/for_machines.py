@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 _FLAG = "--json"
 _told: set[str] = set()  # of this process: empty until something was printed
@@ -60,29 +59,18 @@ def errors_told(arguments: list[str]) -> Generator[None]:
 _KINDS = {2: "UsageError", 130: "Interrupted"}
 
 
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 130 if isinstance(error, KeyboardInterrupt) else int(getattr(error, "exit_code", 1))
-
-
-class Commands(TyperGroup):
-    """The commands of headrace; what the parser says of a wrong command line is kept for --json."""
-
-    def make_context(self, *given: Any, **options: Any) -> Any:
-        with _kept():
-            return super().make_context(*given, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _kept():
-            return super().invoke(ctx)
-
-
 @contextmanager
-def _kept() -> Generator[None]:
+def complaints_kept() -> Generator[None]:
+    """Inside, what the parser says of a wrong command line is kept for `errors_told`."""
     try:
         yield
     except Exception as error:
         if hasattr(error, "format_message"):
             _refused.append(str(error.format_message()))
         raise
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else int(getattr(error, "exit_code", 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -26,6 +26,14 @@ class _PrepareUnlessSaid(TyperGroup):
         if args and args[0] not in _OWN_WORDS:
             args = ["prepare", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]  # as above
+        found = list(super().shell_complete(ctx, incomplete))
+        if incomplete.startswith("-"):
+            known = {each.value for each in found}
+            prepare = self.commands["prepare"]
+            found += [each for each in prepare.shell_complete(ctx, incomplete) if each.value not in known]
+        return found
 
 
 app = typer.Typer(

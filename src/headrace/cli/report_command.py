@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -64,6 +63,8 @@ def report(
     else:
         typer.echo(f"report  {written}")
     if show:
+        import webbrowser
+
         webbrowser.open(written.resolve().as_uri())
 
 
@@ -136,4 +137,6 @@ def _compare(
         if style == "text":
             typer.echo(f"report  {written}")
         if then == "open":
+            import webbrowser
+
             webbrowser.open(written.resolve().as_uri())

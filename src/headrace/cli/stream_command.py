@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import multiprocessing
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,6 +144,9 @@ def stream(
 
 
 def _measure_ranks(work: _Work) -> list[Speed]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(work.ranks)
     with ProcessPoolExecutor(work.ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:
