@@ -71,6 +71,10 @@ class Rewrite(Settings):
 
         return source_files(self)
 
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns, as given."""
+        return self.source
+
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the rewrite in the run directory; see `headrace.prepare`."""
         from headrace.recipes.rewrite.recipe import execute  # the recipe imports its settings

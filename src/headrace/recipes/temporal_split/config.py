@@ -163,6 +163,10 @@ class TemporalSplit(Settings):
 
         return source_files(self)
 
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns, as given."""
+        return self.source
+
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the split in the run directory; see `headrace.prepare`."""
         from headrace.recipes.temporal_split.recipe import execute  # the recipe imports its settings
