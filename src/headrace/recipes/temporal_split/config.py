@@ -128,6 +128,11 @@ class TemporalSplit(Settings):
                     f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
                     f" under another name to learn it"
                 )
+        if self.types.get(self.label or "", "int64") != "int64":
+            raise ValueError(
+                f"types[{self.label!r}] is {self.types[self.label or '']!r}, and a label becomes the int64 numbers of"
+                f" its classes; leave it out of types, or leave label= out for values as they are"
+            )
         return self
 
     @property
