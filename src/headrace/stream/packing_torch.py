@@ -27,9 +27,10 @@ from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.packing_plan import PackingPlan, PackingReport
 from headrace.stream.packing_state import PackingState, given_by_workers
 from headrace.stream.progress import Noted, Progress
+from headrace.stream.shared_pass import Part
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
-from headrace.stream.torch import StreamingDataset, in_worker, is_rest
+from headrace.stream.torch import StreamingDataset, in_worker
 from headrace.stream.transform import check_travels
 
 
@@ -148,21 +149,21 @@ class PackingDataset(StreamingDataset):
         state = PackingState.from_dict(values, self._passes)
         state = state.resumed(self._passes, world_size=self.topology.world_size, workers=self.num_workers)
         self._loads += 1
-        self._begin(state.start, rest=1)
+        self._begin(state.start, part="rest")
         self._before = state.batches
 
     def __getstate__(self) -> dict[str, Any]:
         check_travels(self._passes.options.transform)
         return {**super().__getstate__(), "_planned": None}
 
-    def _begin(self, state: StreamState, *, rest: int) -> None:
-        super()._begin(state, rest=rest)
+    def _begin(self, state: StreamState, *, part: Part) -> None:
+        super()._begin(state, part=part)
         self._before = 0
 
     def _place(self) -> tuple[StreamState, int]:
         """Where the next pass begins as the parent means it now, and how many batches of it were received before."""
         start, _ = self._present_pass()
-        return start, self._before if is_rest(self._shared) else 0
+        return start, self._before if self._shared.is_rest else 0
 
     def _plan_of(self, start: StreamState) -> PackingPlan:
         if self._planned is None or self._planned[0] != start:
