@@ -13,7 +13,6 @@ comes first: worker w then goes on as worker (batches + w) mod W, so the batches
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import closing
 from typing import Any
 
 from headrace.arrays import I32
@@ -82,7 +81,7 @@ class PackingDataset(StreamingDataset):
         worker = self._worker()
         start, before = self._place()
         before += self._skipped()
-        self._received = 0
+        self._received.begin()
         turns = max(1, self.num_workers)
         turn = (before + worker) % turns
         progress = Progress()
@@ -97,10 +96,7 @@ class PackingDataset(StreamingDataset):
         )
         if not self.num_workers:
             made = self._watch(progress).over(made)
-        with closing(made):
-            for batch in made:
-                self._received += 1
-                yield batch
+        yield from self._received.counted(made, epoch=start.epoch, of="dataset")
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far. Needs num_workers=0; else see `state_after`."""
@@ -109,7 +105,7 @@ class PackingDataset(StreamingDataset):
                 f"state: with num_workers={self.num_workers} this process does not see what its workers handed out;"
                 " count the batches received in the loop and call state_after(batches)"
             )
-        return self.state_after(self._received)
+        return self.state_after(self._received.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of the present pass, on every rank: arithmetic.

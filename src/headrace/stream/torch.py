@@ -50,6 +50,7 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
 from headrace.stream.reading import WorkerNotes
+from headrace.stream.received import Received
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
@@ -104,8 +105,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._read_block = read_block
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received = 0
-        self._pass = 0
+        self._received = Received()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
@@ -170,9 +170,7 @@ class StreamingDataset(IterableDataset[Batch]):
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
-        self._pass += 1
-        self._received = 0
-        this_pass = self._pass
+        self._received.begin()
         progress = Progress()
         batches = read_pass(
             self.index,
@@ -186,15 +184,7 @@ class StreamingDataset(IterableDataset[Batch]):
         )
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
-        with closing(batches):
-            for batch in batches:
-                if this_pass != self._pass:
-                    raise StreamError(
-                        f"epoch {start.epoch}: a newer pass of this dataset has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second dataset"
-                    )
-                self._received += 1
-                yield batch
+        yield from self._received.counted(batches, epoch=start.epoch, of="dataset")
 
     def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
         """A DataLoader over this dataset with its number of workers. method: how workers start.
@@ -259,7 +249,7 @@ class StreamingDataset(IterableDataset[Batch]):
                 f"state: with num_workers={self.num_workers} this process does not see what its workers handed out;"
                 " count the batches received in the loop and call state_after(batches)"
             )
-        return self.state_after(self._received)
+        return self.state_after(self._received.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of the present pass, on every rank: arithmetic.
@@ -306,8 +296,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def _begin(self, state: StreamState, *, part: Part) -> None:
         self._start = state
-        self._received = 0
-        self._pass += 1
+        self._received.forget()
         self._shared.begin(state.epoch, part=part, loads=self._loads)
 
     def _epoch_state(self, epoch: int) -> StreamState:
@@ -318,7 +307,8 @@ class StreamingDataset(IterableDataset[Batch]):
         return state_after(start, batches, self.options, topology=self.topology, workers=self.num_workers)
 
     def _own_progress(self) -> WorkerProgress:
-        start, given = self._present_pass() if not self._received else (self._pass_start, self._given + self._received)
+        received = self._received.batches
+        start, given = (self._pass_start, self._given + received) if received else self._present_pass()
         world_size, workers, batch_size, remainder = self._topology_of_workers
         return WorkerProgress(
             start=start,
