@@ -45,6 +45,8 @@ from headrace.stream.watch import Watch
 class StreamLoader:
     """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
 
+    Rows come in the global order of the epoch: rank r of R takes the places r, r + R, r + 2R, … of it, batch_size at a
+    time. What a batch is: see `batch`. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
     index: the blocks of the split; read_block: decodes one of them, called in threads.
     topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
     quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.

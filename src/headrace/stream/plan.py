@@ -136,7 +136,12 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Who reads which rows when, for one epoch and one topology; build it with `make_plan`."""
+    """Who reads which rows when, for one epoch and one topology; build it with `make_plan`.
+
+    Pure arithmetic over the index, so that it can be asked for any number of ranks and workers. Consumers are numbered
+    worker × world_size + rank; a rank takes the batches of its workers in turn. split_rows: N, also where an order has
+    fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each reader, else None.
+    """
 
     order: Order
     remaining: Remaining

@@ -40,7 +40,8 @@ class WindowLoader:
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
     leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
     and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
-    (dates as int64 microseconds) or numpy arrays.
+    (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says; valid is bool [B].
+    Raises `SettingsError` for what cannot work.
     """
 
     def __init__(
