@@ -65,7 +65,7 @@ def why_not_again(
     again = sorted(block for block in _blocks(now) if before[block] + 1 >= _LAST_TIME)
     if again:
         return EngineError(
-            f"{told}; workers died over {places(again, index)} {_LAST_TIME} times, and were begun anew after the others;"
+            f"{told}; workers died over {places(again, index)} {_LAST_TIME} times, and were begun anew each time;"
             f" {_REMEDY}"
         )
     if sum(batches == received for batches, _ in earlier) + 1 >= _LAST_TIME:
