@@ -28,10 +28,12 @@ def example():
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(EXAMPLE))
     modules: dict[str, ModuleType] = {}
-    for name in ("by_hand", "headrace_input", "train"):
-        spec = importlib.util.spec_from_file_location(name, EXAMPLE / f"{name}.py")
+    measurements = EXAMPLE.parent / "histories" / "measurements.py"
+    for path in (measurements, *(EXAMPLE / f"{name}.py" for name in ("by_hand", "headrace_input", "train"))):
+        name = path.stem
+        spec = importlib.util.spec_from_file_location(name, path)
         modules[name] = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, name, modules[name])  # train imports headrace_input
+        patch.setitem(sys.modules, name, modules[name])  # train imports the others
         spec.loader.exec_module(modules[name])
     yield SimpleNamespace(**modules)
     patch.undo()

@@ -3,10 +3,10 @@
     python examples/caravan/train.py [--data DIR] [--ranks 2] [--epochs 8] [--out out/caravan] [--small]
 
 Three catchments of a package, with 30, 9 and 4 years of days; or, with --data, five basins of Caravan, whose files
-differ in columns and period and whose streamflow is missing at both ends and inside. `headrace.Series` cleans, splits by
-time and scales them by what trains alone; the data module then gives windows of a year and the week behind it. The test
-period's predictions are brought back to millimetres a day and judged by the Nash–Sutcliffe efficiency of each basin: 1
-is perfect, 0 is no better than the basin's mean.
+differ in columns and period and whose streamflow is missing at both ends and inside. `headrace.Series` cleans, splits
+by time and scales them by what trains alone; the data module then gives windows of a year and the week behind it. The
+test period's predictions are brought back to millimetres a day and judged by the Nash–Sutcliffe efficiency of each
+basin: 1 is perfect, 0 is no better than the basin's mean.
 """
 
 from __future__ import annotations
