@@ -27,7 +27,7 @@ def series_of(data: Path | None, raw: Path) -> headrace.Series:
 
 
 def catchments(raw: Path) -> headrace.Series:
-    """30, 9 and 4 years of days near 24° N, 10° N and 57° N; streamflow in m³/s becomes mm/d by the area."""
+    """30, 9 and 4 years of days at 24°, 10.5° and 57° N; streamflow in m³/s becomes mm/d by the area."""
     package = importlib.util.find_spec("lumod")
     if package is None or not package.submodule_search_locations:
         sys.exit(
