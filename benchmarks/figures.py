@@ -25,7 +25,7 @@ class Figure:
 
     def __str__(self) -> str:
         middle, least, most = (_number(each, self.digits) for each in (self.median, self.least, self.most))
-        return middle if self.rounds == 1 else f"{middle} [{least}–{most}]"
+        return middle if least == most else f"{middle} [{least}–{most}]"
 
 
 def figure(values: Iterable[float], digits: int = 2) -> Figure:
@@ -61,7 +61,8 @@ class Table:
 
 def markdown(table: Table) -> str:
     """The table, without its title, then its note and who is missing."""
-    lines = [_line(table.heads), _line(["---", *["--:"] * (len(table.heads) - 1)])]
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.heads)
+    lines = [_line(table.heads), _line("---" if _is_text(each) else "--:" for each in columns)]
     lines += [_line([_escaped(str(cell)) for cell in row]) for row in table.rows]
     below = [table.note] if table.note else []
     below += [f"Not measured: {name} ({why})." for name, why in table.missing.items()]
@@ -108,6 +109,11 @@ def _number(value: float, digits: int) -> str:
 def _kept(value: float) -> float:
     """Six digits are more than any clock here says."""
     return float(f"{value:.6g}")
+
+
+def _is_text(cells: Sequence[Cell]) -> bool:
+    """Whether a column is read rather than compared."""
+    return not any(isinstance(cell, Figure) or cell[:1].isdigit() for cell in cells)
 
 
 def _line(cells: Iterable[str]) -> str:

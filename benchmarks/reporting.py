@@ -49,12 +49,14 @@ def publish(tables: Iterable[Table], kept: Path | None, packages: Sequence[str] 
     print(f"\ntook {took['wall_s']:.0f} s, {took['cpu_s']:.0f} s of processors", flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(
-            json.dumps({**facts, **took, "tables": [as_json(each) for each in made]}, indent=1, ensure_ascii=False)
-            + "\n",
-            "utf-8",
-        )
+        kept.write_text(as_text({**facts, **took, "tables": [as_json(each) for each in made]}), "utf-8")
     return made
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """JSON with a line for each row, so that two runs can be compared by their lines."""
+    indented = json.dumps(result, indent=1, ensure_ascii=False)
+    return re.sub(r"\n {4}\]", "]", re.sub(r"\n {5,}", " ", indented)) + "\n"
 
 
 def machine() -> str:
