@@ -2,8 +2,8 @@
 
     python benchmarks/index.py [--files 100000] [--columns 8] [--rounds 3] [--dir DIR] [--keep]
 
-Every step runs in a process of its own, round after round; of each its wall and CPU seconds and its peak memory. The files are one
-row group each; all but their name is the same, as it is the number of files that is measured.
+Every step runs in a process of its own, round after round. The files are one row group each; all but their name is the
+same, as it is the number of files that is measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What does not fit on one machine, by calculation and by measurement of what does.
 
-    python benchmarks/scale.py [--shards 1000000] [--ranks 16384] [--workers 8] [--entities 1000000 10000000] [--rounds 3]
+    python benchmarks/scale.py [--shards 1000000] [--ranks 16384] [--workers 8] [--entities 1000000 10000000]
+                               [--rounds 3]
 
 1. The plan of one epoch over a million shards for 16,384 ranks with 8 workers each: CPU seconds and memory of the rank
    that plans, which is what every rank does by itself.
