@@ -1,6 +1,6 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--large]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--most 1000000] [--large]
                                  [--data ../shared/data] [--bridge algorithms.py]
 
 Every contestant runs in a fresh process, round after round. Times are CPU seconds of the process (with threads), which
@@ -339,7 +339,7 @@ def column(found: list[dict[str, float]], key: str, digits: int = 3) -> Figure:
 def pack_table(asked: argparse.Namespace, arguments: list[str]) -> Iterator[Table]:
     """Packers by number of sequences: what they take, then how full the bins are."""
     packers = packing_peers.packers(asked.bridge)
-    for count in COUNTS:
+    for count in (each for each in COUNTS if each <= asked.most):
         cases = {
             name: ["pack", name, count]
             for name, (most, _) in packers.items()
@@ -433,6 +433,7 @@ def main() -> None:
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--bins", type=int, default=4000)
     made.add_argument("--tables", default="pack,gather,write,read")
+    made.add_argument("--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this")
     made.add_argument("--bridge", type=Path)
     made.add_argument("--large", action="store_true")
     made.add_argument("--one", help="measure one case in this process")

@@ -4,7 +4,8 @@
 
 `--take` first copies what a run has kept into benchmarks/results. What stands on the page between
 `<!-- table: PROGRAM/TABLE -->` and `<!-- end -->` is that table of benchmarks/results/PROGRAM.json; `<!-- runs -->` is
-when and with what each was run. Without a file for it, a table stays as it is. The words around them are written by hand.
+when and with what each was run, `<!-- headline -->` a choice of ratios. Without a file for it, a table stays as it is.
+The words around them are written by hand.
 """
 
 from __future__ import annotations
@@ -20,9 +21,46 @@ from typing import Any
 from figures import Cell, Table, markdown, of_json
 
 ROOT = Path(__file__).parents[1]
+SPEED, BEST_FIT, PEER = "speed, of the first's", "times our best fit", "headrace makes times as many"
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
 MARKED = re.compile(
-    r"(?P<begin><!-- (?P<what>table: (?P<name>[\w/-]+)|runs) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)", re.S
+    r"(?P<begin><!-- (?:table: (?P<name>[\w/-]+)|(?P<part>runs|headline)) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)",
+    re.S,
+)
+HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
+    ("the stream of ordinary Parquet: its speed, of pyarrow's with 2 threads", "streaming/numbers", "headrace", SPEED),
+    ("the same files rewritten, every shard checked", "streaming/numbers", "headrace, rewritten files, every", SPEED),
+    ("lists of tokens, padded", "streaming/tokens", "headrace", SPEED),
+    ('a later epoch of `cache="decoded"`: its speed, of copying memory', "cache/epochs", "later", "speed, of memory's"),
+    ("a temporal split of CSV: the pandas design takes times as long", "split/csv", "the pandas", "times headrace's"),
+    ("and a bare rewrite that splits nothing", "split/csv", "a bare rewrite", "times headrace's"),
+    ("100,000 lengths into bins: trl takes times our best fit", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
+    (
+        "conversations to tokens: a loop takes times the CPU",
+        "tokenising/chats",
+        "headrace",
+        "the loop takes times the CPU",
+    ),
+    (
+        "measurements to histories: a DuckDB sort takes times the CPU",
+        "histories/engines",
+        "DuckDB",
+        "times the first's",
+    ),
+    (
+        "windows of series: our pace, of one gather in memory",
+        "series/windows",
+        "headrace, mapped, views",
+        "of the reference",
+    ),
+    ("windows of series: ours for each of neuralhydrology's", "series/peers", "neuralhydrology", PEER),
+    ("preparing basins: the usual design takes times the CPU", "series_prep/basins", "usual", "times headrace"),
+    (
+        "one of four ranks five times slower: `dynamic`, of `balanced`",
+        "dynamic/slow-rank",
+        '`distribution="d',
+        "of balanced",
+    ),
 )
 SHOWN = ("Python", "numpy", "pyarrow")
 
@@ -38,7 +76,8 @@ def compose(page: str, results: Results) -> str:
     def put(match: re.Match[str]) -> str:
         name = match["name"]
         if name is None:
-            return f"{match['begin']}\n{markdown(runs(results))}\n\n{match['end']}"
+            made = runs(results) if match["part"] == "runs" else headline(found)
+            return f"{match['begin']}\n{markdown(made)}\n\n{match['end']}"
         if name in found:
             title = f"**{found[name].title}**"
             return f"{match['begin']}\n{title}\n\n{markdown(found[name])}\n\n{match['end']}"
@@ -60,6 +99,21 @@ def runs(results: Results) -> Table:
     versions = sorted({", ".join(f"{name} {kept['versions'][name]}" for name in SHOWN) for kept in results.values()})
     note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}."
     return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
+
+
+def headline(found: Mapping[str, Table]) -> Table:
+    """Those of the chosen ratios that were measured. Raises `ValueError` if a table has no such row or column."""
+    rows: list[tuple[Cell, ...]] = []
+    for words, name, begins, head in HEADLINE:
+        table = found.get(name)
+        if table is None:
+            continue
+        lines = [row for row in table.rows if str(row[0]).startswith(begins)]
+        if head not in table.heads or not (lines or table.missing):
+            raise ValueError(f"the headline asks {name} for the row {begins!r} and the column {head!r}")
+        cell = lines[0][table.heads.index(head)] if lines else "not measured"
+        rows.append((words, cell, f"`bench-{name.partition('/')[0]}`"))
+    return Table("headline", "Ratios", ("what", "ratio", "section"), rows)
 
 
 def asked_for(page: str) -> set[str]:

@@ -165,12 +165,13 @@ def extrapolated(small: dict[str, Any], large: dict[str, Any], count: int) -> st
     unit = large["seconds"] / term(large["count"])
     power = math.log(large["seconds"] / small["seconds"]) / math.log(large["count"] / small["count"])
     bytes_each = large["peak"] / large["count"]
-    low, high = unit * term(count), large["seconds"] * (count / large["count"]) ** power
+    sorts, grows = unit * term(count), large["seconds"] * (count / large["count"]) ** power
+    low, high = sorted((sorts / 60, grows / 60))
     return (
-        f"Calculated from that, not measured: {count:,} entities take {low / 60:.0f} to {high / 60:.0f} minutes of one"
-        f" core, keep {16 * count / 1e9:.0f} GB and have {bytes_each * count / 1e9:.0f} GB at the peak. The least is"
-        f" {unit * 1e9:.1f} ns · n · log2(n), the most {large['seconds']:.2f} s · (n / {large['count']:,})^{power:.2f};"
-        f" kept are 16 bytes · n, the peak is {bytes_each:.0f} bytes · n."
+        f"Calculated from that, not measured: {count:,} entities take {low:.0f} to {high:.0f} minutes of one core, keep"
+        f" {16 * count / 1e9:.0f} GB and have {bytes_each * count / 1e9:.0f} GB at the peak. Time is"
+        f" {unit * 1e9:.1f} ns · n · log2(n), or as it grew between the two, {large['seconds']:.2f} s · (n /"
+        f" {large['count']:,})^{power:.2f}; 16 bytes · n are kept, {bytes_each:.0f} bytes · n are the peak."
     )
 
 
