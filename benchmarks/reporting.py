@@ -32,7 +32,7 @@ def publish(tables: Iterable[Table], kept: Path | None, packages: Sequence[str] 
     packages: those whose versions matter to the figures, besides headrace, numpy and pyarrow.
     """
     began, worked = time.perf_counter(), _cpu_s()
-    facts = {
+    facts: dict[str, Any] = {
         "program": Path(sys.argv[0]).stem,
         "command": without_paths(" ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_options()])),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -104,7 +104,7 @@ def test_a_row_has_as_many_cells_as_there_are_heads(figures: Any) -> None:
 
 
 def result(figures: Any, *values: float) -> dict[str, Any]:
-    rows = [("headrace", figures.figure(values))]
+    rows = [("headrace", figures.figure(values)), ("the pandas design", "9"), ("a bare rewrite", "0.8")]
     return {
         "command": "python benchmarks/split.py --rounds 5",
         "date": "2026-11-22",
@@ -112,13 +112,13 @@ def result(figures: Any, *values: float) -> dict[str, Any]:
         "versions": {"Python": "3.11.7", "headrace": "1", "numpy": "2", "pyarrow": "26", "polars": "2.1.0"},
         "wall_s": 90.0,
         "cpu_s": 80.0,
-        "tables": [figures.as_json(figures.Table("csv", "CSV", ("what", "seconds"), rows))],
+        "tables": [figures.as_json(figures.Table("csv", "CSV", ("what", "times headrace's"), rows))],
     }
 
 
 TEXT = (
     "Words.\n\n<!-- table: split/csv -->\nold\n<!-- end -->\n\n<!-- table: scale/plan -->\nkept\n<!-- end -->\n\n"
-    "<!-- runs -->\nold\n<!-- end -->\nMore words.\n"
+    "<!-- headline -->\nold\n<!-- end -->\n\n<!-- runs -->\nold\n<!-- end -->\nMore words.\n"
 )
 
 
@@ -138,6 +138,23 @@ def test_another_figure_makes_another_page(page: Any, figures: Any) -> None:
     pages = {page.compose(TEXT, {"split": result(figures, value)}) for value in (1.0, 2.0)}
 
     assert len(pages) == 2
+
+
+def test_the_headline_takes_the_ratios_of_the_tables(page: Any, figures: Any) -> None:
+    rows = [("headrace", figures.figure([1.0])), ("the pandas design it replaces", figures.figure([9.0, 8.0, 9.5], 1))]
+    table = figures.Table("csv", "CSV", ("what", "times headrace's"), rows, missing={"a bare rewrite": "no polars"})
+    made = page.headline({"split/csv": table})
+
+    assert [("9.0 [8.0–9.5]", "`bench-split`"), ("not measured", "`bench-split`")] == [
+        (str(ratio), section) for _, ratio, section in made.rows
+    ]
+
+
+def test_a_headline_of_no_such_column_is_refused(page: Any, figures: Any) -> None:
+    table = figures.Table("csv", "CSV", ("what", "seconds"), [("the pandas design", figures.figure([1.0]))])
+
+    with pytest.raises(ValueError, match="the headline asks split/csv for the row 'the pandas'"):
+        page.headline({"split/csv": table})
 
 
 def test_a_table_that_its_program_does_not_make_is_refused(page: Any, figures: Any) -> None:
