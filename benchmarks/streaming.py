@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ def measure_one(name: str, root: Path) -> dict[str, float]:
     """One epoch of one contestant, in this process."""
     contestant = readers.CONTESTANTS[name]
     contestant.warm()
+    before = peak_mb()
     began, cpu = time.perf_counter(), cpu_seconds()
     rows = 0
     first = 0.0
@@ -38,7 +40,14 @@ def measure_one(name: str, root: Path) -> dict[str, float]:
         rows += len(batch)
         first = first or time.perf_counter() - began
     seconds = time.perf_counter() - began
-    return {"rows": rows, "seconds": seconds, "first": first, "cpu": cpu_seconds() - cpu}
+    cpu = cpu_seconds() - cpu
+    return {"rows": rows, "seconds": seconds, "first": first, "cpu": cpu, "mb": peak_mb() - before}
+
+
+def peak_mb() -> float:
+    """The most memory this process has held, without its children."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def cpu_seconds() -> float:
@@ -109,8 +118,9 @@ def of_workload(
         digits = 2 if max(rates) > 0.5 else 3
         cpu = figure([each["cpu"] / each["rows"] * 1e6 for each in runs])
         first = figure([each["first"] for each in runs])
-        rows.append((readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first))
-    heads = ("reader", "M rows/s", "speed, of the first's", "CPU s per M rows", "first batch, s")
+        memory = figure([each["mb"] for each in runs], 0)
+        rows.append((readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first, memory))
+    heads = ("reader", "M rows/s", "speed, of the first's", "CPU s per M rows", "first batch, s", "peak MB")
     missing = {readers.words(name): without_paths(failed[name]) for name in names if name in failed}
     return Table(workload, readers.WORKLOADS[workload][0], heads, rows, missing=missing)
 
