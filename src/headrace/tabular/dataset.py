@@ -206,7 +206,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         self._declare(cat_field_list=cat_field_list)
 
     def set_full_field_list(self, full_field_list: Sequence[str]) -> None:
-        """Deliver these columns, in this order."""
+        """Deliver these columns, in this order. Raises `SettingsError` for one that the data does not have."""
         self._declare(full_field_list=full_field_list)
 
     # the stream
