@@ -194,9 +194,8 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
 
 def _beyond(arrays: list[Any], most: int) -> bool:
     """Whether they hold more bytes than this. What buffers take as a whole is asked first: it costs a tenth."""
-    return (
-        sum(array.get_total_buffer_size() for array in arrays) > most and sum(array.nbytes for array in arrays) > most
-    )
+    whole = sum(int(array.get_total_buffer_size()) for array in arrays)
+    return whole > most and sum(int(array.nbytes) for array in arrays) > most
 
 
 def _null(where: str, count: int, kind: pa.DataType) -> InputError:
