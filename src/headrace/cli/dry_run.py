@@ -28,11 +28,13 @@ def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
     from headrace.cli.estimate.sized import sized
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
+    from headrace.run.apart import check_apart
     from headrace.run.identity import fingerprint, run_id
     from headrace.storage.remote_path import is_remote, path_of
 
     out = path_of(out)
     pairs = recipe.source_files()
+    check_apart(out, recipe.source_places(), pairs)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs, about.how))
     files = sized(pairs)
     run = out / "runs" / identity
