@@ -48,11 +48,11 @@ from headrace.stream.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.order import block_identities, epoch_order
 from headrace.stream.passes import checked_state, delivered, make_quarantine, reader_name
 from headrace.stream.plan import Plan
+from headrace.stream.present_group import group_connection, group_size, group_store, own_connection
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import _decode
 from headrace.stream.remaining import Remaining
-from headrace.stream.shared_failure import group_size, group_store, own_connection
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
@@ -264,7 +264,7 @@ class DynamicLoader(StreamLoader):
                 f" process group has {processes} processes; where several of them are one rank, each would get other"
                 ' rows: use distribution="balanced" there. Where some read nothing, pass store= of those that do'
             )
-        return own_connection(found)
+        return group_connection(found)
 
 
 class _Rows:

@@ -18,6 +18,7 @@ Inside torchdata's StatefulDataLoader each worker saves and loads its own progre
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, get_args
@@ -62,6 +63,7 @@ from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_t
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 
+    from headrace.stream.rebatched import refuse_batches_of_batches
     from headrace.stream.shared_pass import Part, SharedFindings, SharedPass
     from headrace.stream.table_parcel import parcel_of, whole_batch
     from headrace.stream.watched_loader import WatchedLoader
@@ -153,7 +155,14 @@ class StreamingDataset(IterableDataset[Batch]):
         return steps_of(self._start, self.options, topology=self.topology, workers=self.num_workers)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass of this worker, or of the rank if there are no workers; workers give what travels best."""
+        """One pass of this worker, or of the rank if there are no workers; workers give what travels best.
+
+        Raises `SettingsError` in a DataLoader with a batch_size of its own: batches are whole already.
+        """
+        refuse_batches_of_batches(sys._getframe(1), self.options.batch_size, "torch_dataset()")
+        return self._whole_pass()
+
+    def _whole_pass(self) -> Generator[Batch, None, None]:
         with closing(self.batches()) as batches:
             yield from batches if get_worker_info() is None else map(parcel_of, batches)
 

@@ -23,6 +23,7 @@ from headrace.item_batch import arrays_of as arrays_of
 from headrace.stream.share import Remainder
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
+from headrace.windows.found import check_some
 from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors
 from headrace.windows.order import Shuffle
 from headrace.windows.windows import Windows, open_windows
@@ -85,8 +86,9 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
 
         chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
         windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
-        Raises `SettingsError` for what cannot work.
+        Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
         """
+        check_some(self.windows)
         epochs: AllWindows | Chunked = AllWindows(self.windows)
         if chunk_size is not None or memory_limit_mib is not None:
             epochs = Chunked(self.windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
