@@ -65,7 +65,7 @@ class StreamLoader:
         self.topology = capture() if topology is None else topology
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
-        self._pass = 0
+        self._pass = self._received = 0
         self._ended = False
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
@@ -105,7 +105,7 @@ class StreamLoader:
         if self._ended:
             self._begin(self._epoch_state(self._start.epoch + 1))
         self._pass += 1
-        self._received = 0
+        left_after, self._received = self._received, 0
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
@@ -116,7 +116,7 @@ class StreamLoader:
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self.state_dict(), **settings),
+            agree=agreement(self.topology, self, self.state_dict(), settings=settings, left_after=left_after),
         )
         yield from self._counted(watch.over(self._pass_batches(read_block)), steps=len(self))
 
