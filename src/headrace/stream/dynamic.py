@@ -127,16 +127,16 @@ class DynamicLoader(StreamLoader):
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning; collective. Raises `StreamError` if ranks disagree on where it begins."""
         confirm(self.topology)
-        if self._ended:
+        if self._received.has_ended:
             self._begin(self._start.fresh(self._start.epoch + 1))
-        self._pass += 1
+        self._received.begin()
         self._passes += 1
-        self._received = self._calls = 0
+        self._calls = 0
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
         watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
-        yield from self._counted(watch.over(made), steps=None)
+        yield from self._received.counted(watch.over(made), epoch=self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What no rank has received yet: JSON, the same on every rank. Collective from the first batch of a pass on.
