@@ -32,6 +32,7 @@ log = logging.getLogger("headrace")
 
 _LOOK_SECONDS = 0.5
 _LOOKS_PER_BEAT = 2
+_END_SECONDS = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
 _AGAIN_SECONDS = 30.0
 
 
@@ -162,8 +163,9 @@ class Watch:
         """End the thread, and say that this process is in no pass."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(2 * _LOOK_SECONDS)
-            RUNNING.discard(self)
+            self._thread.join(_END_SECONDS)
+            if not self._thread.is_alive():  # else it is waited for once more before the interpreter ends
+                RUNNING.discard(self)
         if self._neighbours is not None:
             with suppress(RuntimeError):
                 self._neighbours.leave(self)
