@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import headrace
@@ -31,6 +32,12 @@ def test_opening_such_a_file_warns(raw: Path, tmp_path: Path) -> None:
     (raw / "a.csv").write_text("id,at,x\n" + ROWS)
 
     assert 3 == headrace.open(raw, cache_dir=tmp_path / "cache").split_index().total_rows
+
+
+def test_other_formats_name_their_columns_as_they_like(tmp_path: Path) -> None:
+    pl.DataFrame({"1": [1], "2024-01-01": [2]}).write_parquet(tmp_path / "a.parquet")
+
+    assert 1 == headrace.open(tmp_path, cache_dir=tmp_path / "cache").split_index().total_rows
 
 
 def test_recipes_say_how_to_name_columns(raw: Path, tmp_path: Path) -> None:

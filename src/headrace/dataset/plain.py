@@ -20,6 +20,7 @@ from headrace.dataset.plain_index import ALL, OnProgress, build
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.formats.detect import kind_of_name
 from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.schema import few, type_named
@@ -92,7 +93,8 @@ def open_plain(
 
 def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
     names = index.schema.names
-    if is_headless(names):
+    kind = kind_of_name(listing.names[0])
+    if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
         warnings.warn(text, UserWarning, stacklevel=3)
