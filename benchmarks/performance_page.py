@@ -82,7 +82,11 @@ def compose(page: str, results: Results) -> str:
             title = f"**{found[name].title}**"
             return f"{match['begin']}\n{title}\n\n{markdown(found[name])}\n\n{match['end']}"
         if name.partition("/")[0] in results:
-            raise ValueError(f"the page asks for the table {name}; there are {sorted(found)}")
+            program = name.partition("/")[0]
+            raise ValueError(
+                f"docs/performance.md asks for the table {name}, which benchmarks/results/{program}.json does not have;"
+                f" run all of it: make bench-{program} performance"
+            )
         return match[0]
 
     return MARKED.sub(put, page)
@@ -136,7 +140,11 @@ def main() -> int:
         for path in sorted(asked.take.glob("*.json")):
             (RESULTS / path.name).write_bytes(path.read_bytes())
     results, page = read_results(RESULTS), PAGE.read_text("utf-8")
-    PAGE.write_text(compose(page, results), "utf-8")
+    try:
+        PAGE.write_text(compose(page, results), "utf-8")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     never = sorted(name for name in asked_for(page) if name.partition("/")[0] not in results)
     if never:
         print(f"left as they are, as benchmarks/results has nothing of them: {', '.join(never)}", file=sys.stderr)
