@@ -132,7 +132,7 @@ docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are er
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # One program a section of docs/performance.md; `make bench-split` measures that one alone. First what looks at the clock.
-OPTIONS_split := --rounds 5
+OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 5
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
