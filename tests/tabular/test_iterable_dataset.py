@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
-from tabular_cases import CONFIG, UNEVEN, ids, loader_of, real_ids, table_of, write_shards
+from tabular_cases import CONFIG, UNEVEN, Telling, ids, loader_of, real_ids, table_of, write_shards
 
 import headrace
 from headrace.errors import HeadraceError, InputError, SettingsError, StreamError
@@ -459,10 +459,6 @@ def test_options_of_streams_alone_are_refused(shards, option):
 
 
 def test_diagnostics_in_workers_describe_each_of_them(shards):
-    class Telling(PipelineIterableDataset):
-        def __iter__(self):
-            yield self.get_shard_distribution_info()
-
     dataset = Telling(CONFIG, shards, topology=ALONE, shuffle_shards=True)
     infos = [info[0] for info in torch.utils.data.DataLoader(dataset, batch_size=1, num_workers=2, collate_fn=list)]
 

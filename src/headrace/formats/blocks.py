@@ -27,8 +27,8 @@ def kind_of_word(word: str) -> Kind:
     """The kind behind a word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
     if word == "array_record":
         raise InputError(
-            "histories in ArrayRecord shards are no table to stream; read them as contexts, or prepare them with "
-            "format='arrow'"
+            "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace histories plan`"
+            " counts them), or prepare them with format='arrow'"
         )
     kind = _kind_and_separator(word)[0]
     if kind is None and word in ("npy", "bin"):

@@ -20,10 +20,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
+from headrace.formats.whole import whole_parquet
 from headrace.storage.remote_path import RemotePath
 
 Pages = Literal["check", "trust"]
@@ -159,17 +159,11 @@ def open_file(
     }
     if kind.compression == "none" and isinstance(path, RemotePath):
         return open_remote(path, check_pages=pages == "check", coded=coded)
-    try:
+    with whole_parquet(path):
         if kind.compression == "none":
             return pq.ParquetFile(str(path), metadata=footer, **options)
         with open_bytes(path, kind.compression) as stream:
             return pq.ParquetFile(pa.BufferReader(stream.read()), **options)
-    except (OSError, pa.ArrowInvalid) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
-        ) from error
 
 
 def _names(file: pq.ParquetFile) -> dict[str, str]:

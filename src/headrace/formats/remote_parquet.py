@@ -17,8 +17,8 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import InputError
 from headrace.formats.delimited import column_name
+from headrace.formats.whole import whole_parquet
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_file import RemoteFile, SeekableObject
 from headrace.storage.remote_path import RemotePath
@@ -106,16 +106,10 @@ def footer_of(path: RemotePath) -> Footer:
 
 def _fetched_footer(path: RemotePath) -> Footer:
     fact, tail = path.store.tail(path.key, _TAIL)
-    try:
+    with whole_parquet(path):
         metadata = pq.read_metadata(
             pa.PythonFile(FetchedBytes(path, fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
         )
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
-        ) from error
     names = metadata.schema.to_arrow_schema().names
     footer = Footer(fact, metadata, {column_name(each): each for each in names})
     _footers.keep(str(path), footer)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import stem_of_name
+from headrace.formats.headless import hint
 from headrace.formats.schema import few
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
@@ -36,7 +37,7 @@ def check_columns(settings: Histories, shard: Shard) -> None:
         if name not in shard.schema.names:
             raise InputError(
                 f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
-                f"entity=, time=, peer= and value="
+                f"entity=, time=, peer= and value={hint(shard.schema.names)}"
             )
 
 
