@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -45,11 +45,16 @@ $(VENV)/package: $(VENV)/base
 	@touch $@
 
 # Measured beside ours without what they depend on, which asks for another torch; one that cannot be had is named.
-PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge
+PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge chatterbot-corpus
 $(VENV)/bench: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
 	-for each in $(PEERS); do $(PIP) install --quiet --no-deps $$each; done
 	@touch $@
+
+# Peers of bench-series get along with nothing else: an environment for each, gigabytes in all, hence asked for.
+SERIES_PEERS ?= build/series_peers
+series-peers: $(VENV)/base ## environments for the packages that `make bench-series` measures
+	PATH="$(abspath $(BIN)):$$PATH" sh benchmarks/series_peers/install.sh $(SERIES_PEERS)
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
 AZURITE := build/azurite/node_modules/.bin/azurite-blob
@@ -126,25 +131,25 @@ changes: $(VENV)/lint ## whether the notes in changes/ are well formed
 docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# One program a table of docs/performance.md; `make bench-split` measures that one alone.
+# One program a section of docs/performance.md; `make bench-split` measures that one alone. First what looks at the clock.
 OPTIONS_split := --rounds 5
 OPTIONS_streaming := --rounds 5
 OPTIONS_first_batch := --rounds 21
-OPTIONS_series := --tables windows,ranks,peers
-BENCHES := split entities streaming first_batch dynamic cache stores packing packed_reading tokenising \
-	histories contexts series series_prep plan index scale other_loaders
+OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
+BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
+	entities cache packing histories contexts series series_prep plan scale other_loaders
 
-bench: ## every table of docs/performance.md; what each prints is kept in build/bench
+bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-bench-tokenising: $(VENV)/bench
-	@mkdir -p build/bench
-	$(if $(and $(TOKENIZER),$(CHATS)),$(BIN)/python benchmarks/tokenising.py $(TOKENIZER) $(CHATS) > build/bench/tokenising.txt && cat build/bench/tokenising.txt,@echo 'tokenising is left out: it needs TOKENIZER=DIRECTORY and CHATS=FILES')
-
 bench-%: $(VENV)/bench
-	@mkdir -p build/bench
-	$(BIN)/python benchmarks/$*.py $(OPTIONS_$*) > build/bench/$*.txt && cat build/bench/$*.txt
+	@mkdir -p build/bench && rm -f build/bench/$*.json
+	@$(BIN)/python benchmarks/$*.py $(OPTIONS_$*) --json build/bench/$*.json > build/bench/$*.txt 2> build/bench/$*.log; \
+	status=$$?; cat build/bench/$*.txt; [ $$status = 0 ] || tail -n 20 build/bench/$*.log >&2; exit $$status
+
+performance: $(VENV)/base ## the tables of docs/performance.md from what `make bench` kept
+	$(BIN)/python benchmarks/performance_page.py --take build/bench
 
 package: $(VENV)/package ## build wheel and sdist; a job with the core alone; every extra resolves and is named
 	$(BIN)/python release/package.py
