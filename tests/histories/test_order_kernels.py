@@ -45,7 +45,16 @@ def test_measurements_are_in_order_of_entity_time_peer_and_code(
 
 @pytest.mark.parametrize("kind", [ALONE, WITH_PEER])
 @pytest.mark.parametrize(
-    ("rows", "entities", "span"), [(400, 9, 10**9), (3000, 2, 30), (20_000, 3, 2**61), (9000, 1, 1), (9000, 4000, 50), (60_000, 1, 10**12), (60_000, 1, 9)]
+    ("rows", "entities", "span"),
+    [
+        (400, 9, 10**9),
+        (3000, 2, 30),
+        (20_000, 3, 2**61),
+        (9000, 1, 1),
+        (9000, 4000, 50),
+        (60_000, 1, 10**12),
+        (60_000, 1, 9),
+    ],
 )
 def test_many_measurements_and_many_of_one_time_are_in_order(
     rows: int, entities: int, span: int, kind: np.dtype

@@ -34,8 +34,8 @@ def peers_of_records(records: U64) -> tuple[U32, I64]:
 
 
 def entities_of_records(records: U64) -> tuple[U32, I64]:
-    """The same of the entities of `piece.ENTITY`, uint64 [N, 5]."""
-    return _distinct(records, 2, 0)
+    """The same of the entities of `piece.ENTITY`, uint64 [N, 3]."""
+    return _distinct(records, 0, 0)
 
 
 def _distinct(records: U64, column: int, shift: int) -> tuple[U32, I64]:

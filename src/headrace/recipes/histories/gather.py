@@ -67,7 +67,7 @@ def gather_shard(
                 raise InputError(f"{place.path}: {error}") from error
             hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, hashes, compiled=known.compiled)
+                total = writer.append(parsed, hashes.order, compiled=known.compiled)
             counts.take(parsed, total)
         with storing(temporary):
             checksum = writer.finish()

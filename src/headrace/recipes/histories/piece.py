@@ -2,7 +2,7 @@
 
 A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
 last batch stand the directory of batches (where each begins, and how many entities and records are in the partitions
-before each) and its shape. A partition reads of every piece only what is its own.
+before each), its shape, and a number for this layout. A partition reads of every piece only what is its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ import xxhash
 from headrace.arrays import I64, U16, U64
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import Addresses, of_words
-from headrace.recipes.histories.keyed import EntityHashes, mixed_peers, multiset_sum
+from headrace.recipes.histories.keyed import mixed_peers, multiset_sum
 from headrace.recipes.histories.parse import Parsed
 
-ENTITY = np.dtype(
-    [("order", "<u8"), ("side", "<u8"), ("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)]
-)
+ENTITY = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)])
 # entity: place among the batch's entities of the partition; in memory, among all the partition's.
 ALONE = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2)])
 WITH_PEER = np.dtype(
@@ -41,6 +39,7 @@ WITH_PEER = np.dtype(
 )
 
 Records = npt.NDArray[np.void]
+_LAYOUT = 0x32_4543454950  # "PIECE2"; a run that is gone on with may have pieces of another headrace
 
 
 class PieceWriter:
@@ -51,14 +50,13 @@ class PieceWriter:
         self._directory: list[I64] = []
         self._checksum = xxhash.xxh3_128()
 
-    def append(self, parsed: Parsed, hashes: EntityHashes, *, compiled: bool = False) -> int:
-        """One batch; returns its `multiset_sum`. compiled: by numba, the same bytes."""
+    def append(self, parsed: Parsed, hashes: U64, *, compiled: bool = False) -> int:
+        """One batch; returns its `multiset_sum`. hashes: of the entities. compiled: by numba, the same bytes."""
         if not len(parsed.micros):
             return 0
-        partition = partition_of(hashes.order, self._partitions)
+        partition = partition_of(hashes, self._partitions)
         by_partition = np.argsort(partition, kind="stable")
         entities = np.zeros(len(by_partition), ENTITY)
-        entities["order"], entities["side"] = hashes.order[by_partition], hashes.side[by_partition]
         words = parsed.entities.words()[by_partition]
         entities["word0"], entities["word1"] = words[:, 0], words[:, 1]
         entities["family"] = parsed.entities.family[by_partition]
@@ -68,7 +66,7 @@ class PieceWriter:
         local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
 
         group = _grouped_compiled if compiled else _grouped
-        records, counts, total = group(parsed, hashes.order, partition, local, self._partitions)
+        records, counts, total = group(parsed, hashes, partition, local, self._partitions)
         begin = self._file.tell()
         self._write(entities.view(np.uint8).data)
         self._write(records.view(np.uint8).reshape(-1).data)
@@ -81,7 +79,7 @@ class PieceWriter:
         """Write the directory; returns the XXH3-128 of all that was written."""
         for row in self._directory:
             self._write(row.tobytes())
-        self._write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
+        self._write(np.array([len(self._directory), self._partitions, _LAYOUT], "<i8").tobytes())
         return self._checksum.hexdigest()
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -190,10 +188,12 @@ def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) ->
 
 def _segments(files: Reading, path: Path, partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
     # Of a batch's row in the directory a partition reads its own numbers alone, and not those of all the others.
-    shape = np.empty(2, "<i8")
+    shape = np.empty(3, "<i8")
     end = files.size(path) - shape.nbytes
     files.read(path, end, shape)
-    batches, partitions = shape.tolist()
+    batches, partitions, layout = shape.tolist()
+    if layout != _LAYOUT:
+        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
     width = 1 + 2 * (partitions + 1)
     begin, entities, records = np.empty(1, "<i8"), np.empty(2, "<i8"), np.empty(2, "<i8")
     last = np.empty(1, "<i8")

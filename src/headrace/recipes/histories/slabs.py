@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from headrace.arrays import I64, Ints
 from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.keyed import EntityHashes
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, Reading, Records, Segment, read_entities
 from headrace.recipes.histories.sort import Entities, by_bytes, distinct_entities, distinct_peers, measurement_order
 from headrace.storage.local import storing
@@ -54,6 +55,7 @@ class Partition:
 def open_partition(
     segments: list[Segment],
     *,
+    hashed: Callable[[Addresses], EntityHashes],
     has_peers: bool,
     slab_rows: int,
     temporary: Callable[[], Path],
@@ -61,12 +63,12 @@ def open_partition(
 ) -> Partition:
     """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files.
 
-    compiled: sorted by numba, the same order.
+    hashed: gives the hashes of entities. compiled: sorted by numba, the same order.
     """
     dtype = WITH_PEER if has_peers else ALONE
-    entities, place = distinct_entities(read_entities(segments), compiled=compiled)
+    entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
-    of_segment = [place[before[k] : before[k + 1]].astype(np.uint32, copy=False) for k in range(len(segments))]
+    of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
     rows = sum(each.records for each in segments)
     if rows <= 2 * slab_rows:
         peers, slab = _at_once(segments, of_segment, dtype, entities if compiled else None)
