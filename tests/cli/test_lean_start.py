@@ -42,7 +42,7 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
 
 
-def test_histories_need_neither_scipy_for_numba_nor_polars_for_parquet(tmp_path: Path) -> None:
+def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     pytest.importorskip("scipy")
     pings = {"src_addr": ["10.0.0.1", "2a0e::1"], "event_time": [1_700_000_000, 1_700_000_001], "rtt": [1.5, None]}
@@ -50,7 +50,7 @@ def test_histories_need_neither_scipy_for_numba_nor_polars_for_parquet(tmp_path:
     asked = ["--out", tmp_path / "out", "--time-format", "epoch_s", "--format", "arrow", "--report", "never"]
     kernel = (
         "import pyarrow as pa; from headrace.histories.kernels import parse_texts\n"
-        "print(parse_texts(pa.array(['10.0.0.1']))[0].tolist(), {'scipy', 'polars', 'pandas'} & set(sys.modules))"
+        "print(parse_texts(pa.array(['10.0.0.1']))[0].tolist(), {'scipy', 'pandas'} & set(sys.modules))"
     )
 
     assert "[4] set()" == after(kernel, "histories", tmp_path / "pings.parquet", *asked)
