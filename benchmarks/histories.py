@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +82,17 @@ def _address(rng: np.random.Generator, six: bool) -> str:
 
 
 def run_histories(data: Path, out: Path, workers: int) -> None:
-    """Prepare the run."""
-    from headrace.recipes.histories.config import Histories
-    from headrace.run.prepare import prepare
+    """Prepare the run by the command, as a user would."""
+    from headrace.cli import command
 
-    prepare(Histories(source=data / "part-*.parquet", peer="dst_addr"), out, workers=workers)
+    asked = f"--out {out} --peer dst_addr --workers {workers} --report never"
+    sys.argv = ["headrace", "histories", str(data / "part-*.parquet"), *asked.split()]
+    try:
+        with redirect_stdout(sys.stderr):
+            command()
+    except SystemExit as end:
+        if end.code:
+            raise
 
 
 def run_duckdb(data: Path, out: Path, workers: int) -> None:

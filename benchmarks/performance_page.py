@@ -33,7 +33,7 @@ HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its co
     ("lists of tokens, padded", "streaming/tokens", "headrace", SPEED),
     ('a later epoch of `cache="decoded"`: its speed, of copying memory', "cache/epochs", "later", "speed, of memory's"),
     ("a temporal split of CSV: the pandas design takes times as long", "split/csv", "the pandas", "times headrace's"),
-    ("and a bare rewrite that splits nothing", "split/csv", "a bare rewrite", "times headrace's"),
+    ("and a bare rewrite, which splits nothing", "split/csv", "a bare rewrite", "times headrace's"),
     ("100,000 lengths into bins: trl takes times our best fit", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
     (
         "conversations to tokens: a loop takes times the CPU",
@@ -82,7 +82,11 @@ def compose(page: str, results: Results) -> str:
             title = f"**{found[name].title}**"
             return f"{match['begin']}\n{title}\n\n{markdown(found[name])}\n\n{match['end']}"
         if name.partition("/")[0] in results:
-            raise ValueError(f"the page asks for the table {name}; there are {sorted(found)}")
+            program = name.partition("/")[0]
+            raise ValueError(
+                f"docs/performance.md asks for the table {name}, which benchmarks/results/{program}.json does not have;"
+                f" run all of it: make bench-{program} performance"
+            )
         return match[0]
 
     return MARKED.sub(put, page)
@@ -97,7 +101,8 @@ def runs(results: Results) -> Table:
         rows.append((f"`{kept['command']}`", kept["date"], took, ", ".join(others) or "–"))
     machines = sorted({kept["machine"] for kept in results.values()})
     versions = sorted({", ".join(f"{name} {kept['versions'][name]}" for name in SHOWN) for kept in results.values()})
-    note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}."
+    minutes = sum(kept["wall_s"] for kept in results.values()) / 60
+    note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}. Together: {minutes:.0f} minutes."
     return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
 
 
@@ -127,19 +132,31 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Take, compose, write; 1 if a table of the page was never measured."""
+    """Take, compose, write; 1 if a table of the page was never measured, or one does not go with the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--take", type=Path, help="copy the results of this folder first")
     asked = parser.parse_args()
-    if asked.take is not None:
-        RESULTS.mkdir(exist_ok=True)
-        for path in sorted(asked.take.glob("*.json")):
-            (RESULTS / path.name).write_bytes(path.read_bytes())
-    results, page = read_results(RESULTS), PAGE.read_text("utf-8")
-    PAGE.write_text(compose(page, results), "utf-8")
-    never = sorted(name for name in asked_for(page) if name.partition("/")[0] not in results)
+    page = PAGE.read_text("utf-8")
+    programs = {name.partition("/")[0] for name in asked_for(page)}
+    taken = (
+        {} if asked.take is None else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
+    )
+    results = read_results(RESULTS) | {name: json.loads(path.read_text("utf-8")) for name, path in taken.items()}
+    try:
+        composed = compose(page, results)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    RESULTS.mkdir(exist_ok=True)
+    for path in taken.values():
+        (RESULTS / path.name).write_bytes(path.read_bytes())
+    PAGE.write_text(composed, "utf-8")
+    never = sorted(programs - set(results))
     if never:
-        print(f"left as they are, as benchmarks/results has nothing of them: {', '.join(never)}", file=sys.stderr)
+        print(
+            f"tables of {', '.join(never)} are left as they are: benchmarks/results has nothing of them",
+            file=sys.stderr,
+        )
     return int(bool(never))
 
 

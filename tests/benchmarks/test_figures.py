@@ -158,7 +158,7 @@ def test_a_headline_of_no_such_column_is_refused(page: Any, figures: Any) -> Non
 
 
 def test_a_table_that_its_program_does_not_make_is_refused(page: Any, figures: Any) -> None:
-    with pytest.raises(ValueError, match="asks for the table split/parquet"):
+    with pytest.raises(ValueError, match="asks for the table split/parquet, which .* make bench-split"):
         page.compose("<!-- table: split/parquet -->\n<!-- end -->\n", {"split": result(figures, 1.0)})
 
 

@@ -91,9 +91,11 @@ def main() -> None:
 
 def _lean() -> None:
     if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.arrow_alone import arrow_alone
+        from headrace.cli.lean import arrow_alone, numba_alone
 
         arrow_alone()
+        if sys.argv[1] == "histories":
+            numba_alone()
 
 
 def _run(before: Callable[[], None]) -> None:

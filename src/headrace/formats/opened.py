@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +23,9 @@ import pyarrow.parquet as pq
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
-from headrace.formats.whole import whole_parquet
+from headrace.formats.whole import Pages, whole_parquet
 from headrace.storage.remote_path import RemotePath
 
-Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
 
 _MOST_IDLE = 64
@@ -158,7 +157,7 @@ def open_file(
         "read_dictionary": list(coded),
     }
     if kind.compression == "none" and isinstance(path, RemotePath):
-        return open_remote(path, check_pages=pages == "check", coded=coded)
+        return open_remote(path, pages=pages, coded=coded)
     with whole_parquet(path):
         if kind.compression == "none":
             return pq.ParquetFile(str(path), metadata=footer, **options)

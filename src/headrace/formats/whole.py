@@ -1,14 +1,17 @@
-"""What a Parquet file that is cut or damaged is called, wherever its footer is read."""
+"""Whether a Parquet file is whole: what one is called that is not, and whether its pages' checksums are looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
 from headrace.errors import InputError
+
+Pages = Literal["check", "trust"]  # trust: of a shard whose own checksum was found right
 
 
 @contextmanager

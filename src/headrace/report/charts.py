@@ -156,7 +156,8 @@ def spans(
 ) -> Chart:
     """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
 
-    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are called.
+    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are
+    called.
     """
     words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))

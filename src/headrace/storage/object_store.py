@@ -32,13 +32,13 @@ from headrace.storage.ranges import PIECE_BYTES, joined_ranges
 Result = TypeVar("Result")
 Put = Literal["put", "kept"]
 
-_ATTEMPTS = 6
+_ATTEMPTS = 6  # of an answer that breaks off
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _FIRST_BACKOFF_S = 0.1  # of what is refused for now
-_MOST_PARALLEL = 8
+_MOST_PARALLEL = 8  # requests of one call
 _SINGLE_PUT = 64 << 20  # larger files are uploaded in parts
-_PART = 16 << 20
-_MOST_AHEAD = 4
+_PART = 16 << 20  # bytes of one part of such an upload
+_MOST_AHEAD = 4  # pieces of 8 MiB, so that a reader holds 32 MiB
 
 
 @dataclass(frozen=True)

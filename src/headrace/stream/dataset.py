@@ -91,8 +91,8 @@ class Dataset(IndexedDataset):
     ) -> ReadBlock:
         """A function (block number in `split_index`, columns or None) → the rows of that block as an Arrow table.
 
-        verify, files: see `IndexedDataset.block_reader`. The function is safe from any thread, and raises `CorruptShard`,
-        `InputError` or `StoreError`.
+        verify, files: see `IndexedDataset.block_reader`. The function may be called from any thread; it raises
+        `CorruptShard`, `InputError` or `StoreError`.
         """
         return self._source.block_reader(split, verify=verify, files=files)
 

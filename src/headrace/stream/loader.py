@@ -105,6 +105,7 @@ class StreamLoader:
         confirm(self.topology)
         if self._received.has_ended:
             self._begin(self._epoch_state(self._start.epoch + 1))
+        left_after = self._received.batches
         self._received.begin()
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
@@ -116,7 +117,7 @@ class StreamLoader:
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self.state_dict(), **settings),
+            agree=agreement(self.topology, self, self.state_dict(), settings=settings, left_after=left_after),
         )
         batches = watch.over(self._pass_batches(read_block))
         yield from self._received.counted(batches, epoch=self.epoch, steps=len(self))

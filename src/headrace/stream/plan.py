@@ -28,7 +28,7 @@ from headrace.stream.share import Remainder, Share, consumer_number, count_steps
 
 _MOST_LANES_PER_CONSUMER = 16
 _MOST_SHUFFLE_ROWS = 1 << 18
-_LEAST_LANE_ROWS = 4
+_LEAST_LANE_ROWS = 4  # fewer would be read nearly in order
 _PREFETCH_BYTES = 1 << 25  # what streams decode ahead unless told otherwise
 _VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
 

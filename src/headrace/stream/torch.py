@@ -354,7 +354,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def _agreement(self) -> Agreement | None:
         settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
-        return agreement(self.topology, self, self.state_after(0), **settings)
+        return agreement(self.topology, self, self.state_after(0), settings=settings)
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
         if anew:

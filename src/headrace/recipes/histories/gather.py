@@ -67,14 +67,14 @@ def gather_shard(
                 raise InputError(f"{place.path}: {error}") from error
             hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, hashes, compiled=known.compiled)
+                total = writer.append(parsed, hashes.order, compiled=known.compiled)
             counts.take(parsed, total)
         with storing(temporary):
-            digest = writer.finish()
+            checksum = writer.finish()
             file.flush()
     pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
-    files.finished(temporary, piece_file(number), Written(counts.measurements, size, digest, ()))
+    files.finished(temporary, piece_file(number), Written(counts.measurements, size, "", (), checksum))
     return counts.as_json()
 
 

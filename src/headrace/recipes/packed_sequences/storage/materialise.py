@@ -32,8 +32,8 @@ def gather(
 ) -> PackedRows:
     """The rows of all `bins`: their sequences end to end, the mask aligned inside each. Take a row group at a time.
 
-    pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and is of
-    it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
+    pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and
+    belongs to it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
     """
     check_alignment(alignment)
     ids, mask, lengths = source.take(bins.sequences)
