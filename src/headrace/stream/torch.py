@@ -27,6 +27,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.beginnings import Agreement, agreement
+from headrace.stream.inherited import keep_inherited
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
@@ -166,6 +167,8 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """One pass of this worker, or of the rank if there are no workers; workers give what travels best."""
+        if get_worker_info() is not None:
+            keep_inherited()
         with closing(self.batches()) as batches:
             yield from batches if get_worker_info() is None else map(parcel_of, batches)
 
