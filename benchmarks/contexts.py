@@ -2,7 +2,7 @@
 
     python benchmarks/contexts.py [--tables builders,runs,fill] [--rounds 3] [--data ../shared/data]
 
-Printed is CPU time of the process, medians of the rounds: it says the same on a busy machine. "builders": from decoded
+Times are CPU seconds of the process, which say the same on a busy machine. "builders": from decoded
 rows of 400,000 measurements, 256 contexts a call. "runs": from prepared runs of 4 M measurements, rows opened from the
 page cache: all contexts of a row in a row (`shuffle="rows"`), and all at random. "fill": padding and coverage of an
 epoch, made whole, of a synthetic Zipf corpus and of RIPE Atlas and Seattle where --data has them.
@@ -15,11 +15,10 @@ import csv
 import gzip
 import io
 import random
-import statistics
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from contexts_loop import plain_context
+from figures import Cell, Table, figure, ratio
+from reporting import parser, publish
 
 import headrace
 from headrace.contexts import ContextOptions, Contexts, open_contexts
@@ -66,14 +67,11 @@ def synthetic_row(n: int, family: int) -> RowColumns:
     )
 
 
-def rate(work: Callable[[int], Any], contexts: int, rounds: int) -> float:
-    """Contexts a CPU second, median; work(r) makes `contexts` of them."""
-    times = []
-    for number in range(rounds):
-        begin = time.process_time()
-        work(number)
-        times.append(time.process_time() - begin)
-    return contexts / statistics.median(times)
+def rate(work: Callable[[int], Any], contexts: int, number: int) -> float:
+    """Contexts a CPU second; work(number) makes `contexts` of them."""
+    begin = time.process_time()
+    work(number)
+    return contexts / (time.process_time() - begin)
 
 
 def plain_contexts(row: RowColumns, generator: random.Random, _: int) -> None:
@@ -82,26 +80,34 @@ def plain_contexts(row: RowColumns, generator: random.Random, _: int) -> None:
         plain_context(row, generator, 1025)
 
 
-def builders(rounds: int) -> None:
+def builders(rounds: int) -> Iterator[Table]:
     """From decoded rows."""
-    print(f"{'':6}{'plain loop':>14}{'numpy':>14}{'numba':>14}   contexts a CPU second (times the loop)")
+    rows: list[tuple[Cell, ...]] = []
     for family in (4, 6):
         row = synthetic_row(400_000, family)
-        loop = rate(partial(plain_contexts, row, random.Random(0)), 60, rounds)
-        line = f"IPv{family}  {loop:>14,.0f}"
-        for kernel in ("numpy", "numba"):
+        ways: dict[str, tuple[Callable[[int], Any], int]] = {
+            "a plain loop": (partial(plain_contexts, row, random.Random(0)), 60)
+        }
+        for kernel, calls in (("numpy", 4), ("numba", 12)):
             contexts = Contexts(OneRow(row), ContextOptions(rows="measurements", kernel=kernel))
             build(contexts.index, contexts.rows, np.arange(CALL))
-            calls = 4 if kernel == "numpy" else 12
 
             def work(number: int, contexts: Contexts = contexts, calls: int = calls) -> None:
                 for call in range(calls):
                     begin = (number * calls + call) * CALL % 10_000
                     build(contexts.index, contexts.rows, np.arange(begin, begin + CALL))
 
-            made = rate(work, calls * CALL, rounds)
-            line += f"{made:>9,.0f} ({made / loop:,.0f}x)"
-        print(line)
+            ways[f'headrace, `kernel="{kernel}"`'] = work, calls * CALL
+        made: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(rounds):
+            for name, (work_of, count) in ways.items():
+                made[name].append(rate(work_of, count, number))
+        rows += [
+            (f"IPv{family}", name, figure(rates, 0), ratio(rates, made["a plain loop"], 0))
+            for name, rates in made.items()
+        ]
+    heads = ("addresses", "builder", "contexts a CPU second", "times the loop's")
+    yield Table("builders", "Contexts from decoded rows of 400,000 measurements", heads, rows)
 
 
 def pings(path: Path, sizes: np.ndarray, *, families: int = 1) -> None:
@@ -134,11 +140,11 @@ def prepared(source: Path, out: Path, **settings: Any) -> Path:
     return out
 
 
-def runs(rounds: int) -> None:
+def runs(rounds: int) -> Iterator[Table]:
     """End to end: rows opened, contexts made, batches of six arrays."""
+    rows: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as scratch:
         pings(Path(scratch) / "pings", np.full(4, 1_000_000))
-        print(f"{'rows':>10}{'format':>14}{'order':>11}{'contexts/s':>13}")
         for row_bytes in (8 << 20, 64 << 10):
             for format_ in ("array_record", "arrow"):
                 out = prepared(
@@ -155,8 +161,10 @@ def runs(rounds: int) -> None:
                         for begin in range(number * count, (number + 1) * count, size):
                             contexts.batch(range(begin, begin + size))
 
-                    made = rate(work, count, rounds)
-                    print(f"{row_bytes >> 10:>7} KB{format_:>14}{shuffle:>11}{made:>13,.0f}", flush=True)
+                    made = figure([rate(work, count, number) for number in range(rounds)], 0)
+                    rows.append((f"at most {row_bytes >> 10:,} KB", f"`{format_}`", f'`"{shuffle}"`', made))
+    heads = ("rows", "format", "shuffle", "contexts a CPU second")
+    yield Table("runs", "Contexts from prepared runs of 4,000,000 measurements", heads, rows)
 
 
 def ripe(data: Path, path: Path) -> None:
@@ -186,11 +194,10 @@ def seattle(data: Path, path: Path) -> None:
             pq.write_table(pa.table({**columns, "rtt": values[source, peer] * 1000}), path / f"{number}.parquet")
 
 
-def fill(data: Path) -> None:
+def fill(data: Path) -> Iterator[Table]:
     """Padding and coverage of whole epochs."""
-    print(
-        f"{'corpus':>10}{'rows of contexts':>18}{'rows':>8}{'small':>8}{'contexts':>10}{'padding':>9}{'coverage':>10}"
-    )
+    lines: list[tuple[Cell, ...]] = []
+    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         pings(work / "zipf", np.maximum(1, (2_000_000 / np.arange(1, 20_001) / 10.5)).astype(int), families=2)
@@ -200,12 +207,16 @@ def fill(data: Path) -> None:
         if (data / "job3-ripe-rtt-labelled").is_dir():
             ripe(data, work / "ripe")
             outs["ripe"] = prepared(work / "ripe", work / "ripe-out", entity_kind="number", format="arrow")
+        else:
+            missing["RIPE Atlas"] = "its files are not in --data"
         if (data / "job3-seattle-latency").is_dir():
             seattle(data, work / "seattle")
             outs["seattle"] = prepared(
                 work / "seattle", work / "seattle-out", entity_kind="number", peer="dst_addr", peer_kind="number",
                 format="arrow", max_row_bytes=256 << 10,
             )  # fmt: skip
+        else:
+            missing["Seattle"] = "its files are not in --data"
         for name, out in outs.items():
             for rows in ("uniform", "measurements"):
                 contexts = open_contexts(out, rows=rows, shuffle="rows")
@@ -214,26 +225,27 @@ def fill(data: Path) -> None:
                     batch = contexts.batch(range(begin, min(begin + CALL, count)))
                     padding += int((batch["inputs_segmentation"] == 0).sum())
                 plan = contexts.plan()
-                print(
-                    f"{name:>10}{rows:>18}{plan.rows:>8,}{plan.small_rows:>8,}{len(contexts):>10,}"
-                    f"{padding / count / 1024:>9.2%}{plan.coverage:>10.1%}",
-                    flush=True,
-                )
+                said = (f"{plan.rows:,}", f"{plan.small_rows:,}", f"{len(contexts):,}")
+                lines.append((name, f'`"{rows}"`', *said, f"{padding / count / 1024:.2%}", f"{plan.coverage:.1%}"))
+    heads = ("corpus", "`rows=`", "rows", "small ones", "contexts", "padding", "coverage")
+    yield Table("fill", "How full the contexts of an epoch are", heads, lines, missing=missing)
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Those asked for."""
+    made = {"builders": lambda: builders(asked.rounds), "runs": lambda: runs(asked.rounds)}
+    for name in asked.tables.split(","):
+        yield from fill(asked.data) if name == "fill" else made[name]()
 
 
 def main() -> None:
-    """Print the tables asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", default="builders,runs,fill")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    asked = parser.parse_args()
-    for name in asked.tables.split(","):
-        if name == "fill":
-            fill(asked.data)
-        else:
-            {"builders": builders, "runs": runs}[name](asked.rounds)
-        print()
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--tables", default="builders,runs,fill")
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--data", type=Path, default=Path("../shared/data"))
+    asked = made.parse_args()
+    publish(tables(asked), asked.json, ["numba", "array_record"])
 
 
 if __name__ == "__main__":

@@ -3,24 +3,26 @@
     python benchmarks/dynamic.py [--ranks 4] [--blocks 96] [--milliseconds 10] [--slower 5] [--rounds 3]
 
 Every rank sleeps for each batch that has a valid row, the last rank longer; there is no collective inside an epoch. The
-time of an epoch is that of the rank that ends last. Printed: each round's times, their ratio (at most 0.7 is asked of
-it), what an ideal division of the work would give, and the valid rows of each rank. Exits 1 if a median ratio is above.
+time of an epoch is that of the rank that ends last. Exits 1 if the median of the ratios
+is above 0.7, or a row is missing or comes twice, or ranks have unequal steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
+from figures import Figure, Table, figure, ratio
+from reporting import parser, publish
 
 import headrace
 
@@ -65,39 +67,52 @@ def run_rank(rank: int, folder: str, ranks: int, rounds: int, milliseconds: floa
     dist.destroy_process_group()
 
 
-def main() -> int:
-    """Start the ranks, check what they delivered, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=96)
-    parser.add_argument("--milliseconds", type=float, default=10.0)
-    parser.add_argument("--slower", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+def compared(asked: argparse.Namespace) -> Iterator[Table]:
+    """Start the ranks, check what they delivered."""
     with tempfile.TemporaryDirectory() as folder:
-        write_shards(Path(folder, "shards"), args.blocks)
-        job = (folder, args.ranks, args.rounds, args.milliseconds, args.slower)
-        torch.multiprocessing.spawn(run_rank, job, nprocs=args.ranks)
-        ranks = [json.loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in range(args.ranks)]
-    ratios = []
-    for number in range(args.rounds):
-        took = {}
-        for name in ("balanced", "dynamic"):
+        write_shards(Path(folder, "shards"), asked.blocks)
+        job = (folder, asked.ranks, asked.rounds, asked.milliseconds, asked.slower)
+        torch.multiprocessing.spawn(run_rank, job, nprocs=asked.ranks)
+        ranks = [json.loads(Path(folder, f"rank-{rank}.json").read_text()) for rank in range(asked.ranks)]
+    took: dict[str, list[float]] = {"balanced": [], "dynamic": []}
+    slowest: dict[str, list[int]] = {"balanced": [], "dynamic": []}
+    for number in range(asked.rounds):
+        for name, seconds in took.items():
             parts = [rank[number][name] for rank in ranks]
             delivered = sorted(row for part in parts for row in part["rows"])
-            assert delivered == list(range(args.blocks * BLOCK_ROWS)), f"{name}: a row is missing or twice"
+            assert delivered == list(range(asked.blocks * BLOCK_ROWS)), f"{name}: a row is missing or twice"
             assert len({part["batches"] for part in parts}) == 1, f"{name}: unequal steps"
-            took[name] = max(part["seconds"] for part in parts)
-        ratios.append(took["dynamic"] / took["balanced"])
-        shares = [len(rank[number]["dynamic"]["rows"]) for rank in ranks]
-        print(
-            f"round {number}: balanced {took['balanced']:.2f} s, dynamic {took['dynamic']:.2f} s,"
-            f" ratio {ratios[-1]:.2f}; rows by rank, dynamic: {shares}"
-        )
-    ideal = args.ranks / ((args.ranks - 1) * args.slower + 1)
-    median = statistics.median(ratios)
-    print(f"median ratio {median:.2f}, ideal {ideal:.2f}, asked {MOST}; every row once, equal steps")
-    return int(median > MOST)
+            seconds.append(max(part["seconds"] for part in parts))
+            slowest[name].append(len(parts[-1]["rows"]))
+    ideal = asked.ranks / ((asked.ranks - 1) * asked.slower + 1)
+    ratios = {name: ratio(seconds, took["balanced"]) for name, seconds in took.items()}
+    rows = [
+        (f'`distribution="{name}"`', figure(seconds), ratios[name], figure(slowest[name], 0))
+        for name, seconds in took.items()
+    ]
+    yield Table(
+        "slow-rank",
+        f"{asked.ranks} ranks, one of them {asked.slower:g} times slower: {asked.blocks * BLOCK_ROWS:,} rows",
+        ("distribution", "seconds of an epoch", "of balanced", "rows of the slow rank"),
+        rows,
+        f"The best that any division of the work could give is {ideal:.2f} of balanced. Every row came once, in equal"
+        " steps.",
+    )
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    made = parser(__doc__)
+    made.add_argument("--ranks", type=int, default=4)
+    made.add_argument("--blocks", type=int, default=96)
+    made.add_argument("--milliseconds", type=float, default=10.0)
+    made.add_argument("--slower", type=float, default=5.0)
+    made.add_argument("--rounds", type=int, default=3)
+    asked = made.parse_args()
+    [table] = publish(compared(asked), asked.json, ["torch"])
+    _, _, against, _ = table.rows[-1]
+    assert isinstance(against, Figure)
+    return int(against.median > MOST)
 
 
 if __name__ == "__main__":

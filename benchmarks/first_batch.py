@@ -11,10 +11,9 @@ A second table has the first batch after a resume, from states at random places 
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from streaming import spread
+from figures import Table, figure, ratio
+from reporting import parser, publish
 from streaming_data import NUMBERS, make_data
 
 import headrace
@@ -86,36 +86,37 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def tables(root: Path, rounds: int) -> Iterator[Table]:
+    """From an opened dataset, and from a state."""
+    dataset = headrace.open(root / "numbers", cache_dir=root / "first-batch-index")
+    rows = []
+    for shuffle, order in ((True, "shuffled"), (False, "in order")):
+        loader = dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS)
+        read = window_reading(loader, root / "numbers")
+        bare, ours = [], []
+        for _ in range(rounds):
+            bare.append(1e3 * seconds_of(read))
+            batches = iter(dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS))
+            ours.append(1e3 * seconds_of(lambda batches=batches: next(batches)))
+            batches.close()
+        rows.append((order, f"{read():,}", figure(bare, 1), figure(ours, 1), ratio(ours, bare)))
+    heads = ("order", "rows of the window", "reading the window, ms", "first batch, ms", "ratio")
+    yield Table("beginning", "The first batch of an epoch", heads, rows)
+    resumes = [
+        (order, figure([1e3 * each for each in resumed(dataset, shuffle=shuffle, rounds=rounds)], 1))
+        for shuffle, order in ((True, "shuffled"), (False, "in order"))
+    ]
+    yield Table("resume", "After a resume in the midst of an epoch", ("order", "first batch, ms"), resumes)
+
+
 def main() -> None:
     """Parse, make data, alternate, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
-    parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
+    made.add_argument("--rounds", type=int, default=15)
+    asked = made.parse_args()
     make_data(asked.root)
-    dataset = headrace.open(asked.root / "numbers", cache_dir=asked.root / "first-batch-index")
-    print("| order | rows of the window | reading it, ms | first batch, ms | ratio |")
-    print("|---|--:|--:|--:|--:|")
-    for shuffle in (True, False):
-        loader = dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS)
-        read = window_reading(loader, asked.root / "numbers")
-        bare, ours = [], []
-        for _ in range(asked.rounds):
-            bare.append(seconds_of(read))
-            batches = iter(dataset.stream(batch_size=1024, shuffle=shuffle, columns=NUMBERS))
-            ours.append(seconds_of(lambda batches=batches: next(batches)))
-            batches.close()
-        ratios = [mine / other for mine, other in zip(ours, bare, strict=True)]
-        print(
-            f"| {'shuffled' if shuffle else 'in order'} | {read():,} | {spread([1e3 * each for each in bare], 1)} |"
-            f" {spread([1e3 * each for each in ours], 1)} | {spread(ratios)} |"
-        )
-    print(f"\nmedians of {asked.rounds} rounds [range]; each ratio in the same round\n")
-    print("| order | first batch after a resume, ms |")
-    print("|---|--:|")
-    for shuffle in (True, False):
-        taken = [1e3 * each for each in resumed(dataset, shuffle=shuffle, rounds=asked.rounds)]
-        print(f"| {'shuffled' if shuffle else 'in order'} | {spread(taken, 1)} |")
+    publish(tables(asked.root, asked.rounds), asked.json, ["torch"])
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@
 
 The data is made once: entities of Zipf sizes (or all alike with --sizes even), 42 % IPv6, 120,000 peers, times over
 four weeks, 3 % failures, rows in no order. --beside ROWS:ENTITIES measures other data (of Zipf sizes) in turn with it,
---rounds times, and prints how the CPU times compare: how cost grows with rows, and with entities.
+and how the CPU times compare: how cost grows with rows, and with entities.
 
-Every engine runs in a process of its own. `cpu` is its user and system time, children included, `peak` its largest
-resident memory, imports included; the peers only sort and write one Parquet file, histories also encode, and write
-ArrayRecord shards with digests.
+Every engine runs in a process of its own, in turns, --rounds times. CPU seconds are its user and system time, peak
+memory its largest resident memory, imports included; the peers only sort and write one Parquet file, histories also
+encode, and write ArrayRecord shards with digests.
 """
 
 from __future__ import annotations
@@ -19,16 +19,23 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
+from figures import Table, figure, ratio
+from reporting import parser, publish
 
-ENGINES = ("histories", "duckdb", "polars")
+ENGINES = {
+    "histories": "headrace: gathered, ordered, encoded, written as ArrayRecord, checked",
+    "duckdb": "DuckDB: `ORDER BY` into one Parquet file",
+    "polars": "Polars: sort into one Parquet file",
+}
 
 
 def make_data(directory: Path, rows: int, shards: int, entities: int, sizes: str = "zipf") -> None:
@@ -75,11 +82,17 @@ def _address(rng: np.random.Generator, six: bool) -> str:
 
 
 def run_histories(data: Path, out: Path, workers: int) -> None:
-    """Prepare the run."""
-    from headrace.recipes.histories.config import Histories
-    from headrace.run.prepare import prepare
+    """Prepare the run by the command, as a user would."""
+    from headrace.cli import command
 
-    prepare(Histories(source=data / "part-*.parquet", peer="dst_addr"), out, workers=workers)
+    asked = f"--out {out} --peer dst_addr --workers {workers} --report never"
+    sys.argv = ["headrace", "histories", str(data / "part-*.parquet"), *asked.split()]
+    try:
+        with redirect_stdout(sys.stderr):
+            command()
+    except SystemExit as end:
+        if end.code:
+            raise
 
 
 def run_duckdb(data: Path, out: Path, workers: int) -> None:
@@ -116,62 +129,71 @@ def measure(engine: str, data: Path, workers: int) -> dict[str, float] | None:
         return {"wall": time.perf_counter() - began, **json.loads(done.stdout)}
 
 
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """The engines, or two sets of data."""
+    data = asked.data or _data(asked.rows, asked.shards, asked.entities, asked.sizes)
+    if asked.beside is None:
+        plan = {ENGINES[engine]: (engine, data) for engine in asked.engines.split(",")}
+        title = f"{asked.rows:,} measurements of {asked.entities:,} entities in {asked.shards} shards"
+        yield _compared("engines", title, plan, asked)
+        return
+    rows, entities = (int(each) for each in asked.beside.split(":"))
+    other = _data(rows, asked.shards, entities, "zipf")
+    plan = {f"{rows:,} of {entities:,}": ("histories", other)}
+    plan[f"{asked.rows:,} of {asked.entities:,}, {asked.sizes}"] = ("histories", data)
+    yield _compared("growth", "headrace, measurements of entities", plan, asked)
+
+
+def _compared(name: str, title: str, plan: dict[str, tuple[str, Path]], asked: argparse.Namespace) -> Table:
+    """In turns; ratios are to the first of the plan in the same round."""
+    found: dict[str, list[dict[str, float]]] = {}
+    missing: dict[str, str] = {}
+    for number in range(asked.rounds):
+        for words, (engine, place) in plan.items():
+            one = measure(engine, place, asked.workers)
+            if one is None:
+                missing[words] = "not installed"
+            else:
+                found.setdefault(words, []).append(one)
+            print(f"round {number + 1}: {words}", file=sys.stderr)
+    cpu = {words: [each["cpu"] for each in runs] for words, runs in found.items()}
+    first = next(iter(cpu.values()))
+    rows = [
+        (
+            words,
+            figure(cpu[words], 1),
+            ratio(cpu[words], first),
+            figure([each["wall"] for each in runs], 1),
+            figure([each["peak"] for each in runs], 0),
+        )
+        for words, runs in found.items()
+    ]
+    return Table(name, title, ("what", "CPU s", "times the first's", "wall s", "peak MB"), rows, missing=missing)
+
+
 def main() -> None:
-    """One row an engine."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--shards", type=int, default=100)
-    parser.add_argument("--entities", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--sizes", choices=["zipf", "even"], default="zipf")
-    parser.add_argument("--beside", metavar="ROWS:ENTITIES")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        {"histories": run_histories, "duckdb": run_duckdb, "polars": run_polars}[options.child](
-            options.data, options.out, options.workers
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--rows", type=int, default=20_000_000)
+    made.add_argument("--shards", type=int, default=100)
+    made.add_argument("--entities", type=int, default=20_000)
+    made.add_argument("--workers", type=int, default=2)
+    made.add_argument("--data", type=Path)
+    made.add_argument("--engines", default=",".join(ENGINES))
+    made.add_argument("--sizes", choices=["zipf", "even"], default="zipf")
+    made.add_argument("--beside", metavar="ROWS:ENTITIES")
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
+    made.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.child:
+        {"histories": run_histories, "duckdb": run_duckdb, "polars": run_polars}[asked.child](
+            asked.data, asked.out, asked.workers
         )
         used = resource.getrusage(resource.RUSAGE_SELF)
         print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss / 1024}))
         return
-    engines = options.engines.split(",")
-    data = options.data or _data(options.rows, options.shards, options.entities, options.sizes)
-    print(f"{options.rows:,} measurements of {options.entities:,} entities in {options.shards} shards")
-    print(f"{'engine':<12}{'cpu s':>8}{'wall s':>8}{'peak MB':>9}{'cpu ratio':>11}")
-    if options.beside is not None:
-        rows, entities = (int(each) for each in options.beside.split(":"))
-        other = _data(rows, options.shards, entities, "zipf")
-        _compare(f"{rows:,} of {entities:,}", other, data, options)
-        return
-    first: float | None = None
-    for engine in engines:
-        found = measure(engine, data, options.workers)
-        if found is None:
-            print(f"{engine:<12}  not installed")
-            continue
-        first = first or found["cpu"]
-        _print(engine, found, found["cpu"] / first)
-
-
-def _compare(name: str, other: Path, data: Path, options: argparse.Namespace) -> None:
-    """Both data sets in turn; the ratio of the medians of their CPU times last."""
-    cpu: dict[str, list[float]] = {name: [], "this": []}
-    for _ in range(options.rounds):
-        for which, place in ((name, other), ("this", data)):
-            found = measure("histories", place, options.workers)
-            assert found is not None
-            cpu[which].append(found["cpu"])
-            _print("histories", found, found["cpu"] / cpu[name][-1])
-    ratio = statistics.median(cpu["this"]) / statistics.median(cpu[name])
-    print(f"{ratio:.2f} times the CPU time of {name}, medians of {options.rounds} rounds")
-
-
-def _print(engine: str, found: dict[str, float], ratio: float) -> None:
-    print(f"{engine:<12}{found['cpu']:>8.1f}{found['wall']:>8.1f}{found['peak']:>9,.0f}{ratio:>10.2f}x")
+    publish(tables(asked), asked.json, ["polars", "duckdb", "numba"])
 
 
 def _data(rows: int, shards: int, entities: int, sizes: str) -> Path:

@@ -1,9 +1,9 @@
 """The index of very many small Parquet files: built from their footers, and opened again from the cache.
 
-    python benchmarks/index.py [--files 100000] [--columns 8] [--dir DIR] [--keep]
+    python benchmarks/index.py [--files 100000] [--columns 8] [--rounds 3] [--dir DIR] [--keep]
 
-Every step runs in a process of its own; printed are its wall and CPU seconds and its peak memory. The files are one
-row group each; all but their name is the same, as it is the number of files that is measured.
+Every step runs in a process of its own, round after round. The files are one row group each; all but their name is the
+same, as it is the number of files that is measured.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-STEPS = ("build", "reopen", "split")
+from figures import Table, figure
+from reporting import parser, publish
+
+STEPS = {
+    "build": "build from footers",
+    "reopen": "open again",
+    "split": "open again and make its split",
+}
 
 
 def make(where: Path, files: int, columns: int) -> None:
@@ -48,41 +56,56 @@ def step(name: str, where: Path) -> dict[str, float]:
         blocks = len(dataset.split_index().rows)
     return {
         "blocks": blocks,
-        "wall_s": round(time.perf_counter() - wall, 2),
-        "cpu_s": round(time.process_time() - cpu, 2),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=100_000)
-    parser.add_argument("--columns", type=int, default=8)
-    parser.add_argument("--dir", type=Path, default=None)
-    parser.add_argument("--keep", action="store_true", help="leave the files where they are")
-    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.step:
-        print(json.dumps(step(asked.step, asked.dir)))
-        return
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """The files, then every step of every round."""
     where = asked.dir or Path(tempfile.mkdtemp(prefix="headrace-index-"))
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in STEPS}
     try:
-        begin = time.perf_counter()
         make(where / "data", asked.files, asked.columns)
-        print(f"{asked.files:,} files of {asked.columns} columns, made in {time.perf_counter() - begin:.1f} s")
-        for name in STEPS:
-            command = [sys.executable, __file__, "--step", name, "--dir", str(where)]
-            record = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            if name == "build":
-                (where / "cache-cold").rename(where / "cache-warm")
-            title = {"build": "build from footers", "reopen": "open again", "split": "open again and make its split"}
-            print(
-                f"{title[name]:<30} {record['wall_s']:8.2f} s wall {record['cpu_s']:8.2f} s CPU"
-                f" {record['peak_mb']:6,.0f} MB peak, {record['blocks']:,} blocks"
-            )
+        for _ in range(asked.rounds):
+            shutil.rmtree(where / "cache-warm", ignore_errors=True)
+            for name, runs in found.items():
+                command = [sys.executable, __file__, "--step", name, "--dir", str(where)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                runs.append(json.loads(done.stdout))
+                if name == "build":
+                    (where / "cache-cold").rename(where / "cache-warm")
     finally:
         if not asked.keep:
             shutil.rmtree(where, ignore_errors=True)
+    rows = [
+        (
+            STEPS[name],
+            *(figure([each[key] for each in runs]) for key in ("wall_s", "cpu_s")),
+            figure([each["peak_mb"] for each in runs], 0),
+            f"{runs[0]['blocks']:,}",
+        )
+        for name, runs in found.items()
+    ]
+    heads = ("step", "wall s", "CPU s", "peak MB, imports included", "blocks")
+    yield Table("footers", f"The index of {asked.files:,} files of {asked.columns} columns", heads, rows)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--files", type=int, default=100_000)
+    made.add_argument("--columns", type=int, default=8)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--dir", type=Path, default=None)
+    made.add_argument("--keep", action="store_true", help="leave the files where they are")
+    made.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.step:
+        print(json.dumps(step(asked.step, asked.dir)))
+        return
+    publish(tables(asked), asked.json)
 
 
 if __name__ == "__main__":

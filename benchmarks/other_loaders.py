@@ -8,19 +8,18 @@ a saved state; the rest on as many ranks, and on three, and which of its global 
 stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
 
 A library that is not installed is named. For mosaicml-streaming it is enough to have `pip install --no-deps
-mosaicml-streaming` and `pip install brotli catalogue python-snappy zstd`.
+mosaicml-streaming` and `pip install brotli catalogue pillow python-snappy zstd`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pickle
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -29,7 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
+from figures import Table
 from other_loaders_peers import PEERS
+from reporting import parser, publish
 
 GLOBAL_BATCH, STOP, SMALL, LARGE = 48, 6, 2, 3
 HEADER = (
@@ -77,7 +78,7 @@ def on_rank(rank: int, world_size: int, folder: str) -> None:
             dist.barrier()
             return batches
 
-        if not peer.installed():
+        if peer.missing() is not None:
             continue
         mine = record[name] = {"whole": run("whole")}
         if world_size == SMALL:
@@ -100,7 +101,7 @@ def steps(ranks: list[Batches]) -> list[frozenset[int]]:
     return [frozenset(chain.from_iterable(step)) for step in zip_longest(*ranks, fillvalue=[])]
 
 
-def line(name: str, rows: int, small: list[dict[str, Batches]], large: list[dict[str, Batches]]) -> list[str]:
+def line(name: str, rows: int, small: list[dict[str, Batches]], large: list[dict[str, Batches]]) -> tuple[str, ...]:
     """One loader in the table."""
     whole = {world: [rank["whole"] for rank in ranks] for world, ranks in ((SMALL, small), (LARGE, large))}
     again, never = zip(*(counted(ranks, rows) for ranks in whole.values()), strict=True)
@@ -115,36 +116,42 @@ def line(name: str, rows: int, small: list[dict[str, Batches]], large: list[dict
         more, missing = counted([*before, *rest], rows)
         kept = sum(a == b for a, b in zip(straight, steps(rest), strict=False))
         cells.append(f"{kept} of {len(straight)} batches; {more} again, {missing} never")
-    return [name, *cells]
+    return name, *cells
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1003)
-    parser.add_argument("--shards", type=int, default=6)
-    asked = parser.parse_args()
+def tables(rows: int, shards: int) -> Iterator[Table]:
+    """Real processes, two and then three."""
+    missing = {name: why for name, peer in PEERS.items() if (why := peer.missing()) is not None}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         data.mkdir()
-        write_shards(data, asked.rows, asked.shards)
-        for peer in PEERS.values():
-            if peer.installed():
+        write_shards(data, rows, shards)
+        for name, peer in PEERS.items():
+            if name not in missing:
                 peer.prepare(data)
         found = {}
         for world in (SMALL, LARGE):
             torch.multiprocessing.start_processes(on_rank, (world, folder), nprocs=world, start_method="spawn")
             found[world] = [json.loads(Path(folder, f"{world}-{rank}.json").read_text()) for rank in range(world)]
-    print(f"{asked.rows:,} rows in {asked.shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled;")
-    print(f"stopped after {STOP} steps on {SMALL} ranks.\n")
-    print(*HEADER, sep=" | ")
-    print(*("---" for _ in HEADER), sep="|")
+    lines = []
     for name, peer in PEERS.items():
-        if not peer.installed():
-            print(f"{name}: not installed here, not compared")
-            continue
-        small, large = ([rank[name] for rank in found[world]] for world in (SMALL, LARGE))
-        print(*line(f"{name} {peer.version()}", asked.rows, small, large), sep=" | ")
+        if name not in missing:
+            small, large = ([rank[name] for rank in found[world]] for world in (SMALL, LARGE))
+            lines.append(line(f"{name} {peer.version()}", rows, small, large))
+    title = (
+        f"{rows:,} rows in {shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled; stopped after"
+        f" {STOP} steps on {SMALL} ranks"
+    )
+    yield Table("delivered", title, HEADER, lines, missing=missing)
+
+
+def main() -> None:
+    """Parse, count, print."""
+    made = parser(__doc__)
+    made.add_argument("--rows", type=int, default=1003)
+    made.add_argument("--shards", type=int, default=6)
+    asked = made.parse_args()
+    publish(tables(asked.rows, asked.shards), asked.json, [*dict.fromkeys(peer.package for peer in PEERS.values())])
 
 
 if __name__ == "__main__":

@@ -28,20 +28,23 @@ Read = Callable[[Path, Path, int, bytes | None, int | None], tuple[list[list[int
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """state: who has to save it."""
+    """state: who has to save it. needs: imports what it takes, beside the package itself."""
 
     name: str
     package: str
     read: Read
     prepare: Callable[[Path], None] = lambda _data: None
+    needs: Callable[[], Any] = lambda: None
     state: Literal["one", "of each rank"] = "one"
 
-    def installed(self) -> bool:
-        """Whether it can be compared here."""
+    def missing(self) -> str | None:
+        """Why it cannot be compared here; None if it can."""
         try:
-            return bool(self.version())
-        except importlib.metadata.PackageNotFoundError:
-            return False
+            self.version()
+            self.needs()
+        except (importlib.metadata.PackageNotFoundError, ImportError) as error:
+            return f"{error}".split("\n")[0] or type(error).__name__
+        return None
 
     def version(self) -> str:
         """Of the package."""
@@ -154,7 +157,19 @@ PEERS = {
         Peer(name="headrace", package="headrace", read=ours),
         Peer(name="DistributedSampler", package="torch", read=sampler),
         Peer(name="DistributedSampler, drop_last", package="torch", read=sampler_dropping),
-        Peer(name="datasets", package="datasets", read=hugging_face, state="of each rank"),
-        Peer(name="mosaicml-streaming", package="mosaicml-streaming", read=mosaic, prepare=write_mds),
+        Peer(
+            name="datasets",
+            package="datasets",
+            read=hugging_face,
+            needs=lambda: importlib.import_module("datasets"),
+            state="of each rank",
+        ),
+        Peer(
+            name="mosaicml-streaming",
+            package="mosaicml-streaming",
+            read=mosaic,
+            prepare=write_mds,
+            needs=mosaic_modules,
+        ),
     )
 }

@@ -1,11 +1,11 @@
 """Reading packed bins: our stream beside readers that keep one row group and make Python lists of it.
 
-    python benchmarks/packed_reading.py [--bins 3000] [--pack-size 4096]
+    python benchmarks/packed_reading.py [--bins 3000] [--pack-size 4096] [--rounds 3]
 
 Bins of synthetic tokens (as a tokenizer's: few are frequent) are written with row groups of 32 and of 1,000. CPU time
-of the process, threads included, and wall time, per bin, the median of three passes:
+of the process, threads included, and wall time, per bin:
 
-    as_py, in order / random     a reader with one cached row group whose rows become Python lists
+    lists, in order / random     a reader with one cached row group whose rows become Python lists
     views, in order              headrace, packed="off", one bin a batch: numpy views of a decoded row group; and of
                                  blocks that cache="decoded" kept, mapped
     varlen, padded               headrace's packed batches of 8 bins, in order; shuffled over the set; of kept blocks
@@ -18,15 +18,16 @@ from __future__ import annotations
 import argparse
 import resource
 import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from figures import Figure, Table, figure, ratio
+from reporting import parser, publish
 
 import headrace
 from headrace.packing.pack import pack
@@ -34,6 +35,7 @@ from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 
 COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
+IN_ORDER, RANDOM = "lists, in order", "lists, random"
 
 
 def write(path: Path, *, bins: int, pack_size: int, group: int, shard_bins: int = 1000) -> None:
@@ -86,21 +88,18 @@ def consume(batches: Iterable[Any]) -> int:
 
 
 def measure(work: Callable[[], int], bins: int) -> tuple[float, float]:
-    """(CPU, wall) milliseconds a bin, medians of three passes."""
-    cpu, wall = [], []
-    for _ in range(3):
-        used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        work()
-        now = resource.getrusage(resource.RUSAGE_SELF)
-        cpu.append(now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime)
-        wall.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(cpu) / bins, 1e3 * statistics.median(wall) / bins
+    """(CPU, wall) milliseconds a bin."""
+    used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    work()
+    wall, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return 1e3 * cpu / bins, 1e3 * wall / bins
 
 
-def table(path: Path, bins: int, group: int, picks: int) -> None:
-    """One line a way of reading."""
+def table(path: Path, bins: int, group: int, asked: argparse.Namespace) -> Table:
+    """One line a way of reading; the ways take turns."""
     dataset = headrace.open(path, cache_dir=path.parent / "cache")
-    order = np.random.default_rng(1).permutation(bins)[:picks].tolist()
+    order = np.random.default_rng(1).permutation(bins)[: asked.picks].tolist()
     row_bytes = dataset.split_index().length.sum() / bins
     one_group = dataset.map_dataset(columns=COLUMNS, cache_bytes=int(1.1 * group * row_bytes))
 
@@ -116,8 +115,8 @@ def table(path: Path, bins: int, group: int, picks: int) -> None:
     for each in (kept, views):
         consume(each)
     ways: list[tuple[str, Callable[[], int], int]] = [
-        ("as_py, in order", lambda: consume(map(reader.read, range(bins))), bins),
-        ("as_py, random", lambda: consume(map(reader.read, order)), len(order)),
+        (IN_ORDER, lambda: consume(map(reader.read, range(bins))), bins),
+        (RANDOM, lambda: consume(map(reader.read, order)), len(order)),
         ("views, in order", stream(packed="off", batch_size=1), bins),
         ("views, in order, kept", lambda: consume(views), bins),
         ("varlen, in order", stream(), bins),
@@ -128,30 +127,43 @@ def table(path: Path, bins: int, group: int, picks: int) -> None:
         ("decode alone", lambda: consume(f.read_row_group(g, columns=COLUMNS) for f, g, _ in reader.groups), bins),
         ("map, random", lambda: consume(map(one_group.__getitem__, order)), len(order)),
     ]
-    for name, work, count in ways:
-        cpu, wall = measure(work, count)
-        print(f"{group:>9} {name:<26}{cpu:>10.3f}{wall:>10.3f}", flush=True)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in ways}
+    for _ in range(asked.rounds):
+        for name, work, count in ways:
+            found[name].append(measure(work, count))
+    cpu = {name: [each for each, _ in times] for name, times in found.items()}
+
+    def line(name: str) -> tuple[str, Figure, Figure, Figure]:
+        wall = figure([each for _, each in found[name]], 3)
+        return name, figure(cpu[name], 3), wall, ratio(cpu[RANDOM if "random" in name else IN_ORDER], cpu[name], 1)
+
+    title = f"Reading {bins:,} bins of {asked.pack_size:,} tokens, row groups of {group:,}"
+    heads = ("way", "CPU ms a bin", "wall ms a bin", "lists take times as much CPU")
+    return Table(f"group-{group}", title, heads, [line(name) for name, _, _ in ways])
 
 
-def main() -> None:
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """Write both, read both."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bins", type=int, default=3000)
-    parser.add_argument("--pack-size", type=int, default=4096)
-    parser.add_argument("--picks", type=int, default=20, help="bins read at random")
-    asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        print(
-            f"{asked.bins:,} bins of {asked.pack_size:,} tokens\n{'row group':>9} {'':<26}{'CPU ms':>10}{'wall ms':>10}"
-        )
         for group in (32, 1000):
             path = folder / f"group-{group}"
             path.mkdir()
             write(path, bins=asked.bins, pack_size=asked.pack_size, group=group)
-            table(path, asked.bins, group, asked.picks)
+            yield table(path, asked.bins, group, asked)
     finally:
         shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--bins", type=int, default=3000)
+    made.add_argument("--pack-size", type=int, default=4096)
+    made.add_argument("--picks", type=int, default=20, help="bins read at random")
+    made.add_argument("--rounds", type=int, default=3)
+    asked = made.parse_args()
+    publish(tables(asked), asked.json, ["torch"])
 
 
 if __name__ == "__main__":

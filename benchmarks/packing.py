@@ -1,13 +1,13 @@
 """Packing sequences, gathering their tokens, writing and reading bins: headrace beside other ways, in one run.
 
-    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--large]
+    python benchmarks/packing.py [--rounds 3] [--tables pack,gather,write,read] [--bins 4000] [--most 1000000] [--large]
                                  [--data ../shared/data] [--bridge algorithms.py]
 
-Every contestant runs in a fresh process, round after round. Printed is CPU time of the process (with threads), which
-says nearly the same on a busy machine: medians with their range, and medians of the ratios in the same round. Imports
-and making the input are before the clock. Packers of other projects run their own code where the package is installed
-(`pip install --no-deps trl llamafactory megatron-bridge binpacking axolotl torchtune`); --bridge names
-`data/packing/algorithms.py` of a newer checkout. "Plain" and "specified" ones are written in `packing_peers.py`.
+Every contestant runs in a fresh process, round after round. Times are CPU seconds of the process (with threads), which
+say nearly the same on a busy machine; ratios are of the same round. Imports and making the input are before the clock.
+Packers of other projects run their own code where the package is installed (`pip install --no-deps trl llamafactory
+megatron-bridge binpacking axolotl torchtune`); --bridge names `data/packing/algorithms.py` of a newer checkout. "Plain"
+and "specified" ones are written in `packing_peers.py`.
 --large streams 100,000 bins of 4,096.
 """
 
@@ -17,11 +17,10 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ import numpy as np
 import packing_data
 import packing_peers
 import pyarrow.parquet as pq
+from figures import Cell, Figure, Table, figure, ratio
+from reporting import parser, publish, without_paths
 
 from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
@@ -42,7 +43,9 @@ from headrace.recipes.packed_sequences.storage.spool import Spool, SpoolWriter
 
 CAPACITY = 4096
 GROUP = 1000
-COUNTS = (10_000, 100_000, 1_000_000)
+COUNTS = (2_500, 10_000, 100_000, 1_000_000)
+COMPARED = {"best fit": "headrace best_fit_shuffle", "first fit": "headrace first_fit_decreasing"}
+PACKAGES = ("numba", "trl", "llamafactory", "axolotl", "megatron-bridge", "torchtune", "binpacking", "tokenizers")
 
 
 def clocked(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
@@ -283,158 +286,163 @@ def measure(case: list[Any], asked: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def run(case: list[Any], rounds: int, arguments: list[str]) -> list[dict[str, float]] | str:
-    """A case in fresh processes, or why it did not run."""
-    found = []
-    for _ in range(rounds):
-        command = [sys.executable, __file__, *arguments, "--one", json.dumps(case)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-        except subprocess.TimeoutExpired:
-            return "took more than 500 s"
-        results = [line[7:] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-        if not results:
-            return (done.stderr.strip().splitlines() or ["no output"])[-1][:120]
-        found.append(json.loads(results[0]))
-        if sum(each.get("wall", 0) for each in found) > 60:
-            break
-    return found
+def run(case: list[Any], arguments: list[str]) -> dict[str, float] | str:
+    """A case in a fresh process, or why it did not run."""
+    command = [sys.executable, __file__, *arguments, "--one", json.dumps(case)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    except subprocess.TimeoutExpired:
+        return "took more than 500 s"
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            found: dict[str, float] = json.loads(line[7:])
+            return found
+    return without_paths((done.stderr.strip().splitlines() or ["no output"])[-1])[:120]
 
 
-def middle(found: list[dict[str, float]], key: str) -> float:
-    """The median."""
-    return statistics.median(each[key] for each in found)
+def in_turns(
+    cases: dict[str, list[Any]], rounds: int, arguments: list[str]
+) -> tuple[dict[str, list[dict[str, float]]], dict[str, str]]:
+    """What every case found, round after round, as a machine's speed drifts; and why others did not run.
+
+    A case that takes more than 20 s is run once.
+    """
+    found: dict[str, list[dict[str, float]]] = {}
+    missing: dict[str, str] = {}
+    for number in range(rounds):
+        for name, case in cases.items():
+            if name in missing or (number and found[name][0].get("wall", 0) > 20):
+                continue
+            one = run(case, arguments)
+            if isinstance(one, str):
+                missing[name] = one
+                found.pop(name, None)
+            else:
+                found.setdefault(name, []).append(one)
+    ours = [f"{name}: {why}" for name, why in missing.items() if is_ours(cases[name])]
+    if ours:
+        raise SystemExit("\n".join(ours))
+    return found, missing
 
 
-def spread(found: list[dict[str, float]], key: str, digits: int = 3) -> str:
-    """Median and range."""
-    values = [each[key] for each in found]
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
+def is_ours(case: list[Any]) -> bool:
+    """Whether a case that does not run is a failure, and not a package that is not there."""
+    table, name, _ = case
+    return table != "pack" or name.startswith("headrace")
 
 
-def pack_table(rounds: int, arguments: list[str], bridge: Path | None) -> None:
-    """Packers by number of sequences."""
-    print(f"\n### Packers: lognormal lengths, mean 600, capacity {CAPACITY:,}; CPU seconds\n")
-    heads = " | ".join(f"{count:,}" for count in COUNTS)
-    print(f"| packer | {heads} | × best fit at 100,000 | fill % | bins above the bound | sequences p50/p99/max |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    base: dict[int, float] = {}
-    for name, (most, _) in packing_peers.packers(bridge).items():
-        cells, last = [], None
-        counts = [count for count in COUNTS if count <= most] or [most]
-        failed = ""
-        for count in counts:
-            found = run(["pack", name, count], rounds, arguments)
-            if isinstance(found, str):
-                failed = found
-                break
-            last = found[-1]
-            base.setdefault(count, middle(found, "cpu"))
-            cells.append(spread(found, "cpu") + ("" if count in COUNTS else f" at {count:,}"))
-            if count == 100_000:
-                ratio = middle(found, "cpu") / base[count]
-        if failed:
-            print(f"| {name} | not run: {failed} |" + " |" * 6, flush=True)
-            continue
-        assert last is not None
-        cells += ["–"] * (3 - len(cells))
-        times = f"{ratio:.1f}" if 100_000 in counts else "–"
-        above = f"{last['bins'] - last['bound']:.0f} of {last['bound']:,}"
-        sizes = f"{last['p50']:.0f} / {last['p99']:.0f} / {last['most']:.0f}"
-        print(f"| {name} | {' | '.join(cells)} | {times} | {last['fill']:.3f} | {above} | {sizes} |", flush=True)
+def column(found: list[dict[str, float]], key: str, digits: int = 3) -> Figure:
+    """Of every round."""
+    return figure([each[key] for each in found], digits)
+
+
+def pack_table(asked: argparse.Namespace, arguments: list[str]) -> Iterator[Table]:
+    """Packers by number of sequences: what they take, then how full the bins are."""
+    packers = packing_peers.packers(asked.bridge)
+    for count in (each for each in COUNTS if each <= asked.most):
+        cases = {
+            name: ["pack", name, count]
+            for name, (most, _) in packers.items()
+            if count <= most and (count >= COUNTS[1] or most < COUNTS[1] or name in COMPARED.values())
+        }
+        found, missing = in_turns(cases, asked.rounds, arguments)
+        firsts = [[each["cpu"] for each in found[name]] for name in COMPARED.values()]
+        rows: list[tuple[Cell, ...]] = []
+        for name, runs in found.items():
+            cpu, last = [each["cpu"] for each in runs], runs[-1]
+            against = (ratio(cpu, first, 1) for first in firsts)
+            above = f"{last['bins'] - last['bound']:.0f} of {last['bound']:,.0f}"
+            rows.append((name, column(runs, "cpu"), *against, f"{last['fill']:.3f}", above))
+        title = f"Packers: {count:,} lengths of lognormal sizes, mean 600, into bins of {CAPACITY:,}"
+        heads = ("packer", "CPU s", *(f"times our {name}" for name in COMPARED), "fill %", "bins over the bound")
+        slow = [name for name, (most, _) in packers.items() if most < count]
+        note = f"Only of fewer lengths, as they take too long: {', '.join(slow)}." if slow else ""
+        yield Table(f"pack-{count}", title, heads, rows, note, missing)
 
 
 def token_table(
-    title: str, table: str, names: tuple[str, ...], asked: argparse.Namespace, arguments: list[str]
-) -> None:
+    name: str, title: str, names: tuple[str, ...], asked: argparse.Namespace, arguments: list[str]
+) -> Table:
     """Ways to do the same with the same tokens."""
-    print(f"\n### {title}\n")
-    print("| way | CPU s | ratio to the first | ns a token | MB | bytes a token | read back, CPU s |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    found: dict[str, Any] = {name: [] for name in names}
-    for _ in range(asked.rounds):  # in turns: a machine's speed drifts
-        for name in names:
-            one = found[name] if isinstance(found[name], str) else run([table, name, asked.bins], 1, arguments)
-            found[name] = one if isinstance(one, str) else found[name] + one
-    base = found[names[0]]
-    for name in names:
-        if isinstance(found[name], str):
-            print(f"| {name} | not run: {found[name]} |" + " |" * 5, flush=True)
-            continue
-        runs, tokens = found[name], found[name][0]["tokens"]
-        ratio = statistics.median(one["cpu"] / first["cpu"] for one, first in zip(runs, base, strict=True))
-        size = runs[0].get("bytes")
-        sizes = f"{size / 1e6:.1f} | {size / tokens:.3f}" if size else "– | –"
-        back = spread(runs, "read") if "read" in runs[0] else "–"
-        print(
-            f"| {name} | {spread(runs, 'cpu')} | {ratio:.2f} | {1e9 * middle(runs, 'cpu') / tokens:.1f} | "
-            f"{sizes} | {back} |",
-            flush=True,
-        )
+    found, _ = in_turns({each: [name, each, asked.bins] for each in names}, asked.rounds, arguments)
+    base = [each["cpu"] for each in found[names[0]]]
+    rows: list[tuple[Cell, ...]] = []
+    for way, runs in found.items():
+        tokens, size = runs[0]["tokens"], runs[0].get("bytes")
+        nanoseconds = figure([1e9 * each["cpu"] / tokens for each in runs], 1)
+        sizes = (f"{size / 1e6:.1f}", column(runs, "read") if "read" in runs[0] else "–") if size else ()
+        rows.append((way, column(runs, "cpu"), ratio([each["cpu"] for each in runs], base), nanoseconds, *sizes))
+    heads = ("way", "CPU s", "times the first's", "ns a token", *(("MB", "CPU s to read back") if sizes else ()))
+    return Table(name, title, heads, rows)
 
 
-def read_table(asked: argparse.Namespace, arguments: list[str]) -> None:
+def read_table(asked: argparse.Namespace, arguments: list[str]) -> Table:
     """Bins one at a time."""
-    print("\n### Reading bins one at a time, one row group kept; milliseconds a bin\n")
-    print("| reader | random, CPU | random, wall | in order, CPU | file, MB |")
-    print("|---|--:|--:|--:|--:|")
-    for name in READS:
-        found = run(["read", name, asked.bins], asked.rounds, arguments)
-        if isinstance(found, str):
-            print(f"| {name} | not run: {found} | | | |", flush=True)
-            continue
-        print(
-            f"| {name} | {spread(found, 'random')} | {spread(found, 'random_wall')} | {spread(found, 'rising', 4)} | "
-            f"{found[0]['size']:.1f} |",
-            flush=True,
+    found, _ = in_turns({name: ["read", name, asked.bins] for name in READS}, asked.rounds, arguments)
+    rows = [
+        (
+            name,
+            *(column(runs, key) for key in ("random", "random_wall")),
+            column(runs, "rising", 4),
+            f"{runs[0]['size']:.1f}",
         )
+        for name, runs in found.items()
+    ]
+    heads = ("reader", "at random, CPU ms", "at random, wall ms", "in order, CPU ms", "MB")
+    return Table("read", "Reading bins one at a time, one row group kept", heads, rows)
+
+
+def large_table(asked: argparse.Namespace, arguments: list[str]) -> Table:
+    """100,000 bins, a row group at a time."""
+    Made(asked.root, asked.data, 100_000)
+    found, _ = in_turns({"large": ["large", "", 100_000]}, 1, arguments)
+    one = found["large"][0]
+    row = (f"{one['tokens']:,}", *(f"{one[key]:.1f}" for key in ("cpu", "wall")), f"{one['total']:.0f}")
+    heads = ("tokens", "CPU s", "wall s", "MB of memory in all", "MB of file")
+    return Table("large", f"100,000 bins of {CAPACITY:,}", heads, [(*row, f"{one['bytes'] / 1e6:.0f}")])
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Those asked for."""
+    arguments = ["--root", str(asked.root), "--data", str(asked.data)]
+    if asked.bridge:
+        arguments += ["--bridge", str(asked.bridge)]
+    names = set(asked.tables.split(","))
+    if "pack" in names:
+        yield from pack_table(asked, arguments)
+    if {"gather", "write", "read"} & names:
+        made = Made(asked.root, asked.data, asked.bins)
+        for size in (1000, 100, 32, 16):
+            made.written(size)
+        said = f"{len(made.bins):,} bins, {made.tokens:,} tokens drawn with replacement from {made.what}"
+    if "gather" in names:
+        yield token_table("gather", f"Gathering the tokens of {said}", GATHERS, asked, arguments)
+    if "write" in names:
+        yield token_table("write", "Writing all these bins: zstd, row groups of 1,000", WRITES, asked, arguments)
+    if "read" in names:
+        yield read_table(asked, arguments)
+    if asked.large:
+        yield large_table(asked, arguments)
 
 
 def main() -> None:
-    """Parse, make data, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/packing"))
-    parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--bins", type=int, default=4000)
-    parser.add_argument("--tables", default="pack,gather,write,read")
-    parser.add_argument("--bridge", type=Path)
-    parser.add_argument("--large", action="store_true")
-    parser.add_argument("--one", help="measure one case in this process")
-    asked = parser.parse_args()
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/packing"))
+    made.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--bins", type=int, default=4000)
+    made.add_argument("--tables", default="pack,gather,write,read")
+    made.add_argument("--most", type=int, default=COUNTS[-1], help="no packer is asked for more lengths than this")
+    made.add_argument("--bridge", type=Path)
+    made.add_argument("--large", action="store_true")
+    made.add_argument("--one", help="measure one case in this process")
+    asked = made.parse_args()
     if asked.one:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         print("RESULT " + json.dumps(measure(json.loads(asked.one), asked)), flush=True)
         return
-    arguments = ["--root", str(asked.root), "--data", str(asked.data)]
-    if asked.bridge:
-        arguments += ["--bridge", str(asked.bridge)]
-    tables = asked.tables.split(",")
-    if "pack" in tables:
-        pack_table(asked.rounds, arguments, asked.bridge)
-    if {"gather", "write", "read"} & set(tables) or asked.large:
-        made = Made(asked.root, asked.data, asked.bins)
-        for size in (1000, 100, 32, 16):
-            made.written(size)
-        print(f"\nTokens: {made.what}, drawn with replacement to {len(made.bins):,} bins, {made.tokens:,} tokens.")
-    if "gather" in tables:
-        token_table("Gathering the tokens of all bins", "gather", GATHERS, asked, arguments)
-    if "write" in tables:
-        token_table("Writing all bins (zstd, row groups of 1,000)", "write", WRITES, asked, arguments)
-    if "read" in tables:
-        read_table(asked, arguments)
-    if asked.large:
-        Made(asked.root, asked.data, 100_000)
-        found = run(["large", "", 100_000], 1, arguments)
-        if isinstance(found, str):
-            print(f"\n100,000 bins of {CAPACITY:,}: not run: {found}")
-            return
-        one = found[0]
-        print(f"\n### 100,000 bins of {CAPACITY:,}: gather and write, a row group at a time\n")
-        print("| tokens | CPU s | wall s | MB of memory in all | MB of file |")
-        print("|--:|--:|--:|--:|--:|")
-        times = f"{one['cpu']:.1f} | {one['wall']:.1f} | {one['total']:.0f}"
-        print(f"| {one['tokens']:,} | {times} | {one['bytes'] / 1e6:.0f} |")
+    publish(tables(asked), asked.json, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,33 @@
 """How long it takes to plan, and in how much memory: a million blocks for 4,096 consumers.
 
-    python benchmarks/plan.py [--blocks 1000000] [--consumers 4096] [--distribution balanced]
+    python benchmarks/plan.py [--blocks 1000000] [--consumers 4096] [--distributions balanced round_robin by_size]
 
-Prints CPU seconds, and peak memory over what the index itself takes. The index is made here, of arrays.
+CPU seconds, and peak memory over what the index itself takes, of a process for each distribution and round. The index
+is made there, of arrays.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from figures import Table, figure
+from reporting import parser, publish
 
 from headrace.dataset.index import SplitIndex
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import first_state, plan_pass
 from headrace.stream.topology import Topology
 
+DISTRIBUTIONS = ("balanced", "round_robin", "by_size")
 BLOCKS_PER_SHARD = 10
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
 
@@ -47,32 +55,70 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
 
 
-def main() -> None:
-    """Plan once, ask for what a plan is asked for, print what it cost."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--blocks", type=int, default=1_000_000)
-    arguments.add_argument("--consumers", type=int, default=4096)
-    arguments.add_argument("--distribution", default="balanced", choices=("balanced", "round_robin", "by_size"))
-    given = arguments.parse_args()
-    index = make_index(given.blocks)
+def planned(blocks: int, consumers: int, distribution: Any) -> dict[str, Any]:
+    """Plan once in this process, and ask for what a plan is asked for."""
+    index = make_index(blocks)
     before = peak_bytes()
     begin = time.process_time()
     options = StreamOptions(
-        batch_size=64, shuffle=True, batch_format="numpy", remainder="pad", distribution=given.distribution
+        batch_size=64, shuffle=True, batch_format="numpy", remainder="pad", distribution=distribution
     )
-    topology = Topology(rank=0, world_size=given.consumers)
-    start = first_state(index, options, world_size=given.consumers, workers=0)
-    state_s = time.process_time() - begin
+    topology = Topology(rank=0, world_size=consumers)
+    start = first_state(index, options, world_size=consumers, workers=0)
     plan = plan_pass(index, options, start, topology=topology, workers=0)
     plan_s = time.process_time() - begin
     steps, rows, read = plan.steps_per_rank, plan.rows_per_consumer, plan.bytes_per_consumer
     amplified = plan.read_amplification
-    seconds = time.process_time() - begin
-    print(f"{given.blocks:,} blocks, {given.consumers:,} consumers, {given.distribution}")
-    print(f"CPU s: {state_s:.2f} to the first state, {plan_s:.2f} to the plan, {seconds:.2f} with rows and bytes")
-    print(f"peak over the index: {(peak_bytes() - before) / 1e6:.0f} MB (index and imports: {before / 1e6:.0f} MB)")
-    print(f"{steps:,} steps, {rows.min():,}..{rows.max():,} rows, {read.min():,}..{read.max():,} bytes")
-    print(f"read amplification {amplified:.3f}")
+    return {
+        "plan_s": plan_s,
+        "facts_s": time.process_time() - begin,
+        "over_mb": (peak_bytes() - before) / 1e6,
+        "steps": steps,
+        "rows": [int(rows.min()), int(rows.max())],
+        "bytes": int(read.max()),
+        "amplification": float(amplified),
+    }
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """A row for each distribution."""
+    rows = []
+    for distribution in asked.distributions:
+        command = [sys.executable, __file__, "--blocks", str(asked.blocks), "--consumers", str(asked.consumers)]
+        command += ["--one", distribution]
+        found = [
+            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            for _ in range(asked.rounds)
+        ]
+        least, most = found[0]["rows"]
+        seconds = (figure([each[name] for each in found]) for name in ("plan_s", "facts_s"))
+        memory = figure([each["over_mb"] for each in found], 0)
+        amplified = f"{found[0]['amplification']:.3f}"
+        rows.append((f'`"{distribution}"`', *seconds, memory, f"{least:,}–{most:,}", amplified))
+    heads = (
+        "distribution",
+        "CPU s to the plan",
+        "and rows and bytes of all",
+        "peak MB over the index",
+        "rows of a consumer",
+        "read amplification",
+    )
+    yield Table("plan", f"A plan of {asked.blocks:,} blocks for {asked.consumers:,} consumers", heads, rows)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--blocks", type=int, default=1_000_000)
+    made.add_argument("--consumers", type=int, default=4096)
+    made.add_argument("--distributions", nargs="+", default=DISTRIBUTIONS, choices=DISTRIBUTIONS)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--one", choices=DISTRIBUTIONS, help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.one:
+        print(json.dumps(planned(asked.blocks, asked.consumers, asked.one)))
+        return
+    publish(tables(asked), asked.json)
 
 
 if __name__ == "__main__":

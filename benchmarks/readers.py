@@ -319,6 +319,11 @@ def polars_csv(root: Path) -> Iterator[Any]:
         yield from cut_table(table, NUMBERS, None, 1024)
 
 
+def words(name: str) -> str:
+    """A contestant as a table calls it: whose reader it is, and how it reads."""
+    return WORDS.get(name, name)
+
+
 CONTESTANTS = {
     "raw_2_threads": Contestant(raw("numbers", NUMBERS, threads=2)),
     "raw_1_thread_ahead": Contestant(raw("numbers", NUMBERS, threads=1)),
@@ -383,4 +388,32 @@ WORKLOADS = {
         ["raw_tokens_2_threads", "headrace_tokens", "nodes_tokens", "lance_tokens"],
     ),
     "csv": ("28 numeric columns from CSV, files in order", ["polars_csv", "headrace_csv"]),
+}
+WORDS = {
+    "raw_2_threads": "pyarrow, 2 threads",
+    "raw_1_thread_ahead": "pyarrow, 1 thread ahead",
+    "raw": "pyarrow",
+    "headrace": "headrace",
+    "headrace_rewritten": "headrace, rewritten files, every shard checked",
+    "headrace_rewritten_page_checks": "headrace, rewritten files, pages checked",
+    "headrace_decoded": 'headrace, `cache="decoded"`, a later epoch',
+    "nodes": "torchdata's nodes",
+    "lance": "Lance",
+    "hf": "Hugging Face datasets",
+    "raw_2_threads_in_order": "pyarrow, 2 threads, in order",
+    "headrace_in_order": "headrace, in order",
+    "headrace_rewritten_in_order": "headrace, rewritten files, in order",
+    "headrace_decoded_in_order": 'headrace, `cache="decoded"`, in order',
+    "packed_workers": "pyarrow, a batch as one tensor",
+    "plain_workers": "pyarrow, a batch as many tensors",
+    "headrace_2_workers": "headrace",
+    "raw_text": "pyarrow",
+    "mapped": "a mapped Arrow file",
+    "headrace_text": "headrace",
+    "raw_tokens_2_threads": "pyarrow, 2 threads",
+    "nodes_tokens": "torchdata's nodes",
+    "lance_tokens": "Lance",
+    "headrace_tokens": "headrace",
+    "polars_csv": "Polars",
+    "headrace_csv": "headrace",
 }

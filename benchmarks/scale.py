@@ -1,10 +1,11 @@
 """What does not fit on one machine, by calculation and by measurement of what does.
 
     python benchmarks/scale.py [--shards 1000000] [--ranks 16384] [--workers 8] [--entities 1000000 10000000]
+                               [--rounds 3]
 
 1. The plan of one epoch over a million shards for 16,384 ranks with 8 workers each: CPU seconds and memory of the rank
    that plans, which is what every rank does by itself.
-2. The entities of a temporal split: measured up to 10^7, and from that 10^9 by a formula that is printed.
+2. The entities of a temporal split: measured up to 10^7, and from that 10^9 by two formulas.
 3. The index of a million shards: its size on disk, and opening it.
 
 Each part runs in a process of its own, so that peaks do not mix. Seconds are of the processor.
@@ -20,8 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from figures import Table, figure
+from reporting import parser, publish
 
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
 BLOCKS_PER_SHARD, ROWS_PER_BLOCK = 2, 65_536
@@ -149,8 +154,8 @@ def index(shards: int) -> dict[str, Any]:
     return {"bytes": size, "write_s": written, "open_s": opened, "open_wall_s": opened_wall}
 
 
-def extrapolated(small: dict[str, Any], large: dict[str, Any], count: int) -> None:
-    """Print two formulas of time and one of memory, and what they say of `count` entities."""
+def extrapolated(small: dict[str, Any], large: dict[str, Any], count: int) -> str:
+    """Two formulas of time and one of memory, and what they say of `count` entities."""
 
     def term(n: int) -> float:
         return n * math.log2(n)
@@ -160,26 +165,105 @@ def extrapolated(small: dict[str, Any], large: dict[str, Any], count: int) -> No
     unit = large["seconds"] / term(large["count"])
     power = math.log(large["seconds"] / small["seconds"]) / math.log(large["count"] / small["count"])
     bytes_each = large["peak"] / large["count"]
-    low, high = unit * term(count), large["seconds"] * (count / large["count"]) ** power
-    print(f"   bytes kept = 16 · n; peak = {bytes_each:.0f} · n")
-    print(f"   seconds = a · n · log2(n), a = {unit * 1e9:.1f} ns from n = {large['count']:,}: the least")
-    print(f"   seconds = {large['seconds']:.2f} · (n / {large['count']:,}) ^ {power:.2f}: as it grew so far")
-    print(
-        f"   n = {count:,}: {low / 60:.0f} to {high / 60:.0f} min of one core, {16 * count / 1e9:.0f} GB kept, "
-        f"{bytes_each * count / 1e9:.0f} GB at the peak (calculated, not measured)"
+    sorts, grows = unit * term(count), large["seconds"] * (count / large["count"]) ** power
+    low, high = sorted((sorts / 60, grows / 60))
+    return (
+        f"Calculated from that, not measured: {count:,} entities take {low:.0f} to {high:.0f} minutes of one core, keep"
+        f" {16 * count / 1e9:.0f} GB and have {bytes_each * count / 1e9:.0f} GB at the peak. Time is"
+        f" {unit * 1e9:.1f} ns · n · log2(n), or as it grew between the two, {large['seconds']:.2f} s · (n /"
+        f" {large['count']:,})^{power:.2f}; 16 bytes · n are kept, {bytes_each:.0f} bytes · n are the peak."
     )
 
 
+def middle(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median of seconds."""
+    return sorted(found, key=lambda each: each["seconds"])[len(found) // 2]
+
+
+def plan_table(asked: argparse.Namespace, found: list[dict[str, Any]]) -> Table:
+    """What every rank does by itself."""
+    least, most = found[0]["rows"]
+    return Table(
+        "plan",
+        f"A plan of {asked.shards:,} shards of {BLOCKS_PER_SHARD} blocks for {asked.ranks:,} ranks × {asked.workers}",
+        ("CPU s to the plan", "with the rows of all consumers", "MB over the index", "rows of a consumer", "steps"),
+        [
+            (
+                figure([each["plan_s"] for each in found]),
+                figure([each["facts_s"] for each in found]),
+                figure([each["over_mb"] for each in found], 0),
+                f"{least:,}–{most:,}",
+                f"{found[0]['steps']:,}",
+            )
+        ],
+        f"Read amplification {found[0]['amplification']:.3f}: consumers that share a block each decode it.",
+    )
+
+
+def entities_table(asked: argparse.Namespace, sizes: list[list[dict[str, Any]]]) -> Table:
+    """Two sizes, and what follows of more."""
+    rows = [
+        (
+            f"{found[0]['count']:,}",
+            figure([each["seconds"] for each in found]),
+            figure([each["kept"] / 1e6 for each in found], 0),
+            figure([each["peak"] / 1e6 for each in found], 0),
+            figure([each["lookup"] * 1e9 for each in found], 0),
+        )
+        for found in sizes
+    ]
+    return Table(
+        "entities",
+        "Entities of a temporal split: distinct, ordered and allocated",
+        ("entities", "CPU s", "MB kept", "peak MB", "ns a look-up"),
+        rows,
+        extrapolated(*map(middle, sizes), asked.extrapolate),
+    )
+
+
+def index_table(asked: argparse.Namespace, found: list[dict[str, Any]]) -> Table:
+    """One block each."""
+    return Table(
+        "index",
+        f"The index of a run of {asked.shards:,} shards",
+        ("MB on the disk", "bytes a shard", "CPU s to write", "CPU s to open", "wall s to open"),
+        [
+            (
+                f"{found[0]['bytes'] / 1e6:.1f}",
+                f"{found[0]['bytes'] / asked.shards:.0f}",
+                figure([each["write_s"] for each in found], 1),
+                figure([each["open_s"] for each in found]),
+                figure([each["open_wall_s"] for each in found]),
+            )
+        ],
+    )
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Every part, each in its own process, round after round."""
+
+    def children(name: str) -> list[dict[str, Any]]:
+        command = [sys.executable, __file__, "--shards", str(asked.shards), "--ranks", str(asked.ranks)]
+        command += ["--workers", str(asked.workers), "--entities", *map(str, asked.entities), "--part", name]
+        runs = (subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True) for _ in range(asked.rounds))
+        return [json.loads(run.stdout) for run in runs]
+
+    yield plan_table(asked, children("plan"))
+    yield entities_table(asked, [children("entities-0"), children("entities-1")])
+    yield index_table(asked, children("index"))
+
+
 def main() -> None:
-    """Every part, each in its own process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shards", type=int, default=1_000_000)
-    parser.add_argument("--ranks", type=int, default=16_384)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--entities", type=int, nargs=2, default=[1_000_000, 10_000_000], help="measured sizes")
-    parser.add_argument("--extrapolate", type=int, default=1_000_000_000)
-    parser.add_argument("--part", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--shards", type=int, default=1_000_000)
+    made.add_argument("--ranks", type=int, default=16_384)
+    made.add_argument("--workers", type=int, default=8)
+    made.add_argument("--entities", type=int, nargs=2, default=[1_000_000, 10_000_000], help="measured sizes")
+    made.add_argument("--extrapolate", type=int, default=1_000_000_000)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--part", help=argparse.SUPPRESS)
+    asked = made.parse_args()
     parts = {
         "plan": lambda: plan(asked.shards, asked.ranks, asked.workers),
         "entities-0": lambda: entities(asked.entities[0]),
@@ -189,36 +273,7 @@ def main() -> None:
     if asked.part:
         print(json.dumps(parts[asked.part]()))
         return
-
-    def child(name: str) -> dict[str, Any]:
-        command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
-        found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        return found
-
-    made = child("plan")
-    print(f"1. plan: {asked.shards:,} shards of {BLOCKS_PER_SHARD} blocks")
-    print(f"   for {asked.ranks:,} ranks × {asked.workers} workers")
-    print(f"   {made['plan_s']:.2f} s CPU to the plan, {made['facts_s']:.2f} s with the rows of all consumers")
-    print(f"   {made['over_mb']:.0f} MB over the index and the imports ({made['index_mb']:.0f} MB)")
-    print(
-        f"   {made['steps']:,} steps on each rank, {made['rows'][0]:,} to {made['rows'][1]:,} of {made['total']:,} "
-        f"rows a consumer, read amplification {made['amplification']:.3f}"
-    )
-    small, large = child("entities-0"), child("entities-1")
-    print("2. entities: distinct, ordered and allocated")
-    for each in (small, large):
-        print(
-            f"   {each['count']:>13,}: {each['seconds']:7.2f} s CPU, {each['kept'] / 1e6:8,.0f} MB kept, "
-            f"{each['peak'] / 1e6:8,.0f} MB peak, {each['lookup'] * 1e9:.0f} ns a look-up"
-        )
-    extrapolated(small, large, asked.extrapolate)
-    opened = child("index")
-    print(f"3. index of {asked.shards:,} shards, one block each")
-    print(
-        f"   {opened['bytes'] / 1e6:.1f} MB ({opened['bytes'] / asked.shards:.0f} bytes a shard), "
-        f"written in {opened['write_s']:.1f} s CPU, opened in {opened['open_s']:.2f} s CPU "
-        f"({opened['open_wall_s']:.2f} s wall)"
-    )
+    publish(tables(asked), asked.json)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures import Cell, Table, figure, ratio
+from reporting import parser, publish
 from series_data import ATTRIBUTES, FEATURES, write_basins
 from series_peers.given import Given, save
 from series_peers.table import table as peers_table
@@ -191,7 +192,7 @@ def pace(batches: Iterator[dict[str, Any]], seconds: float) -> float:
     return count / (time.process_time() - begun)
 
 
-def table_windows(out: Path, rounds: int, seconds: float) -> None:
+def table_windows(out: Path, rounds: int, seconds: float) -> Table:
     """Windows a second of CPU time by every loader."""
     train = headrace.windows.open(out, "train", **RULE, verify="never")
     copies = headrace.windows.open(out, "train", **RULE, verify="never", layout="contiguous")
@@ -223,15 +224,15 @@ def table_windows(out: Path, rounds: int, seconds: float) -> None:
     for _ in range(rounds):
         for name, loader in loaders.items():
             found[name].append(pace(loader(), seconds))
-    print(f"\n{len(rows.starts):,} windows of {len(rows.names)} basins, {len(rows.values):,} rows; batches of {BATCH}")
-    print(f"{'loader':<42}{'windows / CPU-s':>16}{'of the reference':>18}")
+    lines: list[tuple[Cell, ...]] = []
     for name, paces in found.items():
         base = found["reference, contiguous" if "contiguous" in name else "reference gather"]
-        ratio = statistics.median(a / b for a, b in zip(paces, base, strict=True))
-        print(f"{name:<42}{statistics.median(paces):>16,.0f}{ratio:>18.2f}")
+        lines.append((name, figure(paces, 0), ratio(paces, base)))
+    title = f"{len(rows.starts):,} windows of {INPUT} + {HORIZON} days, {len(rows.names)} basins, batches of {BATCH}"
+    return Table("windows", title, ("loader", "windows a CPU second", "of the reference"), lines)
 
 
-def table_index(out: Path, rounds: int) -> None:
+def table_index(out: Path, rounds: int) -> Table:
     """The index of all train windows: finding what is missing, and the windows; beside convolutions and tuples."""
     windows = open_windows(out, "train", **RULE)
     rows = Rows(windows)
@@ -251,9 +252,8 @@ def table_index(out: Path, rounds: int) -> None:
     tuples = convolutions(rows)
     took["convolutions and tuples"].append(time.process_time() - begun)
     assert len(tuples) == len(starts)
-    print(f"\nindex of {len(starts):,} windows over {windows.matrices.rows:,} rows (train: {len(rows.values):,})")
-    for name, seconds in took.items():
-        print(f"{name:<42}{statistics.median(seconds):>10.3f} CPU-s")
+    title = f"The index of {len(starts):,} windows over {windows.matrices.rows:,} rows"
+    return Table("index", title, ("what", "CPU s"), [(name, figure(seconds, 3)) for name, seconds in took.items()])
 
 
 def convolutions(rows: Rows) -> list[tuple[str, int, int]]:
@@ -283,7 +283,7 @@ def one_rank(out: str, rank: int, world: int, seconds: float, results: Any) -> N
     results.put((rank, pace(iter(stream), seconds)))
 
 
-def table_ranks(out: Path, rounds: int, seconds: float) -> None:
+def table_ranks(out: Path, rounds: int, seconds: float) -> Table:
     """Windows a second of CPU time of each rank, alone and of two at the same time."""
     spawn = multiprocessing.get_context("spawn")
     paces: dict[int, list[float]] = {1: [], 2: []}
@@ -298,12 +298,11 @@ def table_ranks(out: Path, rounds: int, seconds: float) -> None:
             paces[world] += [results.get()[1] for _ in ranks]
             for each in ranks:
                 each.join()
-    print("\nranks at a time   windows / CPU-s of a rank")
-    for world, found in paces.items():
-        print(f"{world:>15}{statistics.median(found):>28,.0f}")
+    heads = ("ranks at a time", "windows a CPU second, of a rank")
+    return Table("ranks", "Ranks at a time", heads, [(str(world), figure(found, 0)) for world, found in paces.items()])
 
 
-def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int, seconds: float) -> None:
+def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int, seconds: float) -> Table:
     """The packages themselves, on rows that lie in `folder`."""
     windows = open_windows(out, "train", **RULE)
     rows = Rows(windows)
@@ -325,7 +324,7 @@ def table_peers(out: Path, folder: Path, environments: Path | None, rounds: int,
     )
     folder.mkdir()
     save(given)
-    peers_table(folder, environments, rounds, seconds)
+    return peers_table(folder, environments, rounds, seconds)
 
 
 def own_memory() -> float:
@@ -348,10 +347,10 @@ def one_memory(out: str, options: dict[str, Any], results: Any) -> None:
     results.put((before, most, len(train.windows), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
-def table_memory(folder: Path, small: int, large: int) -> None:
+def table_memory(folder: Path, small: int, large: int) -> Table:
     """Memory of two epochs from runs of two sizes."""
     spawn = multiprocessing.get_context("spawn")
-    print(f"\n{'memory of two epochs, MiB':<34}{'basins':>8}{'windows':>12}{'before':>9}{'most':>9}")
+    lines: list[tuple[Cell, ...]] = []
     for name, options in (
         ("nearby, from the mapped store", {"shuffle": "nearby"}),
         ("chunks of 25 basins", {"chunk_size": 25}),
@@ -363,42 +362,47 @@ def table_memory(folder: Path, small: int, large: int) -> None:
             process.start()
             before, most, windows, _ = results.get()
             process.join()
-            print(f"{name:<34}{basins:>8}{windows:>12,}{before:>9.0f}{most:>9.0f}")
+            lines.append((name, f"{basins:,}", f"{windows:,}", f"{before:.0f}", f"{most:.0f}"))
+    heads = ("order", "basins", "windows", "MiB before", "MiB at most")
+    return Table("memory", "Memory of two epochs", heads, lines)
 
 
-def main() -> None:
-    """All tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", default="windows,index,ranks,memory,peers")
-    parser.add_argument("--basins", type=int, default=100)
-    parser.add_argument("--index-basins", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--peers", type=Path, help="directory of environments, one named as each package")
-    arguments = parser.parse_args()
-    tables = arguments.tables.split(",")
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Those asked for, of runs that are prepared first."""
+    names = set(asked.tables.split(","))
     torch.set_num_threads(1)  # more wait for each other where cores are shared
     with tempfile.TemporaryDirectory() as folder:
         runs = {}
-        wanted = {arguments.basins} if {"windows", "ranks", "peers"} & set(tables) else set()
-        wanted |= {arguments.index_basins} if "index" in tables else set()
-        wanted |= {arguments.basins, arguments.index_basins} if "memory" in tables else set()
+        wanted = {asked.basins} if {"windows", "ranks", "peers"} & names else set()
+        wanted |= {asked.index_basins} if "index" in names else set()
+        wanted |= {asked.basins, asked.index_basins} if "memory" in names else set()
         for basins in sorted(wanted):
             (Path(folder) / str(basins)).mkdir()
             runs[basins] = prepare(Path(folder) / str(basins), basins)
-        if "windows" in tables:
-            table_windows(runs[arguments.basins], arguments.rounds, arguments.seconds)
-        if "index" in tables:
-            table_index(runs[arguments.index_basins], arguments.rounds)
-        if "ranks" in tables:
-            table_ranks(runs[arguments.basins], arguments.rounds, arguments.seconds)
-        if "peers" in tables:
-            environments = None if arguments.peers is None else arguments.peers.absolute()
-            table_peers(
-                runs[arguments.basins], Path(folder) / "given", environments, arguments.rounds, arguments.seconds
-            )
-        if "memory" in tables:
-            table_memory(Path(folder), arguments.basins, arguments.index_basins)
+        if "windows" in names:
+            yield table_windows(runs[asked.basins], asked.rounds, asked.seconds)
+        if "index" in names:
+            yield table_index(runs[asked.index_basins], asked.rounds)
+        if "ranks" in names:
+            yield table_ranks(runs[asked.basins], asked.rounds, asked.seconds)
+        if "peers" in names:
+            environments = None if asked.peers is None else asked.peers.absolute()
+            yield table_peers(runs[asked.basins], Path(folder) / "given", environments, asked.rounds, asked.seconds)
+        if "memory" in names:
+            yield table_memory(Path(folder), asked.basins, asked.index_basins)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--tables", default="windows,index,ranks,memory,peers")
+    made.add_argument("--basins", type=int, default=100)
+    made.add_argument("--index-basins", type=int, default=500)
+    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--seconds", type=float, default=1.0)
+    made.add_argument("--peers", type=Path, help="directory of environments, one named as each package")
+    asked = made.parse_args()
+    publish(tables(asked), asked.json, ["torch"])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ writes quality reports, digests and receipts, and the mapped store beside the re
 
 Every run is a process of its own, in alternating rounds. `cpu` is its user and system time less that of its imports,
 `ms a basin` the cpu time over the basins, `peak` the largest resident memory less what was there before the work began.
-Medians of the rounds; the last line is the ratio of the two engines' cpu times on the fewest basins.
+The ratio is that of the two engines' cpu times in the same round.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ import json
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from figures import Table, figure, ratio
+from reporting import parser, publish
 
 FEATURES = ("pet", "precip", "srad", "tmax", "tmin", "vp")
 COLUMNS = ("streamflow", *FEATURES)
@@ -157,43 +159,58 @@ def measure(engine: str, data: Path, small: Path) -> dict[str, float]:
         return dict(json.loads(done.stdout))
 
 
-def main() -> None:
-    """Make the data, measure in turns, print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--basins", type=int, nargs="+", default=[50, 500])
-    parser.add_argument("--years", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--engines", nargs="+", choices=sorted(ENGINES), default=sorted(ENGINES))
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        child(*arguments.child)
-        return
-    root = arguments.data or Path(tempfile.mkdtemp(prefix="headrace-basins-"))
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Make the data, measure in turns."""
+    root = asked.data or Path(tempfile.mkdtemp(prefix="headrace-basins-"))
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
     try:
-        for basins in {2, *arguments.basins}:
-            make_data(root / str(basins), basins, arguments.years)
-        found: dict[tuple[str, int], list[dict[str, float]]] = {}
-        for _ in range(arguments.rounds):
-            for basins in arguments.basins:
-                for engine in arguments.engines:
+        for basins in {2, *asked.basins}:
+            make_data(root / str(basins), basins, asked.years)
+        for _ in range(asked.rounds):
+            for basins in asked.basins:
+                for engine in asked.engines:
                     found.setdefault((engine, basins), []).append(measure(engine, root / str(basins), root / "2"))
     finally:
-        if arguments.data is None:
+        if asked.data is None:
             shutil.rmtree(root)
-    print(f"{'engine':10}{'basins':>8}{'cpu s':>9}{'ms a basin':>12}{'wall s':>9}{'peak MiB':>10}{'store MiB':>11}")
-    median: dict[tuple[str, int], float] = {}
-    for (engine, basins), runs in sorted(found.items()):
-        middle = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-        median[engine, basins] = middle["cpu"]
-        print(
-            f"{engine:10}{basins:8,}{middle['cpu']:9.2f}{1000 * middle['cpu'] / basins:12.1f}{middle['wall']:9.2f}"
-            f"{middle['peak_mib']:10.0f}{middle['store_mib']:11.1f}"
+    cpu = {key: [each["cpu"] for each in runs] for key, runs in found.items()}
+    rows = [
+        (
+            engine,
+            f"{basins:,}",
+            figure([1e3 * each / basins for each in cpu[engine, basins]], 1),
+            ratio(cpu[engine, basins], cpu[asked.engines[0], basins]),
+            figure([each["peak_mib"] for each in found[engine, basins]], 0),
+            figure([each["store_mib"] for each in found[engine, basins]], 1) if engine == "headrace" else "–",
         )
-    fewest = min(arguments.basins)
-    if len(arguments.engines) > 1:
-        print(f"usual / headrace, cpu on {fewest} basins: {median['usual', fewest] / median['headrace', fewest]:.1f}")
+        for basins in asked.basins
+        for engine in asked.engines
+    ]
+    heads = (
+        "design",
+        "basins",
+        "CPU ms a basin",
+        f"times {asked.engines[0]}",
+        "MiB over the start",
+        "MiB of the store",
+    )
+    yield Table("basins", f"Preparing basins of {asked.years} years of days", heads, rows)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--basins", type=int, nargs="+", default=[50, 500])
+    made.add_argument("--years", type=int, default=30)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--data", type=Path)
+    made.add_argument("--engines", nargs="+", choices=sorted(ENGINES), default=sorted(ENGINES))
+    made.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.child:
+        child(*asked.child)
+        return
+    publish(tables(asked), asked.json, ["polars", "pandas", "scikit-learn"])
 
 
 if __name__ == "__main__":

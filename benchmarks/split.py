@@ -2,7 +2,7 @@
 
     python benchmarks/split.py [--shards 20] [--rows 250000] [--rounds 3] [--formats csv,parquet] [--data DIR]
 
-Every contestant runs in a process of its own, in turn, for several rounds; the table gives medians with their spread,
+Every contestant runs in a process of its own, in turn, for several rounds; the tables give medians with their spread,
 the ratios are taken within a round. "rewrite" reads every shard and writes it again with the library that headrace
 uses for that format (polars for CSV, pyarrow for Parquet, the latter with the same write options) and the same number
 of workers: what any tool must at least do that parses and writes. Time is counted from after the imports.
@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from figures import Table, figure, ratio
+from reporting import parser, publish
+
 SPLIT_DATE = "2025-01-01"
-CONTESTANTS = ("headrace", "pandas", "rewrite")
+CONTESTANTS = {
+    "headrace": "headrace",
+    "pandas": "the pandas design it replaces",
+    "rewrite": "a bare rewrite, which splits nothing",
+}
 
 
 def generate(out: Path, format_: str, shards: int, rows: int, customers: int) -> None:
@@ -181,41 +186,19 @@ def measure(name: str, source: Path, workers: int, format_: str) -> dict[str, fl
         return json.loads(done.stdout.splitlines()[-1])
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    """Median with minimum and maximum."""
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}-{max(values):.{digits}f}]"
-
-
-def main() -> None:
-    """Generate, run the rounds, print one table a format."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shards", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=250_000)
-    parser.add_argument("--customers", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--formats", default="csv,parquet")
-    parser.add_argument("--data", type=Path, help="keep the generated shards here and use them again")
-    parser.add_argument("--contestant", nargs=5, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.contestant:
-        name, source, out, workers, format_ = options.contestant
-        contestant(name, Path(source), Path(out), int(workers), format_)
-        return
+def tables(options: argparse.Namespace) -> Iterator[Table]:
+    """Generate, run the rounds; one table a format."""
     data = options.data or Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    print(
-        f"{platform.machine()}, Python {platform.python_version()}, {options.workers} workers, {options.rounds} rounds"
-    )
     try:
         for format_ in options.formats.split(","):
-            compare(data / format_, format_, options)
+            yield compared(data / format_, format_, options)
     finally:
         if options.data is None:
             shutil.rmtree(data)
 
 
-def compare(source: Path, format_: str, options: argparse.Namespace) -> None:
-    """All rounds of one format, and its table."""
+def compared(source: Path, format_: str, options: argparse.Namespace) -> Table:
+    """All rounds of one format."""
     if not source.exists():
         generate(source, format_, options.shards, options.rows, options.customers)
     size = sum(path.stat().st_size for path in source.iterdir())
@@ -223,18 +206,43 @@ def compare(source: Path, format_: str, options: argparse.Namespace) -> None:
     for _ in range(options.rounds):
         for name in CONTESTANTS:
             found[name].append(measure(name, source, options.workers, format_))
-    ours = [each["seconds"] for each in found["headrace"]]
-    print(f"\n{format_}: {options.shards} shards x {options.rows:,} rows, {size / 1e6:,.0f} MB")
-    print(f"{'contestant':<12}{'seconds':<24}{'time / headrace':<24}{'peak MB':>8}  rows train, val, test")
-    for name in CONTESTANTS:
-        seconds = [each["seconds"] for each in found[name]]
-        ratios = [their / our for their, our in zip(seconds, ours, strict=True)]
-        peak = max(each["peak_mb"] for each in found[name])
-        rows = ", ".join(f"{count:,}" for count in found[name][0]["rows"])
-        print(f"{name:<12}{spread(seconds):<24}{spread(ratios):<24}{peak:>8,.0f}  {rows}")
-    against = [our / each["seconds"] for our, each in zip(ours, found["rewrite"], strict=True)]
-    reuse = [each["reuse_seconds"] for each in found["headrace"]]
-    print(f"headrace takes {spread(against)} of a bare rewrite; reuse {spread(reuse, 3)} s")
+    seconds = {name: [each["seconds"] for each in runs] for name, runs in found.items()}
+    rows = [
+        (
+            words,
+            figure(seconds[name], 1),
+            ratio(seconds[name], seconds["headrace"]),
+            figure([each["peak_mb"] for each in found[name]], 0),
+        )
+        for name, words in CONTESTANTS.items()
+    ]
+    again = figure([1e3 * each["reuse_seconds"] for each in found["headrace"]], 0)
+    rows.append(("the same command again", f"{again} ms", "–", "–"))
+    return Table(
+        format_,
+        f"{format_}: {options.shards} shards of {options.rows:,} rows, {size / 1e6:,.0f} MB, {options.workers} workers",
+        ("what", "seconds", "times headrace's", "peak MB"),
+        rows,
+    )
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("--shards", type=int, default=20)
+    made.add_argument("--rows", type=int, default=250_000)
+    made.add_argument("--customers", type=int, default=200_000)
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--workers", type=int, default=2)
+    made.add_argument("--formats", default="csv,parquet")
+    made.add_argument("--data", type=Path, help="keep the generated shards here and use them again")
+    made.add_argument("--contestant", nargs=5, help=argparse.SUPPRESS)
+    options = made.parse_args()
+    if options.contestant:
+        name, source, out, workers, format_ = options.contestant
+        contestant(name, Path(source), Path(out), int(workers), format_)
+        return
+    publish(tables(options), options.json, ["polars", "pandas"])
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/stores.py [--latency-ms 50] [--rounds 3] [--shards 8] [--groups 8] [--rows 20000]
 
 The store is moto's S3 server on the loopback behind the tests' proxy, which holds every answer back for so long. Half
-of the columns are read, in a shuffled order. Requests and bytes are counted by the proxy; rows per second are the best
-of the rounds, in which contestants take turns. Server and proxy run on the same processors as the reader (the proxy in
-its process, so that its work counts as the reader's), hence speeds are a lower bound.
+of the columns are read, in a shuffled order; contestants take turns. Requests and bytes are counted by the proxy.
+Server and proxy run on the same processors as the reader (the proxy in its process, so that its work counts as the
+reader's), hence speeds are a lower bound.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from figures import Table, figure, ratio
+from reporting import parser, publish
 
 TESTS = Path(__file__).parents[1] / "tests" / "object_stores"
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
@@ -54,11 +57,8 @@ def read(dataset: Any, **options: Any) -> tuple[int, float, float]:
     return rows, time.perf_counter() - began, time.process_time() - worked
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name, value in (("latency-ms", 50), ("rounds", 3), ("shards", 8), ("groups", 8), ("rows", 20_000)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    asked = parser.parse_args()
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Server, proxy and files for as long as it takes."""
     with tempfile.TemporaryDirectory() as directory:
         base = Path(directory)
         write_shards(base / "raw", asked.shards, asked.groups, asked.rows)
@@ -73,13 +73,14 @@ def main() -> None:
                 os.environ.update(server.environment(proxy.port))
                 place = f"s3://{fresh_bucket(server)}/raw"
                 upload(base / "raw", place)
-                compare(asked, base, place, proxy)
+                yield compared(asked, base, place, proxy)
         finally:
             child.stdin.close()
             child.wait(30)
 
 
-def compare(asked: argparse.Namespace, base: Path, place: str, proxy: FaultProxy) -> None:
+def compared(asked: argparse.Namespace, base: Path, place: str, proxy: FaultProxy) -> Table:
+    """All contestants in turn."""
     kept: dict[str, Any] = {"cache_dir": base / "cache"}
     local, there = headrace.open(base / "raw", **kept), headrace.open(place, **kept)
     groups, total = asked.shards * asked.groups, asked.shards * asked.groups * asked.rows
@@ -93,28 +94,50 @@ def compare(asked: argparse.Namespace, base: Path, place: str, proxy: FaultProxy
         'store, cache="files", second epoch': (there, {"cache": "files", "cache_dir": base / "shards"}),
     }
     read(there, **contestants['store, cache="files", second epoch'][1])
-    best: dict[str, float] = {}
-    worked: dict[str, float] = {}
-    counted: dict[str, str] = {}
+    speeds: dict[str, list[float]] = {name: [] for name in contestants}
+    worked: dict[str, list[float]] = {name: [] for name in contestants}
+    counted: dict[str, tuple[str, ...]] = {}
     for _ in range(asked.rounds):
         for name, (dataset, options) in contestants.items():
             proxy.begin(Faults("slow_start", 1.0, delay_s=asked.latency_ms / 1000))
             rows, seconds, busy = read(dataset, **options)
             assert rows == total
+            speeds[name].append(rows / seconds)
+            worked[name].append(busy)
             seen = proxy.seen
-            twice = len(seen.ranges) - len(set(seen.ranges))
-            best[name] = max(best.get(name, 0.0), rows / seconds)
-            worked[name] = min(worked.get(name, busy), busy)
             counted[name] = (
-                f"{sum(seen.requests.values()) / groups:.2f} | {seen.body_bytes / needed:.2f} | {twice} |"
-                f" {seen.most_at_once}"
+                f"{sum(seen.requests.values()) / groups:.2f}",
+                f"{seen.body_bytes / needed:.2f}",
+                str(len(seen.ranges) - len(set(seen.ranges))),
+                str(seen.most_at_once),
             )
-    heads = ("rows from", "rows/s", "of local", "CPU s", "requests a row group", "bytes of those needed", "asked twice")
-    print(f"| {' | '.join(heads)} | at once |")
-    print("|---|" + "---|" * len(heads))
-    for name, speed in best.items():
-        share = speed / best["files on a disk"]
-        print(f"| {name} | {speed:,.0f} | {share:.0%} | {worked[name]:.2f} | {counted[name]} |")
+    local_speeds = speeds["files on a disk"]
+    return Table(
+        "store",
+        f"A store {asked.latency_ms} ms away: {groups} row groups of {asked.rows:,} rows, half of {COLUMNS} columns",
+        (
+            "rows from",
+            "rows/s",
+            "of local",
+            "CPU s",
+            "requests a row group",
+            "bytes of those needed",
+            "asked twice",
+            "at once",
+        ),
+        [
+            (name, figure(speeds[name], 0), ratio(speeds[name], local_speeds), figure(worked[name]), *counted[name])
+            for name in contestants
+        ],
+    )
+
+
+def main() -> None:
+    made = parser(__doc__)
+    for name, value in (("latency-ms", 50), ("rounds", 3), ("shards", 8), ("groups", 8), ("rows", 20_000)):
+        made.add_argument(f"--{name}", type=int, default=value)
+    asked = made.parse_args()
+    publish(tables(asked), asked.json, ["obstore", "moto"])
 
 
 if __name__ == "__main__":

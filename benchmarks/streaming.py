@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import resource
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import readers
+from figures import Cell, Table, figure, ratio
+from reporting import parser, publish, without_paths
 from streaming_data import make_data
 
 
@@ -29,6 +32,7 @@ def measure_one(name: str, root: Path) -> dict[str, float]:
     """One epoch of one contestant, in this process."""
     contestant = readers.CONTESTANTS[name]
     contestant.warm()
+    before = peak_mb()
     began, cpu = time.perf_counter(), cpu_seconds()
     rows = 0
     first = 0.0
@@ -36,7 +40,14 @@ def measure_one(name: str, root: Path) -> dict[str, float]:
         rows += len(batch)
         first = first or time.perf_counter() - began
     seconds = time.perf_counter() - began
-    return {"rows": rows, "seconds": seconds, "first": first, "cpu": cpu_seconds() - cpu}
+    cpu = cpu_seconds() - cpu
+    return {"rows": rows, "seconds": seconds, "first": first, "cpu": cpu, "mb": peak_mb() - before}
+
+
+def peak_mb() -> float:
+    """The most memory this process has held, without its children."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def cpu_seconds() -> float:
@@ -63,45 +74,8 @@ def run(name: str, root: Path) -> dict[str, float] | str:
     return (done.stderr.strip().splitlines() or ["no output"])[-1][:160]
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}–{max(values):.{digits}f}]"
-
-
-def table(title: str, names: list[str], found: dict[str, list[dict[str, float]]], failed: dict[str, str]) -> None:
-    """Print one workload."""
-    print(f"\n### {title}\n")
-    print("| reader | M rows/s | ratio to the first | CPU s per M rows | first batch, s |")
-    print("|---|--:|--:|--:|--:|")
-    base = found.get(names[0], [])
-    for name in names:
-        if name in failed:
-            print(f"| {name} | not run: {failed[name]} | | | |")
-            continue
-        runs = found[name]
-        rates = [each["rows"] / each["seconds"] / 1e6 for each in runs]
-        ratios = [rate / (one["rows"] / one["seconds"] / 1e6) for rate, one in zip(rates, base, strict=False)]
-        cpu = [each["cpu"] / each["rows"] * 1e6 for each in runs]
-        digits = 2 if statistics.median(rates) > 0.5 else 4
-        print(
-            f"| {name} | {spread(rates, digits)} | {spread(ratios) if ratios else '–'} | {spread(cpu)} |"
-            f" {spread([each['first'] for each in runs])} |"
-        )
-
-
-def main() -> None:
-    """Parse, make data, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workloads", default=",".join(readers.WORKLOADS))
-    parser.add_argument("--only", default="")
-    parser.add_argument("--one", help="measure one contestant in this process")
-    asked = parser.parse_args()
-    if asked.one:
-        print("RESULT " + json.dumps(measure_one(asked.one, asked.root)), flush=True)
-        return
-    make_data(asked.root)
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """All rounds of all workloads, then their tables."""
     only = set(asked.only.split(",")) - {""}
     plan = {
         workload: [name for name in readers.WORKLOADS[workload][1] if not only or name in only]
@@ -123,8 +97,48 @@ def main() -> None:
             else:
                 found[name].append(result)
             print(f"round {number + 1}: {name}", file=sys.stderr)
+    ours = [f"{name}: {why}" for name, why in failed.items() if name.startswith("headrace")]
+    if ours:
+        raise SystemExit("\n".join(ours))
     for workload, names in plan.items():
-        table(readers.WORKLOADS[workload][0], names, found, failed)
+        if names:
+            yield of_workload(workload, names, found, failed)
+
+
+def of_workload(
+    workload: str, names: list[str], found: dict[str, list[dict[str, float]]], failed: dict[str, str]
+) -> Table:
+    """One workload; ratios are to its first contestant that was measured."""
+    measured = [name for name in names if name not in failed]
+    base = [each["rows"] / each["seconds"] / 1e6 for each in found[measured[0]]] if measured else []
+    rows: list[tuple[Cell, ...]] = []
+    for name in measured:
+        runs = found[name]
+        rates = [each["rows"] / each["seconds"] / 1e6 for each in runs]
+        digits = 2 if max(rates) > 0.5 else 3
+        cpu = figure([each["cpu"] / each["rows"] * 1e6 for each in runs])
+        first = figure([each["first"] for each in runs])
+        memory = figure([each["mb"] for each in runs], 0)
+        rows.append((readers.words(name), figure(rates, digits), ratio(rates, base), cpu, first, memory))
+    heads = ("reader", "M rows/s", "speed, of the first's", "CPU s per M rows", "first batch, s", "peak MB")
+    missing = {readers.words(name): without_paths(failed[name]) for name in names if name in failed}
+    return Table(workload, readers.WORKLOADS[workload][0], heads, rows, missing=missing)
+
+
+def main() -> None:
+    """Parse, make data, run, print."""
+    made = parser(__doc__)
+    made.add_argument("--root", type=Path, default=Path("/tmp/headrace-bench/streaming"))
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--workloads", default=",".join(readers.WORKLOADS))
+    made.add_argument("--only", default="")
+    made.add_argument("--one", help="measure one contestant in this process")
+    asked = made.parse_args()
+    if asked.one:
+        print("RESULT " + json.dumps(measure_one(asked.one, asked.root)), flush=True)
+        return
+    make_data(asked.root)
+    publish(tables(asked), asked.json, ["torch", "torchdata", "polars", "pylance", "datasets"])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Chats as tokens: whole conversations in batches beside a loop that encodes turn by turn.
 
-    python benchmarks/tokenising.py TOKENIZER CHATS [CHATS …] [--threads 1 2] [--repeat 3]
+    python benchmarks/tokenising.py [TOKENIZER CHATS [CHATS …]] [--threads 1 2] [--rounds 3]
 
 TOKENIZER is a directory with tokenizer.json and a chat template whose turns are in ChatML; CHATS are files or
-directories that `headrace peek --mask` can read. Every way runs in a process of its own, in turn, `--repeat` times; the
-median counts. CPU seconds are the process's, all threads; they hold on a busy machine, wall seconds do not.
+directories that `headrace peek --mask` can read. Without them: the questions and answers of the chatterbot-corpus
+package, four times over, and a tokenizer trained on them. Every way runs in a process of its own, in turn. CPU seconds
+are the process's, all threads; they hold on a busy machine, wall seconds do not.
 
 The loop renders a conversation once by plain Jinja, cuts the text where an assistant's turn begins and ends, and
 encodes every part on its own, as the systems do that mask by turns. Its ids are compared with ours on every
@@ -19,15 +20,19 @@ import itertools
 import json
 import os
 import re
+import runpy
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import Cell, Table, figure, ratio
+from reporting import parser, publish
 
 from headrace.formats.source import find_files
 from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
@@ -35,6 +40,8 @@ from headrace.recipes.packed_sequences.chats.reader import RowBatch, read_rows
 from headrace.recipes.packed_sequences.chats.settings import ChatSettings
 from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
+CORPUS = Path(__file__).parents[1] / "examples" / "packed_chats" / "corpus.py"
+REPEATED = 4
 TURN = re.compile(r"(?<=<\|im_start\|>assistant\n)(.*?<\|im_end\|>)", re.DOTALL)
 
 
@@ -122,55 +129,80 @@ def run_loop(tokenizer: str, chats: list[str]) -> dict[str, Any]:
     return {**spent, "render_s": render_s, "digest": digest_of([ids for ids, _ in found], [mask for _, mask in found])}
 
 
+WORDS = {
+    "loop": "turn by turn, a loop",
+    "whole": "headrace, whole conversations",
+    "encode": "of it the tokenizer",
+}
 WAYS = {"whole": run_whole, "encode": run_encode, "loop": run_loop}
 
 
-def measured(way: str, threads: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured(way: str, threads: int, tokenizer: str, chats: list[str]) -> dict[str, Any]:
     """One run in a process of its own."""
-    command = [sys.executable, __file__, arguments.tokenizer, *arguments.chats, "--way", way]
+    command = [sys.executable, __file__, tokenizer, *chats, "--way", way]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def packaged(folder: Path) -> tuple[str, list[str]]:
+    """A tokenizer and chats that need nothing but a package: those of the example."""
+    corpus = runpy.run_path(str(CORPUS))
+    rows = corpus["packaged_rows"]()
+    chats = folder / "chats.jsonl"
+    chats.write_text("\n".join(rows * REPEATED) + "\n", "utf-8")
+    return str(corpus["train_tokenizer"](rows, folder / "tokenizer")), [str(chats)]
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """All rounds; what was tokenised is said by the title."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer, chats = (asked.tokenizer, asked.chats) if asked.chats else packaged(Path(folder))
+        plan = [("loop", 1), *((way, threads) for threads in asked.threads for way in ("whole", "encode"))]
+        runs: dict[tuple[str, int], list[dict[str, Any]]] = {each: [] for each in plan}
+        for _ in range(asked.rounds):
+            for way, threads in plan:
+                runs[way, threads].append(measured(way, threads, tokenizer, chats))
+    whole, loop = runs["whole", asked.threads[0]][0], runs["loop", 1][0]
+    if whole["digest"] != loop["digest"]:
+        raise SystemExit("ids or masks of the loop and of whole conversations differ")
+    base = {name: [each[name] for each in runs["loop", 1]] for name in ("cpu_s", "wall_s")}
+    rows: list[tuple[Cell, ...]] = []
+    for (way, threads), found in runs.items():
+        cpu, wall = ([each[name] for each in found] for name in ("cpu_s", "wall_s"))
+        rate = figure([whole["tokens"] / 1e6 / each for each in wall])
+        against = ratio(base["cpu_s"], cpu), ratio(base["wall_s"], wall)
+        rows.append((WORDS[way], str(threads), figure(cpu), figure(wall), rate, *against))
+    shares = []
+    for threads in asked.threads:
+        parts = zip(runs["encode", threads], runs["whole", threads], strict=True)
+        share = statistics.median(100 - 100 * encode["cpu_s"] / each["cpu_s"] for encode, each in parts)
+        shares.append(f"{share:.0f} % with {threads} threads" if threads > 1 else f"{share:.0f} % with 1 thread")
+    yield Table(
+        "chats",
+        f"{whole['conversations']:,} conversations, {whole['tokens']:,} tokens, {whole['trained']:,} of them trained",
+        ("way", "threads", "CPU s", "wall s", "M tokens/s", "the loop takes times the CPU", "and times the wall"),
+        rows,
+        f"Ids and masks are those of the loop. All but the tokenizer takes {' and '.join(shares)} of our CPU time.",
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tokenizer")
-    parser.add_argument("chats", nargs="+")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--way", choices=sorted(WAYS))
-    arguments = parser.parse_args()
-    if arguments.way:
-        print(json.dumps(WAYS[arguments.way](arguments.tokenizer, arguments.chats)))
+    """Parse, measure, print."""
+    made = parser(__doc__)
+    made.add_argument("tokenizer", nargs="?")
+    made.add_argument("chats", nargs="*")
+    made.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--way", choices=sorted(WAYS), help=argparse.SUPPRESS)
+    asked = made.parse_args()
+    if asked.tokenizer and not asked.chats:
+        made.error("a TOKENIZER comes with CHATS, files or directories")
+    if asked.way:
+        print(json.dumps(WAYS[asked.way](asked.tokenizer, asked.chats)))
         return
-    runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    plan = [("loop", 1), *((way, threads) for threads in arguments.threads for way in ("whole", "encode"))]
-    for _ in range(arguments.repeat):
-        for way, threads in plan:
-            runs.setdefault((way, threads), []).append(measured(way, threads, arguments))
-    middle = {
-        key: {name: statistics.median(run[name] for run in found) for name in ("cpu_s", "wall_s")}
-        for key, found in runs.items()
-    }
-    whole, loop = runs["whole", arguments.threads[0]][0], runs["loop", 1][0]
-    print(f"{whole['conversations']:,} conversations, {whole['rejected']:,} rejected, {whole['tokens']:,} tokens,")
-    print(f"{whole['trained']:,} trained; ids and masks {'equal' if whole['digest'] == loop['digest'] else 'DIFFER'}")
-    print(f"\n{'way':<42}{'CPU s':>8}{'wall s':>8}{'Mtok/s':>8}{'x loop':>8}")
-    base = middle["loop", 1]
-    for (way, threads), spent in middle.items():
-        name = {
-            "loop": "turn by turn, a loop",
-            "whole": "headrace, whole conversations",
-            "encode": "  of it the tokenizer",
-        }[way]
-        rate, gain = whole["tokens"] / spent["wall_s"] / 1e6, base["wall_s"] / spent["wall_s"]
-        print(
-            f"{f'{name}, {threads} threads':<42}{spent['cpu_s']:>8.2f}{spent['wall_s']:>8.2f}{rate:>8.2f}{gain:>8.2f}"
-        )
-    for threads in arguments.threads:
-        other = 1 - middle["encode", threads]["cpu_s"] / middle["whole", threads]["cpu_s"]
-        print(f"everything but the tokenizer, {threads} threads: {100 * other:.1f} % of the CPU time")
+    publish(tables(asked), asked.json, ["tokenizers", "jinja2"])
 
 
 if __name__ == "__main__":

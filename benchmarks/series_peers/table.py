@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from figures import Cell, Table, figure, ratio
 
 PEERS = {
     "neuralhydrology": "neuralhydrology",
@@ -72,8 +73,8 @@ class Served:
         return dict(json.loads(line))
 
 
-def table(folder: Path, environments: Path | None, rounds: int, seconds: float) -> None:
-    """Measure in turns and print. folder: what `given.save` wrote."""
+def table(folder: Path, environments: Path | None, rounds: int, seconds: float) -> Table:
+    """Measure in turns. folder: what `given.save` wrote."""
     pythons = {name: python_of(name, environments) for name in PEERS}
     there = {**dict.fromkeys(OURS, sys.executable), **{name: each for name, each in pythons.items() if each}}
     served: dict[str, Served] = {}
@@ -87,23 +88,23 @@ def table(folder: Path, environments: Path | None, rounds: int, seconds: float) 
     finally:
         for each in served.values():
             each.close()
-    print(
-        f"\n{'loader, each in a process':<36}{'version':>14}{'windows / CPU-s':>16}{'range':>20}{'headrace is':>13}"
-        f"{'windows':>22}{'are ours':>10}{'numbers':>9}"
+    words = {**OURS, **PEERS}
+    heads = (
+        "loader",
+        "version",
+        "windows a CPU second",
+        "headrace makes times as many",
+        "windows",
+        "are ours",
+        "numbers",
     )
-    for name, words in {**OURS, **PEERS}.items():
-        if name not in served:
-            print(f"{words:<36}{'not installed':>14}")
-            continue
-        print(_line(words, served[name].facts, paces[name], paces["headrace"]))
+    lines = [_line(words[name], each.facts, paces[name], paces["headrace"]) for name, each in served.items()]
+    missing = {words[name]: "not installed" for name in PEERS if name not in served}
+    return Table("peers", "The packages themselves, each in a process", heads, lines, missing=missing)
 
 
-def _line(words: str, facts: dict[str, Any], paces: list[float], ours: list[float]) -> str:
-    ratio = statistics.median(a / b for a, b in zip(ours, paces, strict=True))
-    span = f"{min(paces):,.0f}–{max(paces):,.0f}"
+def _line(words: str, facts: dict[str, Any], paces: list[float], ours: list[float]) -> tuple[Cell, ...]:
     windows = "drawn" if facts["windows"] is None else f"{facts['windows']:,} of {facts['of']:,}"
     recognised = f"{facts['recognised']}/{facts['looked_at']}"
-    return (
-        f"{words:<36}{facts['version'].split('+')[0]:>14}{statistics.median(paces):>16,.0f}{span:>20}{ratio:>12.1f}×"
-        f"{windows:>22}{recognised:>10}{facts['numbers']:>9,.0f}"
-    )
+    version = facts["version"].split("+")[0]
+    return words, version, figure(paces, 0), ratio(ours, paces, 1), windows, recognised, f"{facts['numbers']:,.0f}"

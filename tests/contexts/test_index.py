@@ -166,6 +166,10 @@ def test_targets_are_the_next_token_of_the_same_segment():
     assert (four["inputs"] == np.maximum(batch["inputs"] - 1, 0)).all()
     assert (four["segmentation"] == batch["inputs_segmentation"]).all()
     assert (four["positions"] == batch["inputs_position"]).all()
+    counted = (four["segmentation"][:, :-1] > 0) & (four["segmentation"][:, :-1] == four["segmentation"][:, 1:])
+    assert (counted == (batch["targets_segmentation"][:, :-1] > 0)).all()
+    standard = batch_of(built.tokens, built.segments, vocab="standard", keys="four")
+    assert ((standard["targets"] != 0) == (batch["targets_segmentation"] > 0)).all()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import json
 import pickle
 import shutil
 import struct
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,10 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fault_recipes import make
 from forks import limit_memory
+from hostile_actions import ACTIONS, WHOLE
 
-import headrace
 from headrace.dataset.index import INDEX_SCHEMA, read_index, table_bytes
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import HeadraceError
@@ -44,7 +42,6 @@ class Hostile:
 
 
 CASES: dict[str, Hostile] = {}
-WHOLE: dict[str, str] = {}  # finished runs of the parent, by recipe, and the settings of the first
 
 
 def case(name: str, action: str, says: str = "") -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
@@ -54,9 +51,6 @@ def case(name: str, action: str, says: str = "") -> Callable[[Callable[[Path], A
         return write
 
     return add
-
-
-# --- what meets them, in a child ---
 
 
 def child(name: str, directory: str, whole: dict[str, str]) -> None:
@@ -75,52 +69,6 @@ def child(name: str, directory: str, whole: dict[str, str]) -> None:
         told = {"ended": type(error).__name__, "message": str(error)}
     new = [str(path) for path in sorted(place.parent.rglob("*")) if path not in before and place not in path.parents]
     print(json.dumps({**told, "outside": new}), flush=True)
-
-
-def stream(path: Path) -> None:
-    dataset = headrace.open(path, cache_dir=Path(str(path) + "-cache"))
-    for split in dataset.splits:
-        for _ in dataset.stream(split, batch_size=512, batch_format="arrow"):
-            pass
-
-
-def verify(path: Path) -> None:
-    problems = headrace.verify(path).problems
-    if problems:
-        raise headrace.CorruptShard(f"{problems[0]}; (of verify)")
-
-
-def prepare_again(path: Path) -> None:
-    make("split csv.gz", json.loads(WHOLE["settings"]), path)
-
-
-def split(source: Path) -> None:
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
-    headrace.prepare(recipe, source.parent / "made", workers=2)
-
-
-def pack(blend: Path) -> None:
-    headrace.prepare(headrace.PackedSequences(blend=blend, pack_size=128), blend.parent / "made", workers=1)
-
-
-def command(arguments: list[str]) -> None:
-    """The command line; its error is what it prints."""
-    import contextlib
-    import io
-
-    from headrace.cli import main
-
-    sys.argv = ["headrace", *arguments]
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            main()
-    except SystemExit as end:
-        if end.code:
-            raise HeadraceError(said.getvalue()) from None
-
-
-ACTIONS = {f.__name__: f for f in (stream, verify, prepare_again, split, pack, command)}
 
 
 # --- runs whose manifest or index says what it should not; every digest is put right again ---

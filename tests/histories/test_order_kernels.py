@@ -45,7 +45,16 @@ def test_measurements_are_in_order_of_entity_time_peer_and_code(
 
 @pytest.mark.parametrize("kind", [ALONE, WITH_PEER])
 @pytest.mark.parametrize(
-    ("rows", "entities", "span"), [(400, 9, 10**9), (3000, 2, 30), (20_000, 3, 2**61), (9000, 1, 1), (9000, 4000, 50)]
+    ("rows", "entities", "span"),
+    [
+        (400, 9, 10**9),
+        (3000, 2, 30),
+        (20_000, 3, 2**61),
+        (9000, 1, 1),
+        (9000, 4000, 50),
+        (60_000, 1, 10**12),
+        (60_000, 1, 9),
+    ],
 )
 def test_many_measurements_and_many_of_one_time_are_in_order(
     rows: int, entities: int, span: int, kind: np.dtype
@@ -54,6 +63,16 @@ def test_many_measurements_and_many_of_one_time_are_in_order(
     columns = [rng.integers(0, most, rows) for most in (entities, span, 1000, 1 << 16)]
 
     check(*columns, kind)
+
+
+@pytest.mark.parametrize("rows", [10_000, 60_000])
+@pytest.mark.parametrize("far", [0, 1, 20])
+def test_times_that_crowd_beside_few_that_are_far_are_in_order(rows: int, far: int) -> None:
+    rng = np.random.default_rng(far)
+    times = rng.integers(5_000, 5_000 + (1 << 14), rows)
+    times[:far] = rng.integers(1 << 40, 1 << 60, far)
+
+    check(np.zeros(rows, np.int64), times, rng.integers(0, 1000, rows), rng.integers(0, 1 << 16, rows), WITH_PEER)
 
 
 @pytest.mark.parametrize(("rows", "peers"), [(0, 1), (1, 1), (60, 7), (40_000, 30_000)])

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import CorruptShard, HeadraceError, SettingsError, StoreError
 from headrace.storage import verbs
-from headrace.storage.object_store import joined_ranges
+from headrace.storage.ranges import joined_ranges
 from headrace.storage.remote_path import RemotePath, path_of
 
 

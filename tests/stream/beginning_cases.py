@@ -7,6 +7,7 @@ import logging
 from itertools import islice
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from fault_cases import Lines, join_group
 from lost_process_cases import wait_until
@@ -56,6 +57,17 @@ class Rank:
             self.told[name] = {"rows": rows, "error": str(error)}
         dist.barrier()
 
+    def in_step(self, name, stream, *leaves):
+        """Passes with a collective at every batch, each left after so many, None: at its end; what was logged of it."""
+        logging.getLogger("headrace").setLevel(logging.WARNING)
+        before = len(self.log.lines)
+        for most in leaves:
+            for _ in stream if most is None else islice(stream, most):
+                dist.all_reduce(torch.ones(1))
+        self.told[name] = {"error": "", "log": [line for line in self.log.lines[before:] if "began it again" in line]}
+        logging.getLogger("headrace").setLevel(logging.ERROR)
+        dist.barrier()
+
     def _heard(self):
         return sum("stopped the stream" in line for line in self.log.lines)
 
@@ -78,6 +90,13 @@ def begin_on_rank(number: int, world_size: int, folder: str) -> None:
     stream.load_state_dict(state)
     rank.read("the rest", stream)
     rank.read("the rest in workers", rank.loader(state))
+    stream = rank.stream()
+    if other:
+        list(islice(stream, 3))  # a look at some batches, alone
+    rank.in_step("a long look, in step", stream, None, None)
+    rank.in_step("left on all, in step", rank.stream(), 3, None)
+    # unlike, and not to be told from a look
+    rank.in_step("left on one, in step", rank.stream(), *((3, None) if other else (None, 3)))
     # unlike
     stream = rank.stream()
     stream.set_epoch(5 + other)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning_ranks import Group, fits_of_rank, on_ranks
 from packing_stream_cases import sequences_of
 from torch.utils.data import DataLoader
 
@@ -75,40 +73,20 @@ def fit_foreign_loader(path, *, epochs, use_distributed_sampler, num_workers=0):
     )
     model = Recorder()
     loader = DataLoader(stream, batch_size=None, num_workers=num_workers)
-    options = {**QUIET, **_on_ranks(), "use_distributed_sampler": use_distributed_sampler}
+    options = {**QUIET, **on_ranks(), "use_distributed_sampler": use_distributed_sampler}
     engine = Trainer(max_epochs=epochs, callbacks=[EpochCallback(stream)], enable_checkpointing=False, **options)
     engine.fit(model, loader)
     return model
 
 
-def _on_ranks():
-    return {
-        "strategy": "ddp",
-        "devices": int(os.environ["LOCAL_WORLD_SIZE"]),
-        "plugins": [TorchElasticEnvironment()],
-    }
+def on_rank(rank: int, path: str, folder: str, groups: Sequence[Group]) -> None:
+    """One process of `lightning_ranks.fits_of_rank`."""
 
+    def fitted(job: Mapping[str, Any]) -> dict[str, Any]:
+        if "use_distributed_sampler" in job:
+            model = fit_foreign_loader(path, **job)
+        else:
+            model = fit(path, folder=folder, **{**job, "trainer": {**on_ranks(), **job.get("trainer", {})}})
+        return {"seen": model.seen, "validated": model.validated}
 
-def on_rank(rank: int, path: str, folder: str, groups: list[tuple[str, int, int, dict[str, dict]]]) -> None:
-    """One process: every group it belongs to, one after another, as torchrun starts it; all jobs there are fits."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    record = {}
-    for name, world_size, port, jobs in groups:
-        if rank >= world_size:
-            continue
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-        os.environ.update({each: str(value) for each, value in names.items()})
-        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "headrace"})
-        record[name] = {}
-        for title, job in jobs.items():
-            if "use_distributed_sampler" in job:
-                model = fit_foreign_loader(path, **job)
-            else:
-                model = fit(path, folder=folder, **{**job, "trainer": {**_on_ranks(), **job.get("trainer", {})}})
-            record[name][title] = {"seen": model.seen, "validated": model.validated}
-            torch.distributed.barrier()
-        del model
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))
+    fits_of_rank(rank, folder, groups, fitted)

@@ -26,6 +26,12 @@ def test_ranks_that_begin_unlike_are_stopped_and_no_others(tmp_path):
     for rank in ranks:
         unlike = {name for name, each in rank.items() if each["error"]}
         assert {"other epochs", "other epochs in workers", "other states"} == unlike
+    for name in ("a long look, in step", "left on all, in step"):
+        assert [[], []] == [rank[name]["log"] for rank in ranks]
+    fine, (behind,) = (rank["left on one, in step"]["log"] for rank in ranks)
+    assert [] == fine
+    assert behind.startswith("rank 1 of 2: left this pass after 3 batches and began it again at epoch 0, position 0, ")
+    assert behind.endswith("call set_epoch before each pass")
     for name in ("after a look", "the next epoch", "again"):
         assert EVERY == sorted(flat(ranks, name))
     for name in ("the rest", "the rest in workers", "after all, the rest"):

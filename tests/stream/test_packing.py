@@ -298,6 +298,17 @@ def in_workers(path, *, rank=0, world_size=1, workers=2, batch_size=3, seed=0):
     )
 
 
+def test_two_passes_at_a_time_are_an_error_and_not_one_count(path):
+    dataset = in_workers(path, workers=0)
+    first, second = iter(dataset), iter(dataset)
+    next(first)
+    next(second)
+
+    with pytest.raises(StreamError, match="a newer pass of this dataset has begun"):
+        next(first)
+    assert dataset.state_after(1) == dataset.state_dict()
+
+
 def received(dataset):
     """One pass; workers by fork, as what they do is the same however they start."""
     return [sequences_of(batch) for batch in dataset.data_loader(method="fork")]

@@ -76,6 +76,7 @@ def test_no_rows_are_no_steps():
 
 def test_exact_is_for_one_consumer():
     assert resolve_remainder(None, 1) == "exact"
+    assert resolve_remainder("exact", 1) == "exact"
     assert resolve_remainder(None, 2) == "pad"
     with pytest.raises(SettingsError, match="exact"):
         resolve_remainder("exact", 2)

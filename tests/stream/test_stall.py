@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 
 import pytest
 import torch
@@ -10,10 +11,13 @@ from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
 
 from headrace.errors import SettingsError
+from headrace.stream import watch
+from headrace.stream.at_exit import RUNNING
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
 from headrace.stream.progress import Noted, Progress, Snapshot
 from headrace.stream.reading import WorkerNotes, notes_shape
+from headrace.stream.shared_failure import Bulletin
 from headrace.stream.stall import complaints, from_text, to_text
 
 
@@ -132,3 +136,35 @@ def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
             found = [line for line in lines if SLOW in line]
             assert found
             assert all(line.startswith("rank 1 waits ") for line in found)
+
+
+# --- the end of the thread ---
+
+
+class Busy(dict):
+    """A store whose answers take until somebody lets them go."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def check(self, _keys):
+        self.asked.set()
+        self.go.wait()
+        return False
+
+
+def test_a_watch_whose_store_is_busy_is_waited_for_again_before_the_interpreter_ends(monkeypatch):
+    store = Busy()
+    monkeypatch.setattr(watch, "group_bulletin", lambda: Bulletin(store=store, others=1))
+    monkeypatch.setattr(watch, "_END_SECONDS", 0.01)
+    watched = watch.Watch(index_of(ROWS), ranks(2)[0], Progress(), epoch=0, stall_seconds=None)
+    with watched:
+        store.asked.wait()
+    assert watched in RUNNING
+    store.go.set()
+    monkeypatch.setattr(watch, "_END_SECONDS", 240.0)
+    watched.stop()
+
+    assert watched not in RUNNING
+    assert not watched._thread.is_alive()

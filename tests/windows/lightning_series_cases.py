@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import warnings
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning_ranks import Group, fits_of_rank, on_ranks
 
 from headrace.lightning import SeriesDataModule
 
@@ -98,24 +96,11 @@ def fit(
     return model, module, engine
 
 
-def on_rank(rank: int, path: str, folder: str, groups: list[tuple[str, int, int, dict[str, dict]]]) -> None:
-    """One process: every group it belongs to, one after another, as torchrun starts it; its record goes to a file."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    record = {}
-    for name, world_size, port, jobs in groups:
-        if rank >= world_size:
-            continue
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-        os.environ.update({each: str(value) for each, value in names.items()})
-        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "series"})
-        record[name] = {}
-        for title, job in jobs.items():
-            ranks = {"strategy": "ddp", "devices": world_size, "plugins": [TorchElasticEnvironment()]}
-            model, _, _ = fit(path, folder=folder, **{**job, "trainer": ranks})
-            record[name][title] = {"seen": model.seen, "validated": model.validated, "finite": model.finite}
-            torch.distributed.barrier()
-        del model
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-    Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))
+def on_rank(rank: int, path: str, folder: str, groups: Sequence[Group]) -> None:
+    """One process of `lightning_ranks.fits_of_rank`."""
+
+    def fitted(job: Mapping[str, Any]) -> dict[str, Any]:
+        model, _, _ = fit(path, folder=folder, **{**job, "trainer": on_ranks()})
+        return {"seen": model.seen, "validated": model.validated, "finite": model.finite}
+
+    fits_of_rank(rank, folder, groups, fitted)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -26,15 +27,19 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
+from headrace.cli.for_machines import errors_told
 from headrace.cli.help_text import arrange
 from headrace.cli.interrupt import heard
+from headrace.cli.root import Commands
 from headrace.errors import HeadraceError
 
 _INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
+_QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
 _OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
 
 app = typer.Typer(
     name="headrace",
+    cls=Commands,
     help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -85,15 +90,17 @@ def main() -> None:
 
 
 def _lean() -> None:
-    if not {"-h", "--help", "--version"}.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.arrow_alone import arrow_alone
+    if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(sys.argv[1:] or ["--help"]):
+        from headrace.cli.lean import arrow_alone, numba_alone
 
         arrow_alone()
+        if sys.argv[1] == "histories":
+            numba_alone()
 
 
 def _run(before: Callable[[], None]) -> None:
     try:
-        with heard():
+        with errors_told(sys.argv[1:]), heard():
             before()
             app()
     except HeadraceError as error:

@@ -13,7 +13,6 @@ import typer
 from headrace.cli.flags import Json
 from headrace.cli.report_command import Report
 from headrace.errors import SettingsError
-from headrace.settings import shown
 
 _machines = partial(typer.Option, rich_help_panel="More than one machine", show_default=False)
 
@@ -61,6 +60,8 @@ class AboutRun:
     @property
     def how(self) -> Literal["stat", "content"]:
         """What tells source files apart. Raises `SettingsError` for another word."""
+        from headrace.settings import shown
+
         asked = self.fingerprint_by or "stat"
         if asked not in ("stat", "content"):
             raise SettingsError(f"fingerprint_by is {shown(asked)}; give stat or content")

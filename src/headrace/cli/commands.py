@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from headrace.cli.about_run import AboutRun, WorkDir
 from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 
@@ -109,7 +109,7 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     with progress_on(Console(stderr=True), "quiet" if about.as_json else "full") as hear:
         prepared = prepare(recipe, out, on_event=hear, **about.options())
     if about.as_json:
-        typer.echo(json.dumps(manifest_record(prepared.manifest, prepared.run, prepared.how)))
+        tell(manifest_record(prepared.manifest, prepared.run, prepared.how))
         return prepared.run
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, prepared.manifest)
@@ -177,7 +177,7 @@ def inspect(
 
     root, manifest = find_run(out, run_id)
     if as_json:
-        typer.echo(json.dumps(manifest_record(manifest, root, "finished")))
+        tell(manifest_record(manifest, root, "finished"))
         return
     console = Console(soft_wrap=not os.isatty(1))
     print_manifest(console, manifest, "long")
@@ -206,7 +206,7 @@ def verify(
     verdict = check(out, run=run_id, workers=workers)
     if as_json:
         checks = [{"name": each.name, "detail": each.detail, "problem": each.problem} for each in verdict.checks]
-        typer.echo(json.dumps({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks}))
+        tell({"run_id": verdict.run_id, "ok": not verdict.problems, "checks": checks})
     else:
         table = Table(title=f"verify {verdict.run_id}", title_justify="left", header_style="bold")
         table.add_column("check")
@@ -242,7 +242,7 @@ def gc(
             "bytes": swept.bytes,
             "busy": [str(path) for path in swept.busy],
         }
-        typer.echo(json.dumps(record))
+        tell(record)
         return
     for path in swept.busy:
         typer.echo(f"left alone, in use: {path}")

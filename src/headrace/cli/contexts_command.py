@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from headrace.cli.flags import Json
+from headrace.cli.for_machines import tell
 
 
 def plan(
@@ -25,7 +27,7 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the contexts.")] = 0,
     sample: Annotated[int, typer.Option(help="Contexts that are really made, for padding and coverage.", min=1)] = 512,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say how many contexts an epoch has, how much of the measurements they show, and how much is padding.
 
@@ -42,4 +44,7 @@ def plan(
         "seed": seed,
     }
     found = open_contexts(path, split, **options).plan(sample=sample)
-    typer.echo(json.dumps(asdict(found)) if as_json else str(found))
+    if as_json:
+        tell(asdict(found))
+        return
+    typer.echo(str(found))

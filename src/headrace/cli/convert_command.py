@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from headrace.cli.flags import Json
+from headrace.cli.for_machines import tell
 from headrace.errors import SettingsError
 
 
@@ -55,7 +55,7 @@ def convert(
         metadata={ALIGNMENT_KEY: alignment},
     )
     if as_json:
-        typer.echo(json.dumps({**result, "path": str(target)}))
+        tell({**result, "path": str(target)})
         return
     before, after = result["source_bytes"], result["bytes"]
     typer.echo(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")

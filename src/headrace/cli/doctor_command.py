@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.doctor.finding import Finding
-from headrace.cli.doctor.installed import extras, libraries
-from headrace.cli.doctor.job import launcher, mistakes, topology
-from headrace.cli.doctor.machine import cores, limits
-from headrace.cli.doctor.places import look_at
+from headrace.cli.flags import Json
+from headrace.cli.for_machines import tell
+
+if TYPE_CHECKING:
+    from headrace.cli.doctor.finding import Finding
 
 
 def doctor(
@@ -27,7 +25,7 @@ def doctor(
         ),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print versions, extras, rank, limits, what places can do, and usual mistakes. Exit 1 if something is wrong.
 
@@ -35,6 +33,13 @@ def doctor(
 
     Example:  headrace doctor out s3://bucket/raw
     """
+    import importlib.metadata as metadata
+
+    from headrace.cli.doctor.installed import extras, libraries
+    from headrace.cli.doctor.job import launcher, mistakes, topology
+    from headrace.cli.doctor.machine import cores, limits
+    from headrace.cli.doctor.places import look_at
+
     findings = [
         *libraries(),
         *extras(metadata.requires("headrace") or ()),
@@ -46,7 +51,7 @@ def doctor(
     ]
     problems = [each for each in findings if each.verdict == "problem"]
     if as_json:
-        typer.echo(json.dumps({"ok": not problems, "findings": [asdict(each) for each in findings]}))
+        tell({"ok": not problems, "findings": [asdict(each) for each in findings]})
     else:
         _print(findings)
     if problems:

@@ -8,16 +8,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from headrace.cli.about_run import AboutRun
+from headrace.cli.for_machines import tell
 
 
 def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
     """Print what `execute` would meet. Writes nothing below `out`; a small sample is run in a temporary directory."""
     record = dry_run(recipe, out, about)
     if about.as_json:
-        typer.echo(json.dumps(record, default=str))
+        tell(record)
         return
     _print(record)
 

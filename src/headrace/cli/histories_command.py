@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +13,7 @@ from headrace.cli import contexts_command
 from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.flags import with_groups
+from headrace.cli.for_machines import tell
 from headrace.errors import InputError
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
@@ -26,6 +26,14 @@ class _PrepareUnlessSaid(TyperGroup):
         if args and args[0] not in _OWN_WORDS:
             args = ["prepare", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: typer.Context, incomplete: str) -> list[Any]:  # type: ignore[override]  # as above
+        found = list(super().shell_complete(ctx, incomplete))
+        if incomplete.startswith("-"):
+            known = {each.value for each in found}
+            prepare = self.commands["prepare"]
+            found += [each for each in prepare.shell_complete(ctx, incomplete) if each.value not in known]
+        return found
 
 
 app = typer.Typer(
@@ -127,6 +135,7 @@ def decode(
         if limit is not None and number >= limit:
             return
         record = asdict(measurement)
-        typer.echo(
-            json.dumps(record) if as_json else "\t".join("" if each is None else str(each) for each in record.values())
-        )
+        if as_json:
+            tell(record)
+        else:
+            typer.echo("\t".join("" if each is None else str(each) for each in record.values()))

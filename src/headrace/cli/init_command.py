@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.flags import with_groups
+from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.init.asked import AskedHistories, AskedPack, AskedRewrite, AskedSeries, AskedSplit
 from headrace.errors import SettingsError
 
@@ -36,7 +37,9 @@ def write_config(path: Path, text: str, *, overwrite: bool) -> None:
         raise SettingsError(f"{path}: cannot be written ({error.strerror}); give another --config") from error
 
 
-def write_sections(config: Path, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool) -> None:
+def write_sections(
+    config: Path, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
+) -> None:
     """Have the sections made and written, and say how to run them."""
     from headrace.cli.init.commented import commented_yaml
 
@@ -44,9 +47,13 @@ def write_sections(config: Path, made: Callable[[], tuple[list[Section], str]], 
         raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     sections, about = made()
     write_config(config, commented_yaml(sections), overwrite=overwrite)
-    typer.echo(f"{config}: {about}")
     asked = "" if _runs(sections) else " --set tokenizer=DIRECTORY"
-    typer.echo(f"run it:  headrace run {config}{asked}")
+    command = f"headrace run {config}{asked}"
+    if as_json:
+        tell({"config": str(config), "about": about, "run": command})
+        return
+    typer.echo(f"{config}: {about}")
+    typer.echo(f"run it:  {command}")
 
 
 def _runs(sections: list[Section]) -> bool:
@@ -58,59 +65,59 @@ def _runs(sections: list[Section]) -> bool:
 
 @app.command("series")
 @with_groups
-def series(config: Config, asked: AskedSeries, *, overwrite: Overwrite = False) -> None:
+def series(config: Config, asked: AskedSeries, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
     """Look at time series of many entities, and write a configuration for `headrace run`.
 
     Example:  headrace init series data --target streamflow --out out --config series.yaml
     """
     from headrace.cli.init.series import series_sections
 
-    write_sections(config, lambda: series_sections(asked), overwrite=overwrite)
+    write_sections(config, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("split")
 @with_groups
-def split(config: Config, asked: AskedSplit, *, overwrite: Overwrite = False) -> None:
+def split(config: Config, asked: AskedSplit, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
     """Look at tables, and write a configuration of a temporal split for `headrace run`.
 
     Example:  headrace init split raw --out out --config split.yaml
     """
     from headrace.cli.init.split import split_sections
 
-    write_sections(config, lambda: split_sections(asked), overwrite=overwrite)
+    write_sections(config, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("histories")
 @with_groups
-def histories(config: Config, asked: AskedHistories, *, overwrite: Overwrite = False) -> None:
+def histories(config: Config, asked: AskedHistories, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
     """Look at measurements of many entities, and write a configuration of histories for `headrace run`.
 
     Example:  headrace init histories pings --out out --config histories.yaml
     """
     from headrace.cli.init.histories import histories_sections
 
-    write_sections(config, lambda: histories_sections(asked), overwrite=overwrite)
+    write_sections(config, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("pack")
 @with_groups
-def pack(config: Config, asked: AskedPack, *, overwrite: Overwrite = False) -> None:
+def pack(config: Config, asked: AskedPack, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
     """Look at chats, and write a configuration of packed sequences for `headrace run`.
 
     Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
     """
     from headrace.cli.init.pack import pack_sections
 
-    write_sections(config, lambda: pack_sections(asked), overwrite=overwrite)
+    write_sections(config, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("rewrite")
 @with_groups
-def rewrite(config: Config, asked: AskedRewrite, *, overwrite: Overwrite = False) -> None:
+def rewrite(config: Config, asked: AskedRewrite, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
     """Look at shards, and write a configuration of a rewrite for `headrace run`.
 
     Example:  headrace init rewrite raw --out fast --config rewrite.yaml
     """
     from headrace.cli.init.rewrite import rewrite_sections
 
-    write_sections(config, lambda: rewrite_sections(asked), overwrite=overwrite)
+    write_sections(config, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)

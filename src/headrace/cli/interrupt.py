@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_AGAIN_S = 0.5
+_AGAIN_S = 0.5  # between an interrupt and the next
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.for_machines import tell
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def show_masks(
     )
     shown = _first_rows(source, rows, encoder)
     if as_json:
-        typer.echo(json.dumps({"rows": [each.record() for each in shown]}, ensure_ascii=False))
+        tell({"rows": [each.record() for each in shown]})
         return
     from rich.console import Console
 

@@ -45,11 +45,14 @@ class OneEpoch:
     distribution: Distribution = "balanced"
 
     def plan(self, index: Any) -> Plan:
-        """Its plan over the split's index. Raises `SettingsError`."""
+        """Its plan over the split's index. Raises `SettingsError`, and `InputError` for blocks that are no table."""
+        from headrace.formats.blocks import kind_of_word
         from headrace.stream.options import StreamOptions
         from headrace.stream.passes import first_state, plan_pass
         from headrace.stream.topology import Topology
 
+        for word in dict.fromkeys(index.formats):
+            kind_of_word(word)  # nothing could be said of what cannot be streamed
         settings = asdict(self)
         ranks, workers, epoch = (settings.pop(name) for name in ("ranks", "workers", "epoch"))
         del settings["split"]

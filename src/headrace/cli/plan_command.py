@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import OneEpoch, Source
 from headrace.cli.opening import open_source
 from headrace.cli.text_columns import PlainShards
@@ -48,7 +48,7 @@ def plan(
 
         publish(plan_page(found, index, record), html)
     if as_json:
-        typer.echo(json.dumps({**record, "html": str(html)} if html is not None else record))
+        tell({**record, "html": str(html)} if html is not None else record)
     else:
         _print_record(f"plan of {index.split}", record)
         if html is not None:

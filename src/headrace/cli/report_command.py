@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headrace.cli.flags import Json
+from headrace.cli.for_machines import tell
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def report(
         Path | None, typer.Option(help="Write the page there instead of into the run.", show_default=False)
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Draw a finished run as one page that opens offline: splits in time, shards, entities, packing, what was dropped.
 
@@ -58,8 +58,13 @@ def report(
     from headrace.report.write import write_report
 
     written = write_report(paths[0], run=run_id, to=to)
-    typer.echo(json.dumps({"report": str(written)}) if as_json else f"report  {written}")
+    if as_json:
+        tell({"report": str(written)})
+    else:
+        typer.echo(f"report  {written}")
     if show:
+        import webbrowser
+
         webbrowser.open(written.resolve().as_uri())
 
 
@@ -112,7 +117,7 @@ def _compare(
     ids = [each.manifest.run_id for each in (first, second)]
     if style == "json":
         records = [{"kind": each.kind, "name": each.name, "first": each.first, "second": each.second} for each in found]
-        typer.echo(json.dumps({"runs": ids, "same": not found, "differences": records}))
+        tell({"runs": ids, "same": not found, "differences": records})
     else:
         from rich.console import Console
         from rich.table import Table
@@ -132,4 +137,6 @@ def _compare(
         if style == "text":
             typer.echo(f"report  {written}")
         if then == "open":
+            import webbrowser
+
             webbrowser.open(written.resolve().as_uri())

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.asked import nearest
+from headrace.cli.for_machines import tell
 from headrace.errors import SettingsError
 
 _RUN: dict[str, Any] = {
@@ -23,6 +24,8 @@ _ANYTHING = {"type": ["string", "number", "array", "object"]}
 
 def schema(
     recipe: Annotated[str | None, typer.Argument(help="Of this recipe only; all unless given.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The same on one line.")] = False,
 ) -> None:
     """Print the JSON Schema of configuration files. It is never stricter than `headrace run`, which has the last word.
 
@@ -35,7 +38,7 @@ def schema(
 
     if recipe is not None and recipe not in RECIPES:
         raise SettingsError(f"recipe is {recipe!r}; {nearest(recipe, list(RECIPES))}")
-    typer.echo(json.dumps(schema_of([recipe] if recipe else list(RECIPES)), indent=1, ensure_ascii=False))
+    tell(schema_of([recipe] if recipe else list(RECIPES)), indent=None if as_json else 1)
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import multiprocessing
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import (
     BatchSize,
     Distribution,
@@ -125,7 +123,7 @@ def stream(
         "ranks": [asdict(each) for each in speeds],
     }
     if as_json:
-        typer.echo(json.dumps(record))
+        tell(record)
         return
     from rich.console import Console
     from rich.table import Table
@@ -146,6 +144,9 @@ def stream(
 
 
 def _measure_ranks(work: _Work) -> list[Speed]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(work.ranks)
     with ProcessPoolExecutor(work.ranks, mp_context=context, initializer=_begin, initargs=(barrier,)) as pool:

@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli import mask_view
 from headrace.cli.flags import Json, with_groups
+from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import OneEpoch, Source, Split
 from headrace.cli.opening import open_source
 from headrace.cli.text_columns import PlainShards
@@ -69,7 +70,7 @@ def peek(
         left -= tables[-1].num_rows
     first = pa.concat_tables(tables)
     if as_json:
-        typer.echo(json.dumps({"schema": describe(first.schema), "rows": first.to_pylist()}, default=str))
+        tell({"schema": describe(first.schema), "rows": first.to_pylist()})
         return
     from rich.console import Console
     from rich.table import Table
@@ -110,7 +111,7 @@ def where(
     if found is not None:
         record |= {name: getattr(found, name) for name in ("step", "rank", "worker", "place", "position")}
     if as_json:
-        typer.echo(json.dumps(record))
+        tell(record)
     elif found is None:
         whole = asked.samples_per_epoch is None
         why = 'remainder="drop" leaves it out' if whole else "it is another epoch's turn, or dropped"
@@ -154,7 +155,7 @@ def seen(
         },
     }
     if as_json:
-        typer.echo(json.dumps(record))
+        tell(record)
         return
     from rich.console import Console
     from rich.table import Table

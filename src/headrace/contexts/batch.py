@@ -30,6 +30,8 @@ def batch_of(tokens: Tokens, segments: Segments, *, vocab: Vocabulary, keys: Key
     """int32 [B, L] arrays: the six that MaxText names, or "inputs", "targets", "segmentation", "positions".
 
     targets_position is that of the inputs. Of the four, segmentation is 1, 2, … where a token is and 0 in padding.
+    Nothing else says which places of the four have a target: with the standard vocabulary those whose target is not 0;
+    with "compat", where 0 is a token too, those whose next place is of the same segment, but for the last place.
     """
     segment_BT, position_BT = numbered(tokens, segments)  # noqa: N806 - B contexts, T places
     drawn = in_vocabulary(tokens.tokens_BT, vocab)

@@ -19,7 +19,7 @@ from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 
 _SHORTEST = 7  # start, source of 5, failed: no row of more measurements than room / 7 is small
-_WELL_FILLED = 0.97
+_WELL_FILLED = 0.97  # share of a context's tokens
 _FEWEST = 4  # measurements worth a piece of their own
 
 

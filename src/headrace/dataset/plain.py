@@ -7,6 +7,7 @@ saves time: where it cannot be written or read, the index is built again.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +20,10 @@ from headrace.dataset.plain_index import ALL, OnProgress, build
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, InputError, StoreError
-from headrace.formats.listing import list_files
-from headrace.formats.schema import type_named
+from headrace.formats.detect import kind_of_name
+from headrace.formats.headless import REMEDY, is_headless
+from headrace.formats.listing import Listing, list_files
+from headrace.formats.schema import few, type_named
 from headrace.storage.local import make_directory, write_new
 
 _INDEX_VERSION = 4
@@ -79,10 +82,20 @@ def open_plain(
     key = sha256_hex(canonical_json([_INDEX_VERSION, listing.digest, asked]))
     cached = (default_cache() if cache_dir is None else Path(cache_dir)) / f"index-{key}.parquet"
     with suppress(CorruptShard):  # a file that is missing or damaged is made again
-        return PlainDataset(listing.root, read_index(cached), key)
+        return _opened(listing, read_index(cached), key)
     data = build(listing, kinds, tuple(null_values), workers or default_workers(), on_progress)
     with suppress(StoreError, CorruptShard, OSError):
         make_directory(cached.parent)
         cached.unlink(missing_ok=True)
         write_new(cached, data, sync="none")
-    return PlainDataset(listing.root, parse_index(data), key)
+    return _opened(listing, parse_index(data), key)
+
+
+def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
+    names = index.schema.names
+    kind = kind_of_name(listing.names[0])
+    if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
+        file = listing.path(0)
+        text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return PlainDataset(listing.root, index, contents)

@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType)
-_DEPTH = 6
+_DEPTH = 6  # levels below a task at which shared objects are looked for
 
 
 class Packed:

@@ -24,8 +24,8 @@ from headrace.errors import EngineError, HeadraceError, MissingExtra, SettingsEr
 Result = TypeVar("Result")
 
 RETRIES = 5  # of a task whose process or node died
-_CANCEL_S = 10.0
-_TASK_CORES = 1
+_CANCEL_S = 10.0  # time for tasks to remove what they began
+_TASK_CORES = 1  # what Ray reserves for a task, and the task is told it has
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from headrace.formats import arrow, delimited, jsonl, parquet
 from headrace.formats.compress import decompress_block
 from headrace.formats.detect import Kind, kind_of_name
 from headrace.formats.forked import require_polars
-from headrace.formats.opened import Pages
 from headrace.formats.schema import is_text
 from headrace.formats.separator import separator_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from headrace.formats.whole import Pages
 from headrace.storage.remote_path import RemotePath
 from headrace.storage.verbs import read_ranges
 
@@ -27,8 +27,8 @@ def kind_of_word(word: str) -> Kind:
     """The kind behind a word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
     if word == "array_record":
         raise InputError(
-            "histories in ArrayRecord shards are no table to stream; read them as contexts, or prepare them with "
-            "format='arrow'"
+            "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace histories plan`"
+            " counts them), or prepare them with format='arrow'"
         )
     kind = _kind_and_separator(word)[0]
     if kind is None and word in ("npy", "bin"):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -177,6 +176,8 @@ class DelimitedChunk:
         if not self._proved:
             self._stops([])  # polars fills up short rows in silence; this raises on them
         data = bytes(self.data)
+        import polars as pl
+
         try:
             if polars_is_lost():
                 table = parse_delimited(data, separator=separator, width=len(self.shard.schema), columns=columns)
@@ -266,6 +267,8 @@ def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
 
 def render(table: pa.Table, dialect: Dialect) -> bytes:
     """Columns as delimited text without a header; null is an empty field, empty text is quoted."""
+    import polars as pl
+
     text = pl.DataFrame(table).write_csv(
         include_header=False, separator=dialect.separator, line_terminator=dialect.newline
     )

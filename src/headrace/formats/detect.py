@@ -39,7 +39,7 @@ _NAME = re.compile(
 )
 LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
-_BOMB_RATIO = 200
+_BOMB_RATIO = 200  # more than rows of text compress
 _SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -28,6 +27,9 @@ from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole
 from headrace.formats.json_array import array_as_lines
 from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import Shard
+
+if TYPE_CHECKING:
+    import polars as pl
 
 CHUNK_BYTES = 16 << 20
 _WHITE = np.frombuffer(b" \t\r\n", np.uint8)
@@ -151,6 +153,8 @@ def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
 
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
     """Lines as columns of the given types."""
+    import polars as pl
+
     raw = {name: [name] for name in schema.names}
     for key in sorted({match.decode("utf-8", "replace") for match in set(_DOTTED_KEY.findall(data))}):
         raw.get(column_name(key), []).append(key)
@@ -162,6 +166,8 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
 
 def render(table: pa.Table) -> bytes:
     """Rows as JSON lines, every column present."""
+    import polars as pl
+
     return pl.DataFrame(table).write_ndjson().encode()
 
 
@@ -211,6 +217,8 @@ def _without_blank(data: bytes) -> bytes:
 
 def _check_numbers(path: Path, frame: pl.DataFrame, data: bytes, first_row: int) -> None:
     """No whole number lost digits: none is beyond 64 bits, and none beyond 2^53 stands beside fractions."""
+    import polars as pl
+
     for name, kind in frame.schema.items():
         if kind == pl.Float64 and (frame[name].abs() >= _EXACT).any():
             lossy = re.search(rb'"%s"\s*:\s*-?\d{16,}\s*[,}]' % re.escape(name.encode()), data) is not None
@@ -262,6 +270,8 @@ def _largest(column: pa.ChunkedArray) -> int:
 
 
 def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: int) -> pl.DataFrame:
+    import polars as pl
+
     if not data:
         return pl.DataFrame(schema=schema)
     try:

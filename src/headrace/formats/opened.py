@@ -15,18 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
+from headrace.formats.whole import Pages, whole_parquet
 from headrace.storage.remote_path import RemotePath
 
-Pages = Literal["check", "trust"]
 Stamp = tuple[int, int, int, int]
 
 _MOST_IDLE = 64
@@ -158,18 +157,12 @@ def open_file(
         "read_dictionary": list(coded),
     }
     if kind.compression == "none" and isinstance(path, RemotePath):
-        return open_remote(path, check_pages=pages == "check", coded=coded)
-    try:
+        return open_remote(path, pages=pages, coded=coded)
+    with whole_parquet(path):
         if kind.compression == "none":
             return pq.ParquetFile(str(path), metadata=footer, **options)
         with open_bytes(path, kind.compression) as stream:
             return pq.ParquetFile(pa.BufferReader(stream.read()), **options)
-    except (OSError, pa.ArrowInvalid) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
-        ) from error
 
 
 def _names(file: pq.ParquetFile) -> dict[str, str]:

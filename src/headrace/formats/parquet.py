@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 from headrace.errors import CorruptShard, InputError
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind
-from headrace.formats.opened import Pages, open_file, opened
+from headrace.formats.opened import open_file, opened
 from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
 from headrace.formats.shard import Shard, each_once
+from headrace.formats.whole import Pages
 from headrace.storage.remote_path import RemotePath
 
 Encoding = Literal["compact", "fast"]
@@ -173,7 +174,7 @@ def read_block(
     wanted = schema.names if columns is None else list(columns)
     try:
         if isinstance(path, RemotePath) and kind.compression == "none":
-            table = read_group(path, block, wanted, check_pages=pages == "check")
+            table = read_group(path, block, wanted, pages=pages)
         else:
             with opened(path, kind, pages) as file:
                 table = file.read(block, wanted)

@@ -17,8 +17,8 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.errors import InputError
 from headrace.formats.delimited import column_name
+from headrace.formats.whole import Pages, whole_parquet
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_file import RemoteFile, SeekableObject
 from headrace.storage.remote_path import RemotePath
@@ -106,23 +106,17 @@ def footer_of(path: RemotePath) -> Footer:
 
 def _fetched_footer(path: RemotePath) -> Footer:
     fact, tail = path.store.tail(path.key, _TAIL)
-    try:
+    with whole_parquet(path):
         metadata = pq.read_metadata(
             pa.PythonFile(FetchedBytes(path, fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
         )
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(
-            f"{path}: is no whole Parquet file ({error}); the file is cut or damaged, fetch it again"
-        ) from error
     names = metadata.schema.to_arrow_schema().names
     footer = Footer(fact, metadata, {column_name(each): each for each in names})
     _footers.keep(str(path), footer)
     return footer
 
 
-def read_group(path: RemotePath, group: int, columns: Sequence[str], *, check_pages: bool) -> pa.Table:
+def read_group(path: RemotePath, group: int, columns: Sequence[str], *, pages: Pages) -> pa.Table:
     """The columns of one row group, named as asked, in their order. Raises what a damaged file raises in Arrow."""
     footer = footer_of(path)
     own = [footer.raw[name] for name in columns]
@@ -132,7 +126,7 @@ def read_group(path: RemotePath, group: int, columns: Sequence[str], *, check_pa
         pieces = path.store.read_ranges(path.key, column_ranges(footer, group, own), footer.fact.etag)
         source = pa.PythonFile(FetchedBytes(path, footer.fact, _whole(pieces)), mode="r")
         with pq.ParquetFile(
-            source, metadata=footer.metadata, page_checksum_verification=check_pages, pre_buffer=False
+            source, metadata=footer.metadata, page_checksum_verification=pages == "check", pre_buffer=False
         ) as file:
             table = file.read_row_group(group, columns=own, use_threads=False)
     except BaseException:
@@ -159,14 +153,14 @@ def column_ranges(footer: Footer, group: int, own: Sequence[str]) -> list[tuple[
     return ranges
 
 
-def open_remote(path: RemotePath, *, check_pages: bool, coded: Sequence[str] = ()) -> pq.ParquetFile:
+def open_remote(path: RemotePath, *, pages: Pages, coded: Sequence[str] = ()) -> pq.ParquetFile:
     """A reader of a whole object as it is now, row group after row group: a group's columns are fetched together."""
     footer = _fetched_footer(path)
     source = pa.PythonFile(RemoteFile(path.store, path.key, footer.fact), mode="r")
     return pq.ParquetFile(
         source,
         metadata=footer.metadata,
-        page_checksum_verification=check_pages,
+        page_checksum_verification=pages == "check",
         pre_buffer=True,
         read_dictionary=list(coded),
     )

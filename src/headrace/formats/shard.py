@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, first_repeated
+from headrace.formats.headless import hint
 from headrace.formats.separator import word_of
 
 
@@ -31,7 +32,9 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
     """Raise `InputError` if a column name stands more than once."""
     repeated = first_repeated(names)
     if repeated is not None:
-        raise InputError(f"{path}: column name {repeated!r} stands more than once{where}; rename one of them")
+        raise InputError(
+            f"{path}: column name {repeated!r} stands more than once{where}; rename one of them{hint(names)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

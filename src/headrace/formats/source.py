@@ -11,6 +11,7 @@ import pyarrow as pa
 from headrace.errors import InputError, SettingsError
 from headrace.formats import arrow, delimited, jsonl, parquet
 from headrace.formats.detect import detect
+from headrace.formats.headless import hint
 from headrace.formats.listing import list_files
 from headrace.formats.schema import supertype
 from headrace.formats.shard import Chunk, Shard
@@ -152,4 +153,5 @@ def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:
         if part
     )
     remedy = _ONE_KIND if widen_by is None else f"use {widen_by} to match columns by name"
-    raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}")
+    told = hint(first.schema.names)
+    raise InputError(f"{other.path}: {what}, compared with {first.path}; correct it, or {remedy}{told}")

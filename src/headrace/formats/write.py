@@ -97,6 +97,10 @@ class HashingFile(io.RawIOBase):
         """Of all that was written."""
         return self._digest
 
+    def holding(self, rows: int, blocks: tuple[Block, ...] = ()) -> Written:
+        """The file as what it was written to hold, with the bytes and digests of all that was written so far."""
+        return Written(rows, self.written, self._digest.sha256, blocks, self._digest.checksum)
+
 
 class _Sink(Protocol):
     def write(self, piece: Any) -> None: ...
@@ -203,8 +207,7 @@ class ShardWriter:
             self._flush()
         self._sink.close()
         self._file.close()
-        digest = self._file.digest
-        return Written(self._rows, self._file.written, digest.sha256, tuple(self._blocks), digest.checksum)
+        return self._file.holding(self._rows, tuple(self._blocks))
 
     def __enter__(self) -> ShardWriter:
         return self

@@ -1,9 +1,9 @@
 """The order inside a partition, compiled by numba: the same as `recipes/histories/sort.py` gives. Extra `histories`.
 
 Peers are told apart by a hash table of places. Measurements are dealt out to their entities, which stand in order
-already, and each entity's are sorted by itself: few by insertion, many by time digit by digit from the lowest, and
-what agrees in time afterwards. A measurement is moved as two words: its time, and its peer above its code. O(N) for
-any data.
+already, and each entity's are sorted by itself: few by insertion, more after they were spread by the uppermost bits of
+their times; times that crowd are sorted digit by digit from the lowest, and what agrees in time afterwards. A
+measurement is moved as two words: its time, and its peer above its code. O(N) for any data.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import numpy as np
 from headrace.arrays import I32, I64, U16, U32, U64
 from headrace.compiled import compiled, read_only
 
-_FEW = 24  # sorted by insertion
+_FEW = 16  # sorted by insertion
 _MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
+_SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # so many are spread a second time before they are sorted by insertion
+_CROWDED = 16  # so many in a bucket that digits are quicker than insertion
 _FIRST_SLOTS = 1 << 14
 _NARROW, _WIDE = np.uint64(8), np.uint64(11)
 _ONE, _16, _32 = np.uint64(1), np.uint64(16), np.uint64(32)
@@ -32,8 +34,8 @@ def peers_of_records(records: U64) -> tuple[U32, I64]:
 
 
 def entities_of_records(records: U64) -> tuple[U32, I64]:
-    """The same of the entities of `piece.ENTITY`, uint64 [N, 5]."""
-    return _distinct(records, 2, 0)
+    """The same of the entities of `piece.ENTITY`, uint64 [N, 3]."""
+    return _distinct(records, 0, 0)
 
 
 def _distinct(records: U64, column: int, shift: int) -> tuple[U32, I64]:
@@ -166,31 +168,95 @@ def _sort_all(starts: Any, keys: Any, tails: Any) -> None:
         longest = max(longest, starts[number + 1] - starts[number])
     spare_keys, spare_tails = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
     counts = np.empty((8, 1 << 11), np.int64)
+    borders = np.empty((2, (1 << _SPREAD_BITS) + 1), np.int64)
     for number in range(len(starts) - 1):
         start, stop = starts[number], starts[number + 1]
-        if stop - start > _FEW:
-            _by_digits(keys[start:stop], tails[start:stop], spare_keys, spare_tails, counts)
-            begin = start
-            for row in range(start + 1, stop + 1):
-                if row == stop or keys[row] != keys[begin]:
-                    if row - begin > _FEW:
-                        _by_digits(tails[begin:row], keys[begin:row], spare_tails, spare_keys, counts)
-                    elif row - begin > 1:
-                        _by_insertion(keys[begin:row], tails[begin:row])
-                    begin = row
-        elif stop - start > 1:
-            _by_insertion(keys[start:stop], tails[start:stop])
+        mine, behind = keys[start:stop], tails[start:stop]
+        n = stop - start
+        if n <= _FEW:
+            _insert(mine, behind, mine, behind)
+            continue
+        crowd = _spread(mine, behind, spare_keys, spare_tails, borders[0])
+        if n <= _MANY_SPREAD:
+            if crowd <= _CROWDED * n:
+                _insert(spare_keys[:n], spare_tails[:n], mine, behind)
+            else:
+                _by_all(mine, behind, spare_keys, spare_tails, counts)
+            continue
+        for bucket in range(1 << _SPREAD_BITS):
+            begin, end = borders[0, bucket], borders[0, bucket + 1]
+            many = end - begin
+            part_keys, part_tails = spare_keys[begin:end], spare_tails[begin:end]
+            to_keys, to_tails = mine[begin:end], behind[begin:end]
+            if many <= _FEW:
+                _insert(part_keys, part_tails, to_keys, to_tails)
+            elif _spread(part_keys, part_tails, to_keys, to_tails, borders[1]) <= _CROWDED * many:
+                _insert(to_keys, to_tails, to_keys, to_tails)
+            else:
+                _by_all(to_keys, to_tails, part_keys, part_tails, counts)
 
 
 @compiled
-def _by_insertion(keys: Any, tails: Any) -> None:
-    for row in range(1, len(keys)):
+def _spread(keys: Any, tails: Any, to_keys: Any, to_tails: Any, borders: Any) -> Any:
+    """Both by the uppermost bits in which keys differ, as many as make two buckets for each; fills where buckets begin.
+
+    The sum of the squares of how many are in each: what sorting them by insertion costs.
+    """
+    n = len(keys)
+    low = high = keys[0]
+    for row in range(n):
+        low, high = min(low, keys[row]), max(high, keys[row])
+    bits = 1
+    while bits < _SPREAD_BITS and (1 << bits) < 2 * n:
+        bits += 1
+    shift, span = np.uint64(0), (high - low) >> np.uint64(bits)
+    while span > 0:
+        span >>= _ONE
+        shift += _ONE
+    buckets = 1 << bits
+    borders[: buckets + 1] = 0
+    for row in range(n):
+        borders[np.int64((keys[row] - low) >> shift) + 1] += 1
+    crowd: Any = 0
+    for bucket in range(1, buckets + 1):
+        held = borders[bucket]
+        crowd += held * held
+        borders[bucket] = borders[bucket - 1] + held
+    for row in range(n):
+        place: Any = np.int64((keys[row] - low) >> shift)
+        to = borders[place]
+        borders[place] = to + 1
+        to_keys[to], to_tails[to] = keys[row], tails[row]
+    for bucket in range(buckets, 0, -1):
+        borders[bucket] = borders[bucket - 1]
+    borders[0] = 0
+    return crowd
+
+
+@compiled
+def _insert(keys: Any, tails: Any, to_keys: Any, to_tails: Any) -> None:
+    """Both by keys and then tails, into other arrays or where they are; quick where they are nearly in order."""
+    for row in range(len(keys)):
         key, tail = keys[row], tails[row]
         at = row
-        while at > 0 and (keys[at - 1] > key or (keys[at - 1] == key and tails[at - 1] > tail)):
-            keys[at], tails[at] = keys[at - 1], tails[at - 1]
+        while at > 0 and (to_keys[at - 1] > key or (to_keys[at - 1] == key and to_tails[at - 1] > tail)):
+            to_keys[at], to_tails[at] = to_keys[at - 1], to_tails[at - 1]
             at -= 1
-        keys[at], tails[at] = key, tail
+        to_keys[at], to_tails[at] = key, tail
+
+
+@compiled
+def _by_all(keys: Any, tails: Any, spare_keys: Any, spare_tails: Any, counts: Any) -> None:
+    """Both by keys and then tails, whatever they are."""
+    _by_digits(keys, tails, spare_keys, spare_tails, counts)
+    begin = 0
+    for row in range(1, len(keys) + 1):
+        if row == len(keys) or keys[row] != keys[begin]:
+            if row - begin > _FEW:
+                _by_digits(tails[begin:row], keys[begin:row], spare_tails, spare_keys, counts)
+            elif row - begin > 1:
+                _insert(keys[begin:row], tails[begin:row], keys[begin:row], tails[begin:row])
+            begin = row
 
 
 @compiled

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from headrace.arrays import F64
 
 _STEPS = (1, 2, 2.5, 5, 10)
+_STRETCHES = 72  # of time, over the width of a page
 _DAY, _YEAR = 86400.0, 365.25 * 86400.0
 _CLOCK = np.array(
     [
@@ -71,22 +72,22 @@ def span_edges(values: F64) -> tuple[F64, bool]:
     return np.asarray(_CLOCK[max(0, begin) : max(end, 1) + 1], np.float64), True
 
 
-def time_edges(low: float, high: float, cut: float | None = None, *, stretches: int = 72) -> F64:
+def time_edges(low: float, high: float, cut: float | None = None) -> F64:
     """Even stretches of time that hold low..high; the cut is one of the edges if it lies inside."""
-    width = max((high - low) / stretches, 1.0)
+    width = max((high - low) / _STRETCHES, 1.0)
     if cut is None or not low < cut < high:
-        places, origin = np.arange(stretches + 1), low
+        places, origin = np.arange(_STRETCHES + 1), low
     else:
         places, origin = np.arange(-int(np.ceil((cut - low) / width)), int(np.ceil((high - cut) / width)) + 1), cut
     return np.asarray(origin + width * places, np.float64)
 
 
-def edges_for(values: F64, *, whole: bool = True) -> tuple[F64, bool]:
+def edges_for(values: F64) -> tuple[F64, bool]:
     """Edges for a histogram of values, and whether they grow: where the largest is 50 times the smallest, above 0."""
     low, high = float(values.min()), float(values.max())
     if low > 0 and high >= 50 * low:
         return growing_edges(low, high), True
-    return even_edges(low, high, whole=whole), False
+    return even_edges(low, high), False
 
 
 def counted(values: F64, edges: F64, weights: F64 | None = None) -> F64:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from headrace.arrays import F64
 from headrace.report.figure import Chart
@@ -149,21 +149,21 @@ def spans(
     rows: Sequence[Mapping[str, Any]],
     *,
     unit: str,
-    time: bool,
-    mark: Mark | None = None,
+    along: Literal["time", "steps"],
     row_height: int = 20,
     columns: Sequence[str] = ("", "part", ""),
     names: Mapping[str, str] | None = None,
 ) -> Chart:
     """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
 
-    time: from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are called.
+    along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are
+    called.
     """
     words = dict(names or {})
     labels = list(dict.fromkeys(str(row["label"]) for row in rows))
-    kind = "temporal" if time else "quantitative"
-    x: dict[str, Any] = {"field": "from", "type": kind, "title": None if time else unit, "axis": dict(_TIME_AXIS)}
-    if time:
+    kind = "temporal" if along == "time" else "quantitative"
+    x: dict[str, Any] = {"field": "from", "type": kind, "title": unit or None, "axis": dict(_TIME_AXIS)}
+    if along == "time":
         x["scale"] = {"type": "utc", "nice": False}
     else:
         x["axis"]["format"] = "~s"
@@ -177,7 +177,7 @@ def spans(
         "opacity": {"field": "weight", "type": "quantitative", "scale": None},
         "description": {"field": "hint"},
     }
-    layers = [{"mark": {"type": "bar"}, "encoding": encoding}, *(_ruler(mark, kind) if mark is not None else [])]
+    layers = [{"mark": {"type": "bar"}, "encoding": encoding}]
     data = [{"weight": 1.0, **row, "role": words.get(row["role"], row["role"])} for row in rows]
     spec = _spec(data, FULL, row_height * max(1, len(labels)), layer=layers)
     spec["padding"] = {**spec["padding"], "left": 24}  # for long labels; a wide picture is cut at its edge

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from headrace.arrays import F64
 from headrace.report import charts
 from headrace.report.bins import byte_edges, counted, edges_for
 from headrace.report.facts import RunFacts
@@ -91,12 +92,7 @@ def shards_figure(facts: RunFacts, unit: str = "rows") -> Figure:
         return Figure("shards", "Are the shards even?", answer, chart, tone)
     values = shards["rows"].to_numpy().astype(np.float64)
     edges, grows = edges_for(np.maximum(values, 1))
-    sides = {
-        split: counted(
-            np.maximum(shards.filter(pl.col("split") == split)["rows"].to_numpy(), 1).astype(np.float64), edges
-        )
-        for split in facts.splits
-    }
+    sides = _counted_by_split(facts, shards, "rows", edges)
     chart = charts.histogram(edges, sides, of="shards", title=f"{unit} of a shard", grows=grows)
     return Figure("shards", "Are the shards even?", answer, chart, tone)
 
@@ -152,12 +148,7 @@ def blocks_figure(facts: RunFacts) -> Figure:
     if large:
         answer += " Such large blocks take memory on every reader; `headrace rewrite` cuts them smaller."
     edges, grows = byte_edges(sizes)
-    parts = {
-        split: counted(
-            np.maximum(blocks.filter(pl.col("split") == split)["length"].to_numpy(), 1).astype(np.float64), edges
-        )
-        for split in facts.splits
-    }
+    parts = _counted_by_split(facts, blocks, "length", edges)
     chart = charts.histogram(
         edges,
         parts,
@@ -167,6 +158,12 @@ def blocks_figure(facts: RunFacts) -> Figure:
         texts=[size(edge) for edge in edges],
     )
     return Figure("blocks", question, answer, chart, "warning" if large else "plain")
+
+
+def _counted_by_split(facts: RunFacts, table: pl.DataFrame, column: str, edges: F64) -> dict[str, F64]:
+    """How many values of a column, counted as 1 at least, are in each bin: float64 [bins] for each split."""
+    values = {split: table.filter(pl.col("split") == split)[column].to_numpy() for split in facts.splits}
+    return {split: counted(np.maximum(each, 1).astype(np.float64), edges) for split, each in values.items()}
 
 
 def tables(facts: RunFacts) -> list[Table]:

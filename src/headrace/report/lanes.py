@@ -88,7 +88,7 @@ def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
         )
     if len(chosen) < count:
         answer += f" {len(chosen)} of {count:,} are drawn, evenly chosen."
-    chart = charts.spans(stretches, unit="step of a reader", time=False, names=_ROLES, columns=("", "", "what"))
+    chart = charts.spans(stretches, unit="step of a reader", along="steps", names=_ROLES, columns=("", "", "what"))
     return Figure("lanes", question, answer, chart, "plain", "full")
 
 

@@ -86,7 +86,7 @@ def _availability_figure(facts: RunFacts, entities: pl.DataFrame) -> Figure:
     if len(entities) <= _MOST_LINES:
         answer += " The paler a part, the less of its target was observed."
         rows = _lines(entities, parts)
-        chart = charts.spans(rows, unit="", time=True, row_height=20 if len(entities) <= 25 else 14)
+        chart = charts.spans(rows, unit="", along="time", row_height=20 if len(entities) <= 25 else 14)
         return Figure("availability", question, answer, chart, "plain", "full")
     low, high = float(parts["train"][0].min()), float(parts["test"][1].max())
     edges = time_edges(low, high)

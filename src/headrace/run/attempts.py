@@ -19,7 +19,7 @@ from headrace.digest import canonical_json
 from headrace.errors import HeadraceError, StoreError
 from headrace.storage import local
 
-_TOLD = 3
+_TOLD = 3  # tasks that a message names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from headrace.engine.engine import Engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import StoreError
-from headrace.formats.write import Written
+from headrace.formats.write import HashingFile, Written
 from headrace.run import attempts
 from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.in_store import fetch_tasks, publish_found, publish_task
@@ -48,6 +48,15 @@ class TaskFiles:
         temporary = local.temporary_for(path)
         self._begun.add(temporary)
         return temporary
+
+    def write(self, target: str, data: bytes) -> Written:
+        """Make a file of these bytes, with no rows to count."""
+        temporary = self.temporary(target)
+        with HashingFile(temporary) as file:
+            file.write(data)
+        written = file.holding(0)
+        self.finished(temporary, target, written)
+        return written
 
     def finished(self, temporary: Path, target: str, written: Written) -> None:
         """The file at `temporary` is complete."""

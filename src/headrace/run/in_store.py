@@ -17,11 +17,11 @@ from pathlib import Path
 
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest
 from headrace.dataset.open import POINTER
-from headrace.digest import canonical_json, sha256_file, sha256_hex
+from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard
 from headrace.run.members import Share
-from headrace.run.receipts import FileRecord, Receipt, parse_receipt, receipt_path, write_receipt
+from headrace.run.receipts import FileRecord, Receipt, is_as_recorded, parse_receipt, receipt_path, write_receipt
 from headrace.storage import local, verbs
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath
@@ -103,14 +103,14 @@ def _fetch_task(target: RemotePath, run: Path, receipt: Receipt) -> None:
     for record in receipt.files:
         place, there = run / record.path, target / record.path
         if place.exists():
-            if sha256_file(place) == record.digest:
+            if is_as_recorded(place, record):
                 continue
             place.unlink()  # what a power failure left of it
         try:
             _fetch(target, run, record)
         except FileNotFoundError:
             raise CorruptShard(f"{there}: is missing, and its receipt is there; {advice}") from None
-        if sha256_file(place) != record.digest:
+        if not is_as_recorded(place, record):
             place.unlink()
             raise CorruptShard(f"{there}: its bytes are not those that its receipt names; {advice}")
     write_receipt(run, receipt)

@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 from headrace.errors import RunBusy, SettingsError, StoreError
 from headrace.storage import local
 
-_COUNTER = 20
+_COUNTER = 20  # digits before the record, so that a beat replaces bytes in place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

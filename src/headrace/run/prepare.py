@@ -31,6 +31,7 @@ from headrace.engine.local import LocalEngine
 from headrace.errors import CorruptShard, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
 from headrace.run import in_store
+from headrace.run.apart import check_apart
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
@@ -75,6 +76,9 @@ class Recipe(Protocol):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The files of the source and their names relative to its root."""
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Where the source is, as it was given: files, directories, patterns."""
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work."""
@@ -126,6 +130,7 @@ def prepare(
     for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
     processes that share it out need the store alone to be common.
     on_event: hears of every step, from any thread; see `headrace.run.events`.
+    Source and out lie apart: neither may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
     check_engine(engine, address)
@@ -138,6 +143,7 @@ def prepare(
         raise SettingsError(f"workers is {workers}; give 1 or more")
     place = path_of(out)
     files = recipe.source_files()
+    check_apart(place, recipe.source_places(), files)
     source_fingerprint = fingerprint(files, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, on_event)

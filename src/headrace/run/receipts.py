@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.digest import canonical_json, sha256_file, sha256_hex
+from headrace.digest import canonical_json, checksum_file, sha256_file, sha256_hex
 from headrace.storage import local
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One published file of a task: path relative to the run directory."""
+    """One published file of a task: path relative to the run directory.
+
+    digest: SHA-256; "" for an intermediate file that its checksum tells alone.
+    """
 
     path: str
     bytes: int
@@ -99,4 +102,11 @@ def parse_receipt(data: bytes) -> Receipt:
 
 def _holds(run: Path, record: FileRecord) -> bool:
     path = run / record.path
-    return path.is_file() and path.stat().st_size == record.bytes and sha256_file(path) == record.digest
+    return path.is_file() and path.stat().st_size == record.bytes and is_as_recorded(path, record)
+
+
+def is_as_recorded(path: Path, record: FileRecord) -> bool:
+    """Whether the bytes of a file are those that were published."""
+    if not record.digest:
+        return checksum_file(path) == record.checksum
+    return sha256_file(path) == record.digest

@@ -27,7 +27,7 @@ from headrace.series.steps import NATIVE, complete, why_not_invertible
 Values = npt.NDArray[np.floating[Any]]
 
 _BLOCK = 1 << 13  # rows that stay in the processor's cache
-_READABLE = 1000
+_READABLE = 1000  # entities whose numbers a person may still want to look up in the JSON
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from threading import Lock
 
 from headrace.storage.local import TEMP_PREFIX
 
-_PARTS = 16
+_PARTS = 16  # what others write is counted anew after each such part of the limit
 _ASK_AGAIN = 64  # refusals before the directory is counted anew
 _LEFTOVER_S = 3600.0  # a temporary file so old is of a process that was killed
 

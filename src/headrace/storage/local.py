@@ -178,11 +178,7 @@ def point(link: Path, target: Path) -> None:
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with storing(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path)
 
 
 def strays(root: Path) -> list[Path]:

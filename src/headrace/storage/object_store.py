@@ -1,16 +1,15 @@
 """The verbs of an object store, over obstore: list, head, read ranges, read, put if absent, replace, delete.
 
 Credentials, endpoint and region are the environment's (`AWS_*`, `GOOGLE_*`, `AZURE_*`) and are read by obstore itself;
-nothing here sees them. Of what a store answers only the status and the code reach a message: bodies may repeat parts
-of a request. Requests that are refused for now (503, 429, lost connections before an answer) are repeated by obstore
-with a growing, jittered pause; answers that break off or are short are asked for again here.
+nothing here sees them, and what a store answers reaches no message whole (see `answers`). Requests that are refused for
+now (503, 429, lost connections before an answer) are repeated by obstore with a growing, jittered pause; answers that
+break off or are short are asked for again here.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,20 +25,20 @@ import xxhash
 
 from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, MissingExtra, StoreError
+from headrace.storage.answers import advice, is_answer, told
 from headrace.storage.local import storing
+from headrace.storage.ranges import PIECE_BYTES, joined_ranges
 
 Result = TypeVar("Result")
 Put = Literal["put", "kept"]
 
-_ATTEMPTS = 6
+_ATTEMPTS = 6  # of an answer that breaks off
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _FIRST_BACKOFF_S = 0.1  # of what is refused for now
-_MOST_PARALLEL = 8
-_JOIN_GAP = 512 << 10  # bytes between two ranges that are cheaper to fetch than another request
-_PIECE = 8 << 20  # of a large range that is fetched in parallel
+_MOST_PARALLEL = 8  # requests of one call
 _SINGLE_PUT = 64 << 20  # larger files are uploaded in parts
-_PART = 16 << 20
-_MOST_AHEAD = 4
+_PART = 16 << 20  # bytes of one part of such an upload
+_MOST_AHEAD = 4  # pieces of 8 MiB, so that a reader holds 32 MiB
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class ObjectStore:
 
     def _told_checksum(self, key: str, size: int) -> str:
         """The same; of a small object with one request."""
-        return xxhash.xxh3_128_hexdigest(self.read(key)) if size <= _PIECE else self.checksum(key)
+        return xxhash.xxh3_128_hexdigest(self.read(key)) if size <= PIECE_BYTES else self.checksum(key)
 
     def fetch(self, key: str, target: Path) -> Fact:
         """Write an object's bytes to a local file, synced by nobody; whole, or an error is raised."""
@@ -202,7 +201,7 @@ class ObjectStore:
 
     def pieces(self, key: str, fact: Fact) -> Iterator[memoryview]:
         """An object's bytes in order, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
-        starts = range(0, fact.size, _PIECE)
+        starts = range(0, fact.size, PIECE_BYTES)
         if len(starts) < 2:
             yield self.read_range(key, 0, fact.size, fact.etag)
             return
@@ -210,7 +209,7 @@ class ObjectStore:
             ahead: deque[Future[memoryview]] = deque()
             try:
                 for start in starts:
-                    stop = min(start + _PIECE, fact.size)
+                    stop = min(start + PIECE_BYTES, fact.size)
                     ahead.append(pool.submit(self.read_range, key, start, stop, fact.etag))
                     if len(ahead) == _MOST_AHEAD:
                         yield ahead.popleft().result()
@@ -300,20 +299,20 @@ class ObjectStore:
             except FileNotFoundError:
                 raise FileNotFoundError(2, "no such object", self.place(key)) from None
             except _Torn as error:
-                told, again = f"the answer is cut: {error}", True
+                said, again = f"the answer is cut: {error}", True
             except (CorruptShard, OSError) as error:
                 if isinstance(error, CorruptShard) or not _is_transport(error):
                     raise
-                told, again = type(error).__name__, True
+                said, again = type(error).__name__, True
             except self._verbs.exceptions.BaseError as error:
-                told, again = _told(error), _STATUS.search(str(error)) is None
-                advice = _advice(error)
-                if advice is not None:
-                    raise StoreError(f"{self.place(key)}: {told}; {advice}") from None
+                said, again = told(error), not is_answer(error)
+                remedy = advice(error)
+                if remedy is not None:
+                    raise StoreError(f"{self.place(key)}: {said}; {remedy}") from None
             pause = next(pauses, None) if again else None
             if pause is None:
                 raise StoreError(
-                    f"{self.place(key)}: the store does not answer as it should ({told}); see that it is well, then run"
+                    f"{self.place(key)}: the store does not answer as it should ({said}); see that it is well, then run"
                     " again: what was finished is kept"
                 ) from None
             time.sleep(pause)
@@ -324,8 +323,6 @@ _VARIABLES = {
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
-_STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
-_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 
 _lock = Lock()
 _buckets: dict[tuple[str, str], ObjectStore] = {}
@@ -367,17 +364,6 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 
-def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that cover the given ones: near ones as one, large ones in pieces; sorted, without overlap. Pure."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
-        if joined and start <= joined[-1][1] + _JOIN_GAP:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((start, stop))
-    return [(at, min(at + _PIECE, stop)) for start, stop in joined for at in range(start, stop, _PIECE)]
-
-
 def _pauses() -> Iterator[float]:
     longest = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):
@@ -397,20 +383,3 @@ def _fact(meta: Any, name: str) -> Fact:
 
 def _is_transport(error: OSError) -> bool:
     return isinstance(error, ConnectionError | TimeoutError)
-
-
-def _told(error: Exception) -> str:
-    """What a store answered, without what it may have repeated of the request."""
-    text = str(error)
-    status, code = _STATUS.search(text), _CODE.search(text)
-    parts = [each[1].strip() for each in (status, code) if each is not None]
-    return ", ".join(parts) or type(error).__name__
-
-
-def _advice(error: Exception) -> str | None:
-    name = type(error).__name__
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or _told(error)[:3] in ("401", "403"):
-        return "access is refused: check the credentials in the environment and what they may do"
-    if name in ("NotImplementedError", "NotSupportedError", "InvalidPathError", "UnknownConfigurationKeyError"):
-        return "the store cannot do this; see the guide to object stores"
-    return None

@@ -6,17 +6,21 @@ Ranks that begin at different places of an epoch, or in different epochs, would 
 without a word. Whoever says a place first is right; who finds another one there is stopped, and the others hear of it.
 A pass that begins where the one before began is no new place. Nothing is said before the loop asks for a second batch,
 so one rank may look at a batch. Streams of other settings are others. After a failure that was caught ranks count anew.
+
+A rank that leaves a pass early and begins it again, while the others take it to its end and go on to the next epoch, is
+at its end one place behind. That is logged and no error: a rank that looks at some batches alone, and then reads the
+epoch slower than others who do not wait for it, looks the same from here, and has done nothing wrong.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.digest import canonical_json, sha256_hex
@@ -24,9 +28,14 @@ from headrace.errors import StreamError
 from headrace.stream.shared_failure import Bulletin
 from headrace.stream.topology import Topology
 
-Agreement: TypeAlias = Callable[[Bulletin], None]
+log = logging.getLogger("headrace")
 
 _PREFIX = "headrace/begin"
+_BEHIND = (
+    "rank %d of %d: left this pass after %d batches and began it again at %s, and another rank has begun the next one"
+    " since; if the loop was left early on some ranks only, ranks are in different epochs now, and rows come twice:"
+    " call set_epoch before each pass"
+)
 _BEGUN: WeakKeyDictionary[Bulletin, Begun] = WeakKeyDictionary()
 
 
@@ -47,34 +56,75 @@ class Passes:
     places: int = 0
     last: str = ""
 
+    def key(self, place: int) -> str:
+        """Under which the first rank says where the place of this number is."""
+        return f"{_PREFIX}/{self.stream}/{self.failures}/{place}"
 
-def agreement(topology: Topology, stream: object, state: Mapping[str, Any], **settings: Any) -> Agreement | None:
-    """What says where a pass of a stream begins, and raises `StreamError` if another rank said otherwise of the same.
 
-    state: of the stream at its beginning; settings: by which the ranks share out what is left. None: one rank.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Agreement:
+    """What a rank says of a pass when it begins, and asks when it ends.
+
+    name: of all streams of these settings; place: where the pass begins. left_after: batches after which the pass
+    before, from the same place, was left; 0: it was taken to its end.
+    """
+
+    topology: Topology
+    stream: object
+    name: str
+    place: str
+    left_after: int
+
+    def begin(self, bulletin: Bulletin) -> None:
+        """Raises `StreamError` if another rank began the same pass elsewhere."""
+        passes = self._passes(bulletin)
+        if passes.failures != bulletin.known:
+            passes.failures, passes.places, passes.last = bulletin.known, 0, ""
+        if self.place == passes.last:
+            return
+        passes.places, passes.last = passes.places + 1, self.place
+        with suppress(RuntimeError):  # the store has gone: then there is nobody to agree with
+            agreed = bulletin.store.compare_set(passes.key(passes.places), "", self.place)
+            _check(agreed, self.place, self.topology)
+
+    def end(self, bulletin: Bulletin) -> None:
+        """Logs it if this rank began the pass again, and another one has gone on to the next place since."""
+        passes = self._passes(bulletin)
+        if self.left_after < 2 or passes.last != self.place:
+            return
+        with suppress(RuntimeError):
+            if bulletin.store.check([passes.key(passes.places + 1)]):
+                rank, world_size = self.topology.rank, self.topology.world_size
+                _, place = json.loads(self.place)
+                log.warning(_BEHIND, rank, world_size, self.left_after, place)
+
+    def _passes(self, bulletin: Bulletin) -> Passes:
+        begun = _BEGUN.setdefault(bulletin, Begun())
+        if self.stream not in begun.passes:
+            begun.streams[self.name] += 1
+            begun.passes[self.stream] = Passes(f"{self.name}/{begun.streams[self.name]}")
+        return begun.passes[self.stream]
+
+
+def agreement(
+    topology: Topology,
+    stream: object,
+    state: Mapping[str, Any],
+    *,
+    settings: Mapping[str, Any],
+    left_after: int = 0,
+) -> Agreement | None:
+    """What is to be said of a pass of a stream; None: there is one rank.
+
+    state: of the stream at its beginning; settings: by which the ranks share out what is left; left_after: see above.
     """
     if topology.world_size < 2:
         return None
     place = json.dumps([sha256_hex(canonical_json(dict(state)))[:16], _in_words(state)])
     start = state.get("start", state)  # of packing
-    own = [start.get("split"), start.get("index"), topology.world_size, settings]
-    return partial(_agree, topology, stream, sha256_hex(canonical_json(own))[:16], place)
-
-
-def _agree(topology: Topology, stream: object, name: str, place: str, bulletin: Bulletin) -> None:
-    begun = _BEGUN.setdefault(bulletin, Begun())
-    if stream not in begun.passes:
-        begun.streams[name] += 1
-        begun.passes[stream] = Passes(f"{name}/{begun.streams[name]}")
-    passes = begun.passes[stream]
-    if passes.failures != bulletin.known:
-        passes.failures, passes.places, passes.last = bulletin.known, 0, ""
-    if place == passes.last:
-        return
-    passes.places, passes.last = passes.places + 1, place
-    key = f"{_PREFIX}/{passes.stream}/{passes.failures}/{passes.places}"
-    with suppress(RuntimeError):  # the store has gone: then there is nobody to agree with
-        _check(bulletin.store.compare_set(key, "", place), place, topology)
+    own = [start.get("split"), start.get("index"), topology.world_size, dict(settings)]
+    name = sha256_hex(canonical_json(own))[:16]
+    return Agreement(topology=topology, stream=stream, name=name, place=place, left_after=left_after)
 
 
 def _check(agreed: Any, place: str, topology: Topology) -> None:

@@ -18,7 +18,7 @@ from headrace.stream.order import EpochOrder, span_rows
 from headrace.stream.pools import Pool
 from headrace.stream.remaining import Remaining
 
-_LAST_PARTS = 4
+_LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
 
 
 def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, ranks: int) -> I64:

@@ -47,7 +47,18 @@ def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None
     A copy that may be written to; Arrow arrays may not, as always. buffers: where its memory comes from.
     """
     memory = Buffers() if buffers is None else buffers
-    return {name: _gather([piece[name] for piece in pieces], index, memory) for name in pieces[0]}
+    found: Columns = {}
+    arrow: dict[str, pa.Array] = {}
+    for name, first in pieces[0].items():
+        parts = [piece[name] for piece in pieces]
+        if isinstance(first, np.ndarray | Ragged):
+            found[name] = _gather(parts, index, memory)
+        else:
+            found[name] = arrow[name] = _concatenate_arrays(parts)
+    if arrow and index is not None:  # at once: of thousands of columns, a call for each would take longer than its rows
+        taken = pa.RecordBatch.from_arrays(list(arrow.values()), [str(place) for place in range(len(arrow))])
+        found.update(zip(arrow, taken.take(pa.array(index)).columns, strict=True))
+    return found
 
 
 def join(parts: Sequence[Columns]) -> Columns:
@@ -84,14 +95,28 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # Arrow has no take for views
         chunks = chunks.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
     whole = _whole(chunks)
-    try:
-        whole[:0].take(pa.array([], pa.int64()))
-    except pa.ArrowNotImplementedError as error:  # views inside lists and structs
+    error = _no_take(whole)
+    if error is not None:  # views inside lists and structs
         raise InputError(
             f"{where}: its type {kind} cannot be read by row ({error}); write it as another type, for example string in"
             " place of string_view, or leave the column out with columns="
-        ) from error
+        )
     return whole
+
+
+_TRIED: dict[pa.DataType, str | None] = {}
+
+
+def _no_take(array: pa.Array) -> str | None:
+    """Why Arrow cannot take rows of arrays of this type; None: it can. Tried once for each type."""
+    kind = array.type
+    if kind not in _TRIED:
+        try:
+            array[:0].take(pa.array([], pa.int64()))
+            _TRIED[kind] = None
+        except pa.ArrowNotImplementedError as error:
+            _TRIED[kind] = str(error)
+    return _TRIED[kind]
 
 
 def _decoded(array: pa.Array) -> pa.Array:
@@ -146,10 +171,7 @@ def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
         gathered = buffers.empty((len(index), *first.shape[1:]), first.dtype)
         np.take(laid, index, axis=0, out=gathered, mode="clip")  # "raise" would make a copy more
         return gathered
-    if isinstance(first, Ragged):
-        return Ragged.gather(columns, index, buffers)
-    arrays = _concatenate_arrays(columns)
-    return arrays if index is None else arrays.take(pa.array(index))
+    return Ragged.gather(columns, index, buffers)
 
 
 def _concatenate(parts: list[Any]) -> Column:
@@ -164,10 +186,16 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     kinds = {array.type for array in arrays}
     text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
     bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
-    if (text or bytes_) and (len(kinds) > 1 or sum(array.nbytes for array in arrays) > _INT32_OFFSETS_REACH // 2):
+    if (text or bytes_) and (len(kinds) > 1 or _beyond(arrays, _INT32_OFFSETS_REACH // 2)):
         wide = pa.large_string() if text else pa.large_binary()  # more than 32-bit offsets reach
         arrays = [array.cast(wide) for array in arrays]
     return pa.concat_arrays(arrays)
+
+
+def _beyond(arrays: list[Any], most: int) -> bool:
+    """Whether they hold more bytes than this. What buffers take as a whole is asked first: it costs a tenth."""
+    whole = sum(int(array.get_total_buffer_size()) for array in arrays)
+    return whole > most and sum(int(array.nbytes) for array in arrays) > most
 
 
 def _null(where: str, count: int, kind: pa.DataType) -> InputError:

@@ -64,7 +64,7 @@ class Dataset(IndexedDataset):
 
     @property
     def index(self) -> Index:
-        """All blocks."""
+        """The blocks of all splits, with columns and types. Not for writing to."""
         return self._source.index
 
     @property
@@ -74,7 +74,7 @@ class Dataset(IndexedDataset):
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """Rows of each split."""
+        """Rows of each split, by name."""
         return self._source.split_rows
 
     @property
@@ -89,7 +89,11 @@ class Dataset(IndexedDataset):
     def block_reader(
         self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
     ) -> ReadBlock:
-        """A function (block number in `split_index`, columns or None) → the rows of that block."""
+        """A function (block number in `split_index`, columns or None) → the rows of that block as an Arrow table.
+
+        verify, files: see `IndexedDataset.block_reader`. The function may be called from any thread; it raises
+        `CorruptShard`, `InputError` or `StoreError`.
+        """
         return self._source.block_reader(split, verify=verify, files=files)
 
     def filter(self, condition: Filter | None) -> Dataset:
@@ -127,7 +131,8 @@ class Dataset(IndexedDataset):
         split: may be left out where there is only one. One process and threads; rank and world size are found out
         (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
         `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
-        group's. Raises `SettingsError`, `InputError`, `StreamError`.
+        group's. A batch is a dict by column of tensors [batch_size, …] of the column's type, texts as lists of str; see
+        `stream.batch` for other columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
@@ -149,7 +154,7 @@ class Dataset(IndexedDataset):
     ) -> StreamingDataset:
         """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
-        num_workers: that of the DataLoader. filter: see `filter`. Raises `MissingExtra` without torch.
+        num_workers: that of the DataLoader. filter: see `filter`. Raises as `stream`, and `MissingExtra` without torch.
         """
         import_torch()  # before anything is read
         parts = self.filter(filter)._parts(split, StreamOptions(batch_size=batch_size, **options))

@@ -48,11 +48,11 @@ from headrace.stream.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.order import block_identities, epoch_order
 from headrace.stream.passes import checked_state, delivered, make_quarantine, reader_name
 from headrace.stream.plan import Plan
+from headrace.stream.present_group import group_connection, group_size, group_store, own_connection
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import _decode
 from headrace.stream.remaining import Remaining
-from headrace.stream.shared_failure import group_size, group_store, own_connection
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
@@ -127,16 +127,16 @@ class DynamicLoader(StreamLoader):
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning; collective. Raises `StreamError` if ranks disagree on where it begins."""
         confirm(self.topology)
-        if self._ended:
+        if self._received.has_ended:
             self._begin(self._start.fresh(self._start.epoch + 1))
-        self._pass += 1
+        self._received.begin()
         self._passes += 1
-        self._received = self._calls = 0
+        self._calls = 0
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
         watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
-        yield from self._counted(watch.over(made), steps=None)
+        yield from self._received.counted(watch.over(made), epoch=self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What no rank has received yet: JSON, the same on every rank. Collective from the first batch of a pass on.
@@ -264,7 +264,7 @@ class DynamicLoader(StreamLoader):
                 f" process group has {processes} processes; where several of them are one rank, each would get other"
                 ' rows: use distribution="balanced" there. Where some read nothing, pass store= of those that do'
             )
-        return own_connection(found)
+        return group_connection(found)
 
 
 class _Rows:

@@ -24,7 +24,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 _METHODS = ("_mark_worker_as_unavailable", "_shutdown_workers")
 _FIELDS = ("_workers", "_workers_status", "_index_queues", "_worker_result_queue", "_worker_pids_set", "_shutdown")
 
-_JOIN_S = 5.0
+_JOIN_S = 5.0  # seconds; what has not ended by then is left behind
 _ZEROS = bytes(1 << 16)
 
 

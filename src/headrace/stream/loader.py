@@ -11,11 +11,10 @@ An epoch is a pass over everything; the rules of passes are those of a torch loo
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import SettingsError
 from headrace.stream.batch import Batch
 from headrace.stream.beginnings import agreement
 from headrace.stream.cache import CacheCounts, CachedBlocks
@@ -36,6 +35,7 @@ from headrace.stream.passes import (
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.reader import ReadBlock
+from headrace.stream.received import Received
 from headrace.stream.share import Remainder
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
@@ -45,6 +45,8 @@ from headrace.stream.watch import Watch
 class StreamLoader:
     """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
 
+    Rows come in the global order of the epoch: rank r of R takes the places r, r + R, r + 2R, … of it, batch_size at a
+    time. What a batch is: see `batch`. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
     index: the blocks of the split; read_block: decodes one of them, called in threads.
     topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
     quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.
@@ -65,8 +67,7 @@ class StreamLoader:
         self.topology = capture() if topology is None else topology
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
-        self._pass = 0
-        self._ended = False
+        self._received = Received()
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
@@ -102,10 +103,10 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
-        if self._ended:
+        if self._received.has_ended:
             self._begin(self._epoch_state(self._start.epoch + 1))
-        self._pass += 1
-        self._received = 0
+        left_after = self._received.batches
+        self._received.begin()
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
@@ -116,29 +117,10 @@ class StreamLoader:
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self.state_dict(), **settings),
+            agree=agreement(self.topology, self, self.state_dict(), settings=settings, left_after=left_after),
         )
-        yield from self._counted(watch.over(self._pass_batches(read_block)), steps=len(self))
-
-    def _counted(self, batches: Generator[Batch, None, None], *, steps: int | None) -> Iterator[Batch]:
-        """The batches of the present pass, which ends with them; counted as they are received.
-
-        steps: how many they will be, so that the last one ends the pass: a loop that knows len() may never ask for
-        more. None: nobody knows yet.
-        """
-        this_pass = self._pass
-        with closing(batches):
-            for batch in batches:
-                if this_pass != self._pass:
-                    raise StreamError(
-                        f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second stream"
-                    )
-                self._received += 1
-                self._ended = self._received == steps
-                yield batch
-        if this_pass == self._pass:
-            self._ended = True
+        batches = watch.over(self._pass_batches(read_block))
+        yield from self._received.counted(batches, epoch=self.epoch, steps=len(self))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
@@ -146,12 +128,12 @@ class StreamLoader:
         Raises `SettingsError` unless it is an integer of 0 or more.
         """
         check_epoch(epoch)
-        if epoch != self._start.epoch or self._ended:
+        if epoch != self._start.epoch or self._received.has_ended:
             self._begin(self._epoch_state(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
-        state = state_after(self._start, self._received, self.options, topology=self.topology, workers=0)
+        state = state_after(self._start, self._received.batches, self.options, topology=self.topology, workers=0)
         return state.to_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
@@ -180,6 +162,4 @@ class StreamLoader:
 
     def _begin(self, state: StreamState) -> None:
         self._start = state
-        self._received = 0
-        self._ended = False
-        self._pass += 1
+        self._received.forget()

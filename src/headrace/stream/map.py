@@ -66,6 +66,7 @@ def columns_of(rows: Rows) -> dict[str, Any]:
 class MapDataset(TorchDataset[dict[str, Any]]):
     """The rows of a split by number: `dataset[i]` is a dict of tensors without axes, texts or lists.
 
+    Types are the columns', as in batches of a stream; rows are numbered in the order of shards, and of rows in them.
     columns: which to read, in this order; None: all. cache_bytes: decoded blocks kept by each process.
     read_block must be picklable for spawn and forkserver; the cache does not travel.
     """
@@ -95,11 +96,14 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         return self.__getitems__([row])[0]
 
     def __getitems__(self, rows: Sequence[SupportsIndex]) -> Rows:
-        """Rows in the order asked for, repeats included; a DataLoader calls it once per batch."""
+        """Rows in the order asked for, repeats included; a DataLoader calls it once per batch. Raises `IndexError`."""
         return Rows(self.batch(rows), len(rows))
 
     def batch(self, rows: Sequence[SupportsIndex] | I64) -> dict[str, Any]:
-        """The same as columns: a dict of tensors [rows], lists of text or of tensors."""
+        """The same as columns: a dict of tensors [rows], lists of text or of tensors.
+
+        Blocks that are not in memory are read, each once. Raises `IndexError` outside -len..len-1, `CorruptShard`.
+        """
         wanted = self._checked(rows)
         if not len(wanted):
             return self._finished(gather([from_table(self._empty(), arrow=False, where="")], wanted))

@@ -16,7 +16,7 @@ from headrace.arrays import I64, U64
 from headrace.stream.interleave import Interleave
 from headrace.stream.order import EpochOrder, Pieces, Reads, epoch_order
 
-_MOST_KEPT_ORDERS = 4
+_MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

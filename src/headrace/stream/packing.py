@@ -75,7 +75,7 @@ class PackingLoader(StreamLoader):
         """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
         return PackingState(
             start=self._start,
-            batches=self._given + self._received,
+            batches=self._given + self._received.batches,
             world_size=self.topology.world_size,
             workers=0,
             batch_size=self._passes.options.batch_size,

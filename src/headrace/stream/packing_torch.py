@@ -13,7 +13,6 @@ comes first: worker w then goes on as worker (batches + w) mod W, so the batches
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import closing
 from typing import Any
 
 from headrace.arrays import I32
@@ -27,9 +26,10 @@ from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.packing_plan import PackingPlan, PackingReport
 from headrace.stream.packing_state import PackingState, given_by_workers
 from headrace.stream.progress import Noted, Progress
+from headrace.stream.shared_pass import Part
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
-from headrace.stream.torch import StreamingDataset, in_worker, is_rest
+from headrace.stream.torch import StreamingDataset, in_worker
 from headrace.stream.transform import check_travels
 
 
@@ -81,7 +81,7 @@ class PackingDataset(StreamingDataset):
         worker = self._worker()
         start, before = self._place()
         before += self._skipped()
-        self._received = 0
+        self._received.begin()
         turns = max(1, self.num_workers)
         turn = (before + worker) % turns
         progress = Progress()
@@ -96,10 +96,7 @@ class PackingDataset(StreamingDataset):
         )
         if not self.num_workers:
             made = self._watch(progress).over(made)
-        with closing(made):
-            for batch in made:
-                self._received += 1
-                yield batch
+        yield from self._received.counted(made, epoch=start.epoch, of="dataset")
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far. Needs num_workers=0; else see `state_after`."""
@@ -108,7 +105,7 @@ class PackingDataset(StreamingDataset):
                 f"state: with num_workers={self.num_workers} this process does not see what its workers handed out;"
                 " count the batches received in the loop and call state_after(batches)"
             )
-        return self.state_after(self._received)
+        return self.state_after(self._received.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of the present pass, on every rank: arithmetic.
@@ -148,21 +145,21 @@ class PackingDataset(StreamingDataset):
         state = PackingState.from_dict(values, self._passes)
         state = state.resumed(self._passes, world_size=self.topology.world_size, workers=self.num_workers)
         self._loads += 1
-        self._begin(state.start, rest=1)
+        self._begin(state.start, part="rest")
         self._before = state.batches
 
     def __getstate__(self) -> dict[str, Any]:
         check_travels(self._passes.options.transform)
         return {**super().__getstate__(), "_planned": None}
 
-    def _begin(self, state: StreamState, *, rest: int) -> None:
-        super()._begin(state, rest=rest)
+    def _begin(self, state: StreamState, *, part: Part) -> None:
+        super()._begin(state, part=part)
         self._before = 0
 
     def _place(self) -> tuple[StreamState, int]:
         """Where the next pass begins as the parent means it now, and how many batches of it were received before."""
         start, _ = self._present_pass()
-        return start, self._before if is_rest(self._shared) else 0
+        return start, self._before if self._shared.is_rest else 0
 
     def _plan_of(self, start: StreamState) -> PackingPlan:
         if self._planned is None or self._planned[0] != start:

@@ -28,7 +28,8 @@ from headrace.stream.share import Remainder, Share, consumer_number, count_steps
 
 _MOST_LANES_PER_CONSUMER = 16
 _MOST_SHUFFLE_ROWS = 1 << 18
-_LEAST_LANE_ROWS = 4
+_LEAST_LANE_ROWS = 4  # fewer would be read nearly in order
+_PREFETCH_BYTES = 1 << 25  # what streams decode ahead unless told otherwise
 _VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
 
 
@@ -108,7 +109,7 @@ def choose_order(
     return lanes, max(1, window_rows // sources)
 
 
-def estimate_peak_bytes(plan: Plan, *, prefetch_bytes: int = 1 << 25) -> int:
+def estimate_peak_bytes(plan: Plan) -> int:
     """What one consumer holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
 
     Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
@@ -119,7 +120,7 @@ def estimate_peak_bytes(plan: Plan, *, prefetch_bytes: int = 1 << 25) -> int:
     window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
     pool = window_bytes * order.lanes / plan.consumers
     decoded = touched * (window_bytes + int(blocks.max(initial=0)))
-    ahead = min(prefetch_bytes, int(plan.bytes_per_consumer.max(initial=0)))
+    ahead = min(_PREFETCH_BYTES, int(plan.bytes_per_consumer.max(initial=0)))
     return int(min(pool + decoded + ahead, 2 * int(blocks.sum())))
 
 
@@ -136,7 +137,12 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Who reads which rows when, for one epoch and one topology; build it with `make_plan`."""
+    """Who reads which rows when, for one epoch and one topology; build it with `make_plan`.
+
+    Pure arithmetic over the index, so that it can be asked for any number of ranks and workers. Consumers are numbered
+    worker × world_size + rank; a rank takes the batches of its workers in turn. split_rows: N, also where an order has
+    fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each reader, else None.
+    """
 
     order: Order
     remaining: Remaining

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.neighbours import Neighbours
+from headrace.stream.present_group import group_connection, group_size, group_store
 
 _PREFIX = "headrace"
 _LOOK_SECONDS, _TELL_SECONDS = 0.05, 3.0
@@ -126,42 +127,23 @@ class Bulletin:
 _BULLETINS: WeakKeyDictionary[Any, Bulletin] = WeakKeyDictionary()
 
 
-def group_store() -> Any:
-    """The store of torch's default process group, or None where there is none of several ranks."""
-    torch = sys.modules.get("torch")  # never imported here: a process without torch has no group
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    if distributed.get_world_size() < 2:
-        return None
-    return distributed.distributed_c10d._get_default_store()
-
-
-def group_size() -> int:
-    """The processes of torch's default process group, which exists."""
-    return int(sys.modules["torch"].distributed.get_world_size())
-
-
 def group_bulletin() -> Bulletin | None:
-    """The bulletin of torch's default process group, the same for the life of the group; None without one."""
+    """The bulletin of torch's default process group, the same for the life of the group; None without one, or where its
+    store has gone: then there is nobody to hear.
+    """
     store = group_store()
     if store is None:
         return None
     if store not in _BULLETINS:
-        distributed, own = sys.modules["torch"].distributed, own_connection(store)
-        process, processes = distributed.get_rank(), group_size()
+        process, processes = sys.modules["torch"].distributed.get_rank(), group_size()
+        try:
+            own = group_connection(store)
+        except RuntimeError:
+            return None
         neighbours = Neighbours.here(own, process=process)
         _BULLETINS[store] = Bulletin(store=own, others=processes - 1, process=process, neighbours=neighbours)
         RUNNING.add(_BULLETINS[store])
     return _BULLETINS[store]
-
-
-def own_connection(store: Any) -> Any:
-    """The same store over a connection of its own, so that a long wait elsewhere in the process does not block ours."""
-    innermost = store
-    while hasattr(innermost, "underlying_store"):
-        innermost = innermost.underlying_store
-    return store.clone() if type(innermost).__name__ == "TCPStore" else store
 
 
 def in_short(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from statistics import median
 
 from headrace.stream.progress import Snapshot
 
-_BATCHES_BEHIND = 16
+_BATCHES_BEHIND = 16  # fewer come of reading ahead alone
 _SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
 _WAITING = ("decode", "gather")
 

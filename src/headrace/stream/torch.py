@@ -18,10 +18,12 @@ Inside torchdata's StatefulDataLoader each worker saves and loads its own progre
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, get_args
 
+from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
@@ -49,7 +51,8 @@ from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
-from headrace.stream.reading import WorkerNotes, being_read, notes_shape, process_of, read_last
+from headrace.stream.reading import WorkerNotes
+from headrace.stream.received import Received
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
@@ -59,18 +62,14 @@ from headrace.stream.whereabouts import given_per_block
 from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_torch
 
 try:
-    import torch
     from torch.utils.data import IterableDataset, get_worker_info
 
+    from headrace.stream.rebatched import refuse_batches_of_batches
+    from headrace.stream.shared_pass import Part, SharedFindings, SharedPass
     from headrace.stream.table_parcel import parcel_of, whole_batch
     from headrace.stream.watched_loader import WatchedLoader
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
-
-# What of a pass travels in shared memory, so that workers that live on see it: its epoch, whether it is the rest that a
-# loaded state left (1) or a whole epoch (0), how many states were loaded so far, whether the parent said an epoch, and
-# whether workers go on from progress of their own (the one thing that workers write).
-_EPOCH, _REST, _LOADS, _SAID, _OWN = range(5)
 
 
 class StreamingDataset(IterableDataset[Batch]):
@@ -109,27 +108,18 @@ class StreamingDataset(IterableDataset[Batch]):
         self._read_block = read_block
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received = 0
-        self._pass = 0
+        self._received = Received()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
-        self._shared = torch.zeros(5, dtype=torch.int64)
-        self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._reading = torch.zeros(
-            notes_shape(num_workers, options.read_threads), dtype=torch.float64
-        )  # see `reading`
-        self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        readers, blocks = max(1, num_workers), len(index.rows) if options.on_bad_block == "quarantine" else 0
-        self._given_up = torch.zeros(readers, 1, dtype=torch.int64)  # this and the next: see `Quarantine.slot`
-        self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._bad_blocks = torch.zeros(readers, blocks, dtype=torch.uint8)
-        self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._shared = SharedPass()
+        blocks = len(index.rows) if options.on_bad_block == "quarantine" else 0
+        self._findings = SharedFindings(workers=num_workers, threads=options.read_threads, blocks=blocks)
 
     @property
     def epoch(self) -> int:
         """The epoch of the next pass, or of the present one."""
-        return int(self._shared[_EPOCH])
+        return self._shared.epoch
 
     @property
     def dropped_rows(self) -> int:
@@ -153,7 +143,7 @@ class StreamingDataset(IterableDataset[Batch]):
         With workers: of the batches they have made, some of which the loop has yet to receive. Files and reasons are
         in the log.
         """
-        return int(self._given_up[:, 0].sum())
+        return self._findings.given_up
 
     def plan(self) -> Plan:
         """The present pass: steps, rows and bytes of every rank and worker."""
@@ -166,7 +156,14 @@ class StreamingDataset(IterableDataset[Batch]):
         return steps_of(self._start, self.options, topology=self.topology, workers=self.num_workers)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass of this worker, or of the rank if there are no workers; workers give what travels best."""
+        """One pass of this worker, or of the rank if there are no workers; workers give what travels best.
+
+        Raises `SettingsError` in a DataLoader with a batch_size of its own: batches are whole already.
+        """
+        refuse_batches_of_batches(sys._getframe(1), self.options.batch_size, "torch_dataset()")
+        return self._whole_pass()
+
+    def _whole_pass(self) -> Generator[Batch, None, None]:
         if get_worker_info() is not None:
             keep_inherited()
         with closing(self.batches()) as batches:
@@ -185,9 +182,7 @@ class StreamingDataset(IterableDataset[Batch]):
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
-        self._pass += 1
-        self._received = 0
-        this_pass = self._pass
+        self._received.begin()
         progress = Progress()
         batches = read_pass(
             self.index,
@@ -201,15 +196,7 @@ class StreamingDataset(IterableDataset[Batch]):
         )
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
-        with closing(batches):
-            for batch in batches:
-                if this_pass != self._pass:
-                    raise StreamError(
-                        f"epoch {start.epoch}: a newer pass of this dataset has begun, and one state cannot count two;"
-                        " finish one before the next, or make a second dataset"
-                    )
-                self._received += 1
-                yield batch
+        yield from self._received.counted(batches, epoch=start.epoch, of="dataset")
 
     def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
         """A DataLoader over this dataset with its number of workers. method: how workers start.
@@ -234,14 +221,13 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         if not self.num_workers:
             return iter(batches)
-        return self._watch(Progress(shared=self._reading)).over(self._named_deaths(batches))
+        return self._watch(Progress(shared=self._findings.reading)).over(self._named_deaths(batches))
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
         """Workers that start inside begin after so many batches of the present pass, in place of others that died."""
         self._skip = batches
-        self._reading.zero_()
-        self._recount(batches)
+        self._findings.go_on_after(batches, self._given_per_block)
         try:
             yield
         finally:
@@ -249,16 +235,8 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def death_of(self, worker: int, process: int, code: int | None = None) -> WorkerDeath:
         """What is known of a worker that died, for `headrace.stream.worker_deaths`."""
-        slot = self._reading[worker]
-        reading = [block for _, block in being_read(slot)]
-        last = read_last(slot)
-        return WorkerDeath(
-            reader=reader_name(self.topology, worker=worker, workers=self.num_workers),
-            process=process,
-            code=code,
-            blocks=tuple(reading) if reading or last is None else (last,),
-            reading=bool(reading),
-        )
+        reader = reader_name(self.topology, worker=worker, workers=self.num_workers)
+        return self._findings.death_of(worker, reader=reader, process=process, code=code)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; a loaded state of this epoch stays in force.
@@ -268,8 +246,8 @@ class StreamingDataset(IterableDataset[Batch]):
         """
         check_epoch(epoch)
         if epoch != self.epoch:
-            self._begin(self._epoch_state(epoch), rest=0)
-        self._shared[_SAID] = 1
+            self._begin(self._epoch_state(epoch), part="whole")
+        self._shared.name()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far. Needs num_workers=0; see `state_after` otherwise.
@@ -283,7 +261,7 @@ class StreamingDataset(IterableDataset[Batch]):
                 f"state: with num_workers={self.num_workers} this process does not see what its workers handed out;"
                 " count the batches received in the loop and call state_after(batches)"
             )
-        return self.state_after(self._received)
+        return self.state_after(self._received.batches)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of the present pass, on every rank: arithmetic.
@@ -291,7 +269,7 @@ class StreamingDataset(IterableDataset[Batch]):
         batches: received from the DataLoader since the pass began, by this rank as by every other.
         Raises `StreamError` if a pass has fewer batches, or if the workers went on from progress of their own.
         """
-        if self._shared[_OWN]:
+        if self._shared.is_workers_own:
             raise StreamError(
                 f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state, which this process"
                 " did not see; use headrace.stream.stateful.stream_state(loader.state_dict())"
@@ -321,27 +299,17 @@ class StreamingDataset(IterableDataset[Batch]):
         ranks = {"world_size": self.topology.world_size, "workers": self.num_workers}
         state = resumed_state(values, self.index, self.options, **ranks)
         self._loads += 1
-        self._begin(state, rest=1)
+        self._begin(state, part="rest")
 
     def __getstate__(self) -> dict[str, Any]:
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
         check_travels(self.options.transform)
         return self.__dict__.copy()
 
-    def __setstate__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
-        if not self._shared.is_shared():  # type: ignore[no-untyped-call]  # torch leaves it untyped; plain pickle copies
-            self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._reading.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._given_up.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._bad_blocks.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-    def _begin(self, state: StreamState, *, rest: int) -> None:
+    def _begin(self, state: StreamState, *, part: Part) -> None:
         self._start = state
-        self._received = 0
-        self._pass += 1
-        for place, value in ((_EPOCH, state.epoch), (_REST, rest), (_LOADS, self._loads), (_OWN, 0)):
-            self._shared[place] = value
+        self._received.forget()
+        self._shared.begin(state.epoch, part=part, loads=self._loads)
 
     def _epoch_state(self, epoch: int) -> StreamState:
         ranks = {"world_size": self.topology.world_size, "workers": self.num_workers}
@@ -351,7 +319,8 @@ class StreamingDataset(IterableDataset[Batch]):
         return state_after(start, batches, self.options, topology=self.topology, workers=self.num_workers)
 
     def _own_progress(self) -> WorkerProgress:
-        start, given = self._present_pass() if not self._received else (self._pass_start, self._given + self._received)
+        received = self._received.batches
+        start, given = (self._pass_start, self._given + received) if received else self._present_pass()
         world_size, workers, batch_size, remainder = self._topology_of_workers
         return WorkerProgress(
             start=start,
@@ -371,10 +340,10 @@ class StreamingDataset(IterableDataset[Batch]):
             )
         progress.check(worker=self._worker(), topology=self._topology_of_workers)
         checked_state(progress.start.to_dict(), self.index, self.options)
-        if self._shared[_SAID] and self.epoch != progress.start.epoch:
+        if self._shared.was_named and self.epoch != progress.start.epoch:
             return
         self._progress = progress
-        self._shared[_EPOCH], self._shared[_OWN] = progress.start.epoch, 1
+        self._shared.go_on_alone(progress.start.epoch)
 
     def _watch(self, progress: Progress) -> Watch:
         return Watch(
@@ -383,34 +352,24 @@ class StreamingDataset(IterableDataset[Batch]):
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=None if self._shared[_OWN] else self._agreement(),
+            agree=None if self._shared.is_workers_own else self._agreement(),
         )
 
     def _agreement(self) -> Agreement | None:
         settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
-        return agreement(self.topology, self, self.state_after(0), **settings)
+        return agreement(self.topology, self, self.state_after(0), settings=settings)
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
-        rows, blocks = self._given_up[worker].numpy(), self._bad_blocks[worker].numpy()
         if anew:
-            rows[:], blocks[:] = 0, 0
-        slot, workers = (rows, blocks), self.num_workers
+            self._findings.forget(worker)
+        slot, workers = self._findings.slot(worker), self.num_workers
         return make_quarantine(
             self.index, self.options, topology=self.topology, worker=worker, workers=workers, slot=slot
         )
 
-    def _recount(self, batches: int) -> None:
-        """Make the counts of bad rows those of the batches received, for workers that go on after them."""
-        if not self.num_workers or not self._bad_blocks.any():
-            return
-        bad = self._bad_blocks.numpy().any(axis=0)
-        plan = self.plan()
-        for worker in range(self.num_workers):
-            turn, given = turn_after(batches, worker=worker, workers=self.num_workers)
-            items = given * self.options.batch_size
-            counts = bad * given_per_block(plan, rank=self.topology.rank, worker=turn, items=items)
-            self._given_up[worker, 0] = int(counts.sum())
-            self._bad_blocks[worker] = torch.from_numpy((counts > 0).astype("uint8"))
+    def _given_per_block(self, worker: int, batches: int) -> I64:
+        items = batches * self.options.batch_size
+        return given_per_block(self.plan(), rank=self.topology.rank, worker=worker, items=items)
 
     @property
     def _topology_of_workers(self) -> tuple[int, int, int, str]:
@@ -418,15 +377,15 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def _present_pass(self) -> tuple[StreamState, int]:
         """Where the next pass begins as the parent means it now, and how much of it this worker gave already."""
-        epoch, rest, loads, _, own = self._shared.tolist()
-        if loads != self._loads:
+        epoch = self._shared.epoch
+        if self._shared.loads != self._loads:
             raise StreamError(
                 f"worker: a state was loaded (now in epoch {epoch}) after this worker had started, and did not reach"
                 " it; load the state before the first loop over the DataLoader, or make a new DataLoader"
             )
-        if own and self._progress is not None and self._progress.start.epoch == epoch:
+        if self._shared.is_workers_own and self._progress is not None and self._progress.start.epoch == epoch:
             return self._progress.start, self._progress.batches
-        return (self._start if rest else self._epoch_state(epoch)), 0
+        return (self._start if self._shared.is_rest else self._epoch_state(epoch)), 0
 
     def _skipped(self) -> int:
         """Batches that workers before these gave of the pass that begins now; the next one begins at its beginning."""
@@ -435,7 +394,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def _notes(self, worker: int) -> WorkerNotes | None:
         """Where a worker notes what it reads."""
-        return WorkerNotes(self._reading[worker].numpy()) if self.num_workers else None
+        return self._findings.notes(worker) if self.num_workers else None
 
     def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches of any DataLoader; an error that names processes names what they read."""
@@ -445,7 +404,7 @@ class StreamingDataset(IterableDataset[Batch]):
             processes = told_by_torch(error)
             if not processes:
                 raise
-            numbers = {process_of(slot): number for number, slot in enumerate(self._reading)}
+            numbers = self._findings.numbers()
             deaths = [self.death_of(numbers[each], each) for each in processes if each in numbers]
             if not deaths:
                 raise
@@ -465,8 +424,3 @@ class StreamingDataset(IterableDataset[Batch]):
 def in_worker() -> bool:
     """Whether this process is a DataLoader's worker."""
     return get_worker_info() is not None
-
-
-def is_rest(shared: torch.Tensor) -> bool:
-    """Whether the next pass is what a loaded state left of its epoch. shared: of a `StreamingDataset`."""
-    return bool(shared[_REST])

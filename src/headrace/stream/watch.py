@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -22,6 +22,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.batch import Batch
+from headrace.stream.beginnings import Agreement
 from headrace.stream.progress import Progress, Snapshot
 from headrace.stream.shared_failure import Bulletin, Failure, group_bulletin, in_short
 from headrace.stream.stall import Complaint, complaints, from_text, to_text
@@ -31,6 +32,7 @@ log = logging.getLogger("headrace")
 
 _LOOK_SECONDS = 0.5
 _LOOKS_PER_BEAT = 2
+_END_SECONDS = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
 _AGAIN_SECONDS = 30.0
 
 
@@ -38,7 +40,7 @@ class Watch:
     """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
 
     Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
-    its pass otherwise than another one; see `beginnings`.
+    its pass otherwise than another one, see `beginnings`; None: that is not compared.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
@@ -51,7 +53,7 @@ class Watch:
         *,
         epoch: int,
         stall_seconds: float | None,
-        agree: Callable[[Bulletin], None] | None = None,
+        agree: Agreement | None = None,
     ) -> None:
         self.progress = progress
         self._epoch = epoch
@@ -91,6 +93,8 @@ class Watch:
                 if batch is None:
                     if not self.progress.batches:
                         self._begin()
+                    elif self._agree is not None and self._bulletin is not None:
+                        self._agree.end(self._bulletin)
                     return
                 self.check()
                 self.progress.got()
@@ -100,7 +104,7 @@ class Watch:
         if self._agree is None or self._bulletin is None:
             return
         try:
-            self._agree(self._bulletin)
+            self._agree.begin(self._bulletin)
         except StreamError as error:
             self.tell(error)
             raise
@@ -159,8 +163,9 @@ class Watch:
         """End the thread, and say that this process is in no pass."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(2 * _LOOK_SECONDS)
-            RUNNING.discard(self)
+            self._thread.join(_END_SECONDS)
+            if not self._thread.is_alive():  # else it is waited for once more before the interpreter ends
+                RUNNING.discard(self)
         if self._neighbours is not None:
             with suppress(RuntimeError):
                 self._neighbours.leave(self)

@@ -1,9 +1,9 @@
 """The DataLoader that our datasets hand out: a worker that dies costs a restart, and no row.
 
 When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
-new workers go on with the batch that comes next. Every batch is as if nothing had happened. Each block that a worker
-died over is tried once more; then it is an error that names it (`worker_deaths`). What a worker raises is no death: it
-is raised in the loop, and told to the other ranks.
+new workers go on with the batch that comes next. Every batch is as if nothing had happened. What kills workers for the
+third time is an error that names the block (`worker_deaths`). What a worker raises is no death: it is raised in the
+loop, and told to the other ranks.
 
 The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
 a plain DataLoader: a death is an error that names the shard, and that is said once in the log.
@@ -37,7 +37,7 @@ _PATIENCE_S = 1.0  # an error may come a moment before the end of the process th
 class WatchedLoader(DataLoader[Batch]):
     """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks.
 
-    Workers that die are begun anew, once for each block that they read. Raises `EngineError` where that does not help.
+    Workers that die are begun anew, twice for each block that they read. Raises `EngineError` where that does not help.
     """
 
     def __iter__(self) -> Any:  # torch names its private iterator here
@@ -69,7 +69,7 @@ class WatchedLoader(DataLoader[Batch]):
     def _unharmed(self, workers: GuardedWorkers) -> Generator[Batch, None, None]:
         """The batches of a pass, whichever workers die."""
         dataset: Any = self.dataset
-        earlier: dict[int, list[WorkerDeath]] = {}
+        earlier: list[tuple[int, list[WorkerDeath]]] = []
         received = 0
         while True:
             try:
@@ -86,7 +86,7 @@ class WatchedLoader(DataLoader[Batch]):
                     raise final from error
                 told = "; ".join(death.told(dataset.index) for death in now)
                 log.warning("%s; all workers are begun anew after %d batches of the pass", told, received)
-                earlier[received] = now
+                earlier.append((received, now))
                 workers = self._begin_anew(received)
                 continue
             if batch is _END:

@@ -1,14 +1,16 @@
 """DataLoader workers that died: what is said of them, and whether their pass may go on. Pure.
 
-A pass goes on with new workers from where it was, once for each block that a worker died over, and only if a batch came
-since the last time: whatever kills a worker again is not tried for ever.
+A pass goes on with new workers from where it was, but what kills workers is not tried for ever: the third time that
+they died over one block, or without a batch in between, is the last. A machine that is short of memory may well kill
+twice over the same block, of which a small set has only a few; a block that always kills does so a third time soon.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.dataset.index import SplitIndex
@@ -18,6 +20,7 @@ _REMEDY = (
     "give the job more memory, or num_workers=, read_threads=, prefetch_bytes= or shuffle_rows= smaller; if it is no"
     " matter of memory, read these shards with num_workers=0"
 )
+_LAST_TIME = 3
 _TOLD_BY_TORCH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 
 
@@ -51,20 +54,28 @@ def places(blocks: Sequence[int], index: SplitIndex) -> str:
 
 
 def why_not_again(
-    earlier: Mapping[int, Sequence[WorkerDeath]], now: Sequence[WorkerDeath], received: int, index: SplitIndex
+    earlier: Sequence[tuple[int, Sequence[WorkerDeath]]], now: Sequence[WorkerDeath], received: int, index: SplitIndex
 ) -> EngineError | None:
     """Why a pass whose workers died now must not go on; None: it may.
 
-    earlier: batches received → who died then. received: batches of the pass so far.
+    earlier: (batches received, who died then), each time that workers died. received: batches of the pass so far.
     """
-    before = {block for deaths in earlier.values() for death in deaths for block in death.blocks}
     told = "; ".join(death.told(index) for death in now)
-    again = sorted(before & {block for death in now for block in death.blocks})
+    before = Counter(block for _, deaths in earlier for block in _blocks(deaths))
+    again = sorted(block for block in _blocks(now) if before[block] + 1 >= _LAST_TIME)
     if again:
-        return EngineError(f"{told}; a worker died over {places(again, index)} before, and was begun anew; {_REMEDY}")
-    if received in earlier:
-        return EngineError(f"{told}; a worker died before, and no batch came since it was begun anew; {_REMEDY}")
+        return EngineError(
+            f"{told}; workers died over {places(again, index)} {_LAST_TIME} times, and were begun anew each time;"
+            f" {_REMEDY}"
+        )
+    if sum(batches == received for batches, _ in earlier) + 1 >= _LAST_TIME:
+        return EngineError(f"{told}; workers died {_LAST_TIME} times, and no batch came in between; {_REMEDY}")
     return None
+
+
+def _blocks(deaths: Sequence[WorkerDeath]) -> set[int]:
+    """Blocks that workers died over at one time, each once: several may have read the same."""
+    return {block for death in deaths for block in death.blocks}
 
 
 def told_by_torch(error: BaseException) -> list[int]:

@@ -15,6 +15,7 @@ ceil(N / ranks) of them for any number of workers, at most one of them a repeate
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
@@ -45,6 +46,7 @@ from headrace.tabular.sources import of_frame, open_files
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 
+    from headrace.stream.rebatched import refuse_batches_of_batches
     from headrace.stream.table_parcel import parcel_of, whole_batch
     from headrace.stream.torch import StreamingDataset
     from headrace.stream.watched_loader import WatchedLoader
@@ -204,7 +206,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         self._declare(cat_field_list=cat_field_list)
 
     def set_full_field_list(self, full_field_list: Sequence[str]) -> None:
-        """Deliver these columns, in this order."""
+        """Deliver these columns, in this order. Raises `SettingsError` for one that the data does not have."""
         self._declare(full_field_list=full_field_list)
 
     # the stream
@@ -240,11 +242,15 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """One pass of this worker, or of the rank if there are no workers.
 
-        Raises `StreamError` as `StreamingDataset` does, and where a processor fails.
+        Raises `StreamError` as `StreamingDataset` does, and where a processor fails; `SettingsError` in a DataLoader
+        with a batch_size of its own where this gives batches.
         """
         if self.batch_size is None:
-            yield from self._iterate_rows()
-            return
+            return self._iterate_rows()
+        refuse_batches_of_batches(sys._getframe(1), self.batch_size, "PipelineIterableDataset(batch_size=…)")
+        return self._iterate_batches()
+
+    def _iterate_batches(self) -> Iterator[Any]:
         in_worker = get_worker_info() is not None
         with closing(self._stream.batches()) as pieces:
             for table in pieces:

@@ -27,6 +27,7 @@ from headrace.run.prepare import Recipe, prepare
 from headrace.stream.resumed import CountedLoader, ResumedModule  # before what needs torch: names the extra of both
 from headrace.stream.share import Remainder
 from headrace.windows.epochs import AllWindows, Chunked
+from headrace.windows.found import check_some
 from headrace.windows.inverse import target_scale
 from headrace.windows.loader import WindowLoader
 from headrace.windows.options import WindowArguments, WindowOptions
@@ -81,7 +82,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     it is "pad". Outside training windows come in order and are always padded. cache_dir, disk_bytes: of copies of a run
     in an object store, see `open_windows`.
     options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
-    Raises `SettingsError` for what cannot work; `setup` raises `InputError` where there are no series.
+    Raises `SettingsError` for what cannot work; `setup` raises `InputError` without series or training windows.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def _divided(self) -> dict[str, Windows]:
         """The windows that train, and those of the pool, in memory."""
         train = windows_of(self.store, "train", self.options)
+        check_some(train)
         split = split_of(self.validation)
         val = train if split == "train" else windows_of(self.store, split, self.options)
         trains, pool = choose_pool(

@@ -11,7 +11,7 @@ of ranks. The rules of passes are those of rows (see `stream.loader`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.errors import StreamError
 from headrace.stream.batch import import_torch
+from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.windows.epochs import Epochs
@@ -39,7 +40,8 @@ class WindowLoader:
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
     leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
     and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
-    (dates as int64 microseconds) or numpy arrays. received: batches handed out since the present pass began.
+    (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says; valid is bool [B].
+    Raises `SettingsError` for what cannot work.
     """
 
     def __init__(
@@ -67,9 +69,7 @@ class WindowLoader:
         self.remainder: Remainder = resolve_remainder(remainder, self.topology.world_size)
         self._torch = import_torch() if batch_format == "torch" else None
         self._lanes, self._stretch = lanes, stretch
-        self._pass = 0
-        self.received = 0
-        self._ended = self._over = False
+        self._received = Received()
         self._start = self._fresh(0)
 
     @property
@@ -77,34 +77,28 @@ class WindowLoader:
         """The epoch of the present pass, or of the last one if that is finished."""
         return self._start.epoch
 
+    @property
+    def received(self) -> int:
+        """Batches handed out since the present pass began."""
+        return self._received.batches
+
     def __len__(self) -> int:
         """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
-        return self.fresh_steps(self.epoch + 1) if self._over else self.steps_from(self._start)
+        return self.fresh_steps(self.epoch + 1) if self._received.is_over else self.steps_from(self._start)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
-        if self._ended:
+        if self._received.has_ended:
             self._begin(self._fresh(self._start.epoch + 1))
-        self._pass += 1
-        self.received = 0
-        this_pass, steps = self._pass, self.steps_from(self._start)
-        for batch in self._batches(self._start):
-            if this_pass != self._pass:
-                raise StreamError(
-                    f"epoch {self.epoch}: a newer pass of this stream has begun, and one state cannot count two;"
-                    " finish one before the next, or make a second stream"
-                )
-            self.received += 1
-            self._ended = self.received == steps  # here, as a loop that knows len() may never ask for more
-            yield batch
-        if this_pass == self._pass:
-            self._ended = self._over = True
+        self._received.begin()
+        batches = self._batches(self._start)
+        yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
         check_integer("set_epoch: epoch", epoch, least=0)
-        if epoch != self._start.epoch or self._ended:
+        if epoch != self._start.epoch or self._received.has_ended:
             self._begin(self._fresh(epoch))
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +139,7 @@ class WindowLoader:
         """Batches that every rank gets of a whole epoch."""
         return self.steps_from(self._fresh(epoch))
 
-    def _batches(self, start: WindowState) -> Iterator[dict[str, Any]]:
+    def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
         share = share_of(
             start.count - start.position,
             consumer=self.topology.rank,
@@ -198,9 +192,7 @@ class WindowLoader:
 
     def _begin(self, state: WindowState) -> None:
         self._start = state
-        self.received = 0
-        self._ended = self._over = False
-        self._pass += 1
+        self._received.forget()
 
 
 def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:

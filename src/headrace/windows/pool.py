@@ -21,7 +21,7 @@ from headrace.series.chunks import choose_entities
 Validation = Literal["time", "entity", "both"]
 VALIDATIONS: tuple[Validation, ...] = get_args(Validation)
 
-_SHARE = 10
+_SHARE = 10  # one in so many entities validates
 
 
 def split_of(validation: Validation) -> str:

@@ -23,6 +23,7 @@ from headrace.item_batch import arrays_of as arrays_of
 from headrace.stream.share import Remainder
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
+from headrace.windows.found import check_some
 from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors
 from headrace.windows.order import Shuffle
 from headrace.windows.windows import Windows, open_windows
@@ -41,7 +42,11 @@ SLOWER_WORKERS = (
 
 
 class WindowDataset(TorchDataset[dict[str, Any]]):
-    """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming."""
+    """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming.
+
+    One window is X [L, F], y [horizons] and what else `Windows.gather` names, without its first axis; dates are int64
+    microseconds. Picklable: worker processes map the same store.
+    """
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -77,11 +82,13 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         batch_format: BatchFormat = "torch",
         topology: Topology | None = None,
     ) -> WindowLoader:
-        """Batches for this rank; see `WindowLoader`.
+        """Batches for this rank, each with the arrays of `Windows.gather`; see `WindowLoader`.
 
         chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
         windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
+        Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
         """
+        check_some(self.windows)
         epochs: AllWindows | Chunked = AllWindows(self.windows)
         if chunk_size is not None or memory_limit_mib is not None:
             epochs = Chunked(self.windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)

@@ -23,7 +23,8 @@ from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
-from headrace.series.windows import NOTHING, Missing, Segments, find_valid_sequences
+from headrace.series.windows import Segments
+from headrace.windows.found import blockers_of, check_some, segments_of
 from headrace.windows.gather import Matrices
 from headrace.windows.options import Layout, WindowOptions
 from headrace.windows.store import SeriesStore, open_store
@@ -209,31 +210,8 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     ends = entities.first_row + high
     _check_static(store, options)
     matrices = Matrices(store.matrices, store.bases)
-    inputs, future, target = NOTHING, NOTHING, NOTHING
-    if options.incomplete == "skip":
-        missing = Missing.join(
-            [
-                Missing.find(each, first_row=base)
-                for each, base in zip(matrices.matrices, matrices.bases.tolist(), strict=False)
-            ],
-            len(columns.names),
-        )
-        forcing = missing.runs(slice(1, 1 + len(columns.features)))
-        future = forcing if options.future != "none" else NOTHING
-        inputs = missing.runs(slice(0, 1 + len(columns.features))) if options.is_autoregressive else forcing
-        target = missing.runs(0)
-    segments = find_valid_sequences(
-        begins,
-        ends,
-        input_length=options.input_length,
-        output_length=options.horizon_rows,
-        horizons=options.horizons,
-        inputs=inputs,
-        future=future,
-        target=target,
-        targets=options.targets,
-        stride=options.stride,
-    )
+    blockers = blockers_of(matrices, len(columns.features), len(columns.names), options)
+    segments = segments_of(begins, ends, options, blockers)
     return Windows(
         store, name, options, segments, origin=entities.first_row, begins=begins, ends=ends, matrices=matrices
     )
@@ -254,11 +232,13 @@ def open_windows(
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
     A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
     to disk_bytes, are checked, and are shared by the processes of a machine.
-    Raises `InputError` where there are no series, `SettingsError` for options that cannot work.
+    Raises `InputError` where there are no series or no windows, `SettingsError` for options that cannot work.
     """
     checked = WindowOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
-    return windows_of(open_store(path, run=run, files=files), split, checked)
+    found = windows_of(open_store(path, run=run, files=files), split, checked)
+    check_some(found)
+    return found
 
 
 def _check_static(store: SeriesStore, options: WindowOptions) -> None:

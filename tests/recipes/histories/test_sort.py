@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.histories.addresses import Addresses
 from headrace.histories.rows import LARGEST_SPAN, blob_bytes
 from headrace.recipes.histories.cut import cut_rows
-from headrace.recipes.histories.keyed import _mix, mix_words, multiset_sum
+from headrace.recipes.histories.keyed import EntityHashes, _mix, mix_words, multiset_sum
 from headrace.recipes.histories.piece import ENTITY, partition_of
 from headrace.recipes.histories.sort import distinct_entities, distinct_peers, measurement_order
 
@@ -61,16 +62,21 @@ def check_peers(rows: list[tuple[int, int, int]]) -> None:
 def test_entities_are_each_once_in_hash_order_also_where_hashes_meet(how: str, entities: list[tuple[int, int]]) -> None:
     if how == "compiled":
         pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+
+    def hashed(addresses: Addresses) -> EntityHashes:
+        order = (addresses.family * np.uint64(5) + addresses.words()[:, 0] * np.uint64(3)) % np.uint64(4)
+        return EntityHashes(order, order + np.uint64(7))
+
     rows = [((family * 5 + word0 * 3) % 4, family, word0) for family, word0 in entities]
     records = np.zeros(len(rows), ENTITY)
-    for name, values in zip(("order", "family", "word0"), zip(*rows, strict=True), strict=True):
-        records[name] = values
-    found, place = distinct_entities(records, compiled=how == "compiled")
+    records["family"], records["word0"] = zip(*entities, strict=True)
+    found, place = distinct_entities(records, hashed, compiled=how == "compiled")
 
     words = found.addresses.words()[:, 0].tolist()
     got = list(zip(found.hashes.order.tolist(), found.addresses.family.tolist(), words, strict=True))
     assert sorted(set(rows)) == got
     assert rows == [got[each] for each in place.tolist()]
+    assert found.hashes.side.tolist() == [order + 7 for order, _, _ in got]
 
 
 @given(

@@ -38,14 +38,6 @@ def test_one_bin_in_scratch_buffers_is_the_bin_by_definition(spool, alignment, p
         assert starts.dtype == np.int32
 
 
-@given(spools(), st.integers(9, 30), st.integers(1, 7))
-def test_a_limit_truncates_before_the_mask_is_aligned(spool, capacity, limit):
-    bins = pack(np.minimum(spool.lengths, limit), capacity)
-    cut = Spool.of_arrays(*spool.take(np.arange(len(spool)), limit))
-
-    assert as_lists(gather(cut, bins)) == as_lists(gather(spool, bins, limit=limit))
-
-
 @given(spools(), st.integers(1, 6), st.sampled_from(["stored", "runtime"]))
 def test_padding_stands_behind_each_sequence_and_is_not_trained(spool, multiple, counted):
     bins = pack(costs(spool.lengths, counted, multiple), 40)

@@ -167,9 +167,8 @@ def test_joined_spools_are_one(lengths, random):
     chosen = np.array(random.sample(range(len(whole)), len(whole)), np.int64)
 
     assert whole.lengths.tolist() == joined.lengths.tolist()
-    for limit in (None, 2):
-        for expected, found in zip(whole.take(chosen, limit), joined.take(chosen, limit), strict=True):
-            assert expected.tolist() == found.tolist()
+    for expected, found in zip(whole.take(chosen), joined.take(chosen), strict=True):
+        assert expected.tolist() == found.tolist()
 
 
 def test_the_manifest_is_json_with_the_digests(tmp_path):

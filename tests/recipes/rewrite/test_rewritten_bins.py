@@ -54,3 +54,14 @@ def test_shards_of_unlike_masks_are_not_put_together(tmp_path, other):
         write_bins(tmp_path / "raw" / f"{name}.parquet", alignment)
     with pytest.raises(headrace.InputError, match=r"b\.parquet: .*loss_mask_alignment.*leave shard_bytes out"):
         headrace.rewrite(tmp_path / "raw", tmp_path / "out", shard_bytes=1 << 20, cache_dir=tmp_path / "cache")
+
+
+def test_only_rewrites_of_bins_have_the_version_of_their_layout_in_their_identity(tmp_path):
+    (tmp_path / "raw").mkdir()
+    write_bins(tmp_path / "raw" / "a.parquet", "shift_left")
+    bins = headrace.Rewrite(source=[tmp_path / "raw"])
+    part = headrace.Rewrite(source=[tmp_path / "raw"], columns=["input_ids"])
+    settings = part.model_dump(mode="json", exclude={"source", "cache_dir"})
+
+    assert {**settings, "columns": None, "source_run": None, "bins": 1} == bins.identity_settings()
+    assert {**settings, "source_run": None} == part.identity_settings()

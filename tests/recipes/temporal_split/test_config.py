@@ -34,6 +34,7 @@ ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": 
         ({"targets": ["id", "b"], "main_task_index": 0}, "the main target 'id' is also the group_column"),
         ({"label": "date"}, "label is 'date', which is also the date_column"),
         ({"label": "id"}, "label is 'id', which is also the group_column"),
+        ({"label": "y", "types": {"y": "int8"}}, "types['y'] is 'int8', and a label becomes the int64 numbers"),
         ({"date_column": "id"}, "date_column and group_column are both 'id'"),
         ({"types": {"x": "integer"}}, "type 'integer' is not known"),
         ({"train_rato": 0.5}, "'train_rato' is no setting; did you mean 'train_ratio'"),
@@ -82,3 +83,7 @@ def test_the_configuration_makes_the_same_settings_again() -> None:
 
     assert "temporal_split" == record.pop("recipe")
     assert settings == TemporalSplit(**record)
+
+
+def test_a_label_may_be_declared_as_what_it_becomes() -> None:
+    assert {"y": "int64"} == TemporalSplit(**ASKED, label="y", types={"y": "int64"}).types

@@ -27,7 +27,7 @@ from headrace.storage.remote_path import path_of
 _CODECS = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 1 << 16
 _SMALL, _LARGE = 1 << 20, 2 << 30  # bytes of a shard on average: with so little files are many, with so much few
-_GOOD = 256 << 20
+_GOOD = 256 << 20  # bytes of a shard
 _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 
 

@@ -131,6 +131,10 @@ class Histories(Settings):
 
         return find_files(self.source)
 
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns, as given."""
+        return self.source
+
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""
         from headrace.recipes.histories.recipe import execute  # the recipe imports its settings

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import stem_of_name
+from headrace.formats.headless import hint
 from headrace.formats.schema import few
 from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
@@ -36,7 +37,7 @@ def check_columns(settings: Histories, shard: Shard) -> None:
         if name not in shard.schema.names:
             raise InputError(
                 f"{shard.path}: has no column {name!r}, it has {few(shard.schema.names)}; name its columns with "
-                f"entity=, time=, peer= and value="
+                f"entity=, time=, peer= and value={hint(shard.schema.names)}"
             )
 
 
@@ -66,14 +67,14 @@ def gather_shard(
                 raise InputError(f"{place.path}: {error}") from error
             hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, hashes, compiled=known.compiled)
+                total = writer.append(parsed, hashes.order, compiled=known.compiled)
             counts.take(parsed, total)
         with storing(temporary):
-            digest = writer.finish()
+            checksum = writer.finish()
             file.flush()
     pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
-    files.finished(temporary, piece_file(number), Written(counts.measurements, size, digest, ()))
+    files.finished(temporary, piece_file(number), Written(counts.measurements, size, "", (), checksum))
     return counts.as_json()
 
 

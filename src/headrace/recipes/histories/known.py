@@ -15,7 +15,6 @@ from functools import partial
 from threading import Lock
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -79,6 +78,8 @@ class KnownAddresses:
             from headrace.histories.kernels import parse_texts
 
             return Addresses(*parse_texts(texts))
+        import polars as pl
+
         kept = self._kept
         hashes = pl.Series(texts).hash().to_numpy()
         number = kept.find(texts, hashes)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -205,22 +204,27 @@ def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
     column = nulled(column, ("",))
-    micros = np.full(len(column), MISSING)
-    for form in settings.time_format:
-        found = parse_dates(column, form)
-        micros = np.where(micros == MISSING, found.micros, micros)
-        if not (micros == MISSING).any():
+    first, *others = settings.time_format
+    micros = parse_dates(column, first).micros
+    for form in others:
+        unread = micros == MISSING
+        if not unread.any():
             break
-    absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
-    blame(absent, "null_time")
+        micros = np.where(unread, parse_dates(column, form).micros, micros)
+    absent = np.zeros(len(micros), np.bool_)
+    if column.null_count:
+        absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
+        blame(absent, "null_time")
     blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
     blame(micros < 0, "time_before_1970")
-    return np.asarray(micros, np.int64)
+    return micros
 
 
 def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
     """The values as they are written, NaN where there is none: float64 [N]."""
     if is_text(column.type):
+        import polars as pl
+
         column = nulled(column, ("",))
         read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
         blame(np.asarray(pc.is_valid(column).to_numpy(), np.bool_) & read.is_null().to_numpy(), "unreadable_value")
@@ -237,7 +241,8 @@ def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
 
 def _blame(reason: I8, mask: Bools, word: str) -> None:
     """Give a reason to the rows of the mask that have none yet."""
-    reason[mask & (reason == 0)] = REASONS.index(word) + 1
+    if mask.any():
+        reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
 def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> latency.Codes:

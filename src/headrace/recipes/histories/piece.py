@@ -2,29 +2,28 @@
 
 A piece file is batches, each of them the batch's entities and then its records, both ordered by partition; behind the
 last batch stand the directory of batches (where each begins, and how many entities and records are in the partitions
-before each) and its shape. A partition reads of every piece only what is its own.
+before each), its shape, and a number for this layout. A partition reads of every piece only what is its own.
 """
 
 from __future__ import annotations
 
-import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from headrace.arrays import I64, U16, U64
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import Addresses, of_words
-from headrace.recipes.histories.keyed import EntityHashes, mixed_peers, multiset_sum
+from headrace.recipes.histories.keyed import mixed_peers, multiset_sum
 from headrace.recipes.histories.parse import Parsed
 
-ENTITY = np.dtype(
-    [("order", "<u8"), ("side", "<u8"), ("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)]
-)
+ENTITY = np.dtype([("word0", "<u8"), ("word1", "<u8"), ("family", "u1"), ("zero", "u1", 7)])
 # entity: place among the batch's entities of the partition; in memory, among all the partition's.
 ALONE = np.dtype([("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2)])
 WITH_PEER = np.dtype(
@@ -40,6 +39,7 @@ WITH_PEER = np.dtype(
 )
 
 Records = npt.NDArray[np.void]
+_LAYOUT = 0x32_4543454950  # "PIECE2"; a run that is gone on with may have pieces of another headrace
 
 
 class PieceWriter:
@@ -48,16 +48,15 @@ class PieceWriter:
     def __init__(self, file: BinaryIO, partitions: int) -> None:
         self._file, self._partitions = file, partitions
         self._directory: list[I64] = []
-        self._digest = hashlib.sha256()
+        self._checksum = xxhash.xxh3_128()
 
-    def append(self, parsed: Parsed, hashes: EntityHashes, *, compiled: bool = False) -> int:
-        """One batch; returns its `multiset_sum`. compiled: by numba, the same bytes."""
+    def append(self, parsed: Parsed, hashes: U64, *, compiled: bool = False) -> int:
+        """One batch; returns its `multiset_sum`. hashes: of the entities. compiled: by numba, the same bytes."""
         if not len(parsed.micros):
             return 0
-        partition = partition_of(hashes.order, self._partitions)
+        partition = partition_of(hashes, self._partitions)
         by_partition = np.argsort(partition, kind="stable")
         entities = np.zeros(len(by_partition), ENTITY)
-        entities["order"], entities["side"] = hashes.order[by_partition], hashes.side[by_partition]
         words = parsed.entities.words()[by_partition]
         entities["word0"], entities["word1"] = words[:, 0], words[:, 1]
         entities["family"] = parsed.entities.family[by_partition]
@@ -67,7 +66,7 @@ class PieceWriter:
         local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
 
         group = _grouped_compiled if compiled else _grouped
-        records, counts, total = group(parsed, hashes.order, partition, local, self._partitions)
+        records, counts, total = group(parsed, hashes, partition, local, self._partitions)
         begin = self._file.tell()
         self._write(entities.view(np.uint8).data)
         self._write(records.view(np.uint8).reshape(-1).data)
@@ -77,14 +76,14 @@ class PieceWriter:
         return total
 
     def finish(self) -> str:
-        """Write the directory; returns the SHA-256 of all that was written."""
+        """Write the directory; returns the XXH3-128 of all that was written."""
         for row in self._directory:
             self._write(row.tobytes())
-        self._write(np.array([len(self._directory), self._partitions], "<i8").tobytes())
-        return self._digest.hexdigest()
+        self._write(np.array([len(self._directory), self._partitions, _LAYOUT], "<i8").tobytes())
+        return self._checksum.hexdigest()
 
     def _write(self, data: bytes | memoryview) -> None:
-        self._digest.update(data)
+        self._checksum.update(data)
         self._file.write(data)
 
 
@@ -146,54 +145,71 @@ class Reading:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file = -1
 
     def __enter__(self) -> Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._close()
 
-    def read(self, path: Path, at: int, out: Records) -> None:
+    def read(self, path: Path, at: int, out: npt.NDArray[Any]) -> None:
         """Fill `out` with what begins at this byte."""
-        if self._file is None or path != self._path:
-            if self._file is not None:
-                self._file.close()
-            self._path, self._file = path, path.open("rb", buffering=0)
-        self._file.seek(at)
+        self._open(path)
         left = out.view(np.uint8).data
         while len(left):
-            count = self._file.readinto(left)  # type: ignore[attr-defined]
+            count = os.preadv(self._file, [left], at) if at >= 0 else 0
             if not count:
                 raise CorruptShard(f"{path}: ends early; remove the run's directory and prepare it again")
-            left = left[count:]
+            left, at = left[count:], at + count
+
+    def size(self, path: Path) -> int:
+        """How many bytes the piece has."""
+        self._open(path)
+        return os.fstat(self._file).st_size
+
+    def _open(self, path: Path) -> None:
+        if path is not self._path:
+            self._close()
+            self._file, self._path = os.open(path, os.O_RDONLY | os.O_CLOEXEC), path
+
+    def _close(self) -> None:
+        if self._path is not None:
+            os.close(self._file)
+            self._path = None
 
 
-def segments(paths: list[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
+def segments(paths: Sequence[Path], partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
     """The segments of a partition, piece by piece; those without measurements are left out."""
-    for path in paths:
-        with path.open("rb") as file:
-            end = file.seek(-16, 2)
-            batches, partitions = (int(each) for each in np.frombuffer(file.read(16), "<i8"))
-        if not batches:
-            continue
-        width = 1 + 2 * (partitions + 1)
-        # Mapped, so that a partition touches its own columns of the directory and not those of all the others.
-        directory = np.memmap(path, "<i8", "r", end - 8 * batches * width, (batches, width))
-        for row in directory:
-            begin, entities = int(row[0]), row[1 : partitions + 2]
-            records = row[partitions + 2 :]
-            held = int(entities[partition + 1]) - int(entities[partition])
-            count = int(records[partition + 1]) - int(records[partition])
-            if count:
-                yield Segment(
-                    path,
-                    begin + int(entities[partition]) * ENTITY.itemsize,
-                    held,
-                    begin + int(entities[partitions]) * ENTITY.itemsize + int(records[partition]) * dtype.itemsize,
-                    count,
-                )
+    with Reading() as files:
+        for path in paths:
+            yield from _segments(files, path, partition, dtype)
+
+
+def _segments(files: Reading, path: Path, partition: int, dtype: np.dtype[np.void]) -> Iterator[Segment]:
+    # Of a batch's row in the directory a partition reads its own numbers alone, and not those of all the others.
+    shape = np.empty(3, "<i8")
+    end = files.size(path) - shape.nbytes
+    files.read(path, end, shape)
+    batches, partitions, layout = shape.tolist()
+    if layout != _LAYOUT:
+        raise CorruptShard(f"{path}: is of another headrace; remove the run's directory and prepare it again")
+    width = 1 + 2 * (partitions + 1)
+    begin, entities, records = np.empty(1, "<i8"), np.empty(2, "<i8"), np.empty(2, "<i8")
+    last = np.empty(1, "<i8")
+    for batch in range(batches):
+        row = end - 8 * (batches - batch) * width
+        for place, out in ((0, begin), (1 + partition, entities), (1 + partitions, last)):
+            files.read(path, row + 8 * place, out)
+        files.read(path, row + 8 * (2 + partitions + partition), records)
+        if records[1] > records[0]:
+            yield Segment(
+                path,
+                int(begin[0] + entities[0] * ENTITY.itemsize),
+                int(entities[1] - entities[0]),
+                int(begin[0] + last[0] * ENTITY.itemsize + records[0] * dtype.itemsize),
+                int(records[1] - records[0]),
+            )
 
 
 def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:

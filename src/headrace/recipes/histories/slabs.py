@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U32, Ints
+from headrace.arrays import I64, Ints
 from headrace.histories.addresses import Addresses, of_words
+from headrace.recipes.histories.keyed import EntityHashes
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, Reading, Records, Segment, read_entities
 from headrace.recipes.histories.sort import Entities, by_bytes, distinct_entities, distinct_peers, measurement_order
 from headrace.storage.local import storing
@@ -54,6 +55,7 @@ class Partition:
 def open_partition(
     segments: list[Segment],
     *,
+    hashed: Callable[[Addresses], EntityHashes],
     has_peers: bool,
     slab_rows: int,
     temporary: Callable[[], Path],
@@ -61,29 +63,30 @@ def open_partition(
 ) -> Partition:
     """Read a partition: at once if it has at most 2 × slab_rows measurements, else through runs in temporary files.
 
-    compiled: sorted by numba, the same order.
+    hashed: gives the hashes of entities. compiled: sorted by numba, the same order.
     """
     dtype = WITH_PEER if has_peers else ALONE
-    entities, place = distinct_entities(read_entities(segments), compiled=compiled)
+    entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
-    of_segment = [place[before[k] : before[k + 1]].astype(np.uint32, copy=False) for k in range(len(segments))]
+    of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
     rows = sum(each.records for each in segments)
     if rows <= 2 * slab_rows:
         peers, slab = _at_once(segments, of_segment, dtype, entities if compiled else None)
         return Partition(entities, peers, rows, lambda: iter([slab]))
 
-    peers = _no_peers()
-    if has_peers:
-        for block in _blocks(segments, of_segment, dtype, slab_rows):
-            found, _ = _peers_of(block, compiled=compiled)
-            peers, _ = _distinct(_both(peers, found))
+    # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
+    peers, number = _no_peers(), np.zeros(0, np.int64)
     runs: list[Path] = []
     for block in _blocks(segments, of_segment, dtype, slab_rows):
-        peer = _places(peers, block, compiled=compiled) if has_peers else None
-        slab = _sorted(block, peer, entities if compiled else None)
+        peer = None
+        if has_peers:
+            found, peer = _peers_of(block, compiled=compiled)
+            peers, number, of_found = _numbered(peers, number, found)
+            peer = _Peers(peer.place, of_found[peer.rank])
         runs.append(temporary())
-        _write_run(runs[-1], slab)
-    return Partition(entities, peers, rows, lambda: _merged(runs, has_peers, slab_rows, entities if compiled else None))
+        _write_run(runs[-1], _sorted(block, peer, entities if compiled else None))
+    rank = np.argsort(number) if has_peers else None
+    return Partition(entities, peers, rows, lambda: _merged(runs, rank, slab_rows, entities if compiled else None))
 
 
 def _at_once(
@@ -169,10 +172,10 @@ def _write_run(path: Path, slab: Slab) -> None:
         file.write(run.tobytes())
 
 
-def _merged(runs: list[Path], has_peers: bool, slab_rows: int, entities: Entities | None) -> Iterator[Slab]:
+def _merged(runs: list[Path], rank: I64 | None, slab_rows: int, entities: Entities | None) -> Iterator[Slab]:
     """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
 
-    entities: as in `_sorted`.
+    rank [P]: of the peers by their number in runs; None without peers. entities: as in `_sorted`.
     """
     mapped = [np.memmap(path, RUN, "r") for path in runs]
     begin = min(int(run["micros"].min()) for run in mapped) // 1_000_000
@@ -192,7 +195,7 @@ def _merged(runs: list[Path], has_peers: bool, slab_rows: int, entities: Entitie
         parts = [np.array(run[at[number] : at[number + 1]]) for run, at in zip(mapped, places, strict=True)]
         records = np.concatenate(parts)
         if len(records):
-            yield _sorted(records, _as_they_are(records["peer"]) if has_peers else None, entities)
+            yield _sorted(records, None if rank is None else _Peers(records["peer"], rank), entities)
 
 
 def _first_at_least(run: Records, keys: Callable[[Records], npt.NDArray[np.uint64]], border: np.uint64) -> int:
@@ -241,12 +244,14 @@ def _peers_of(records: Records, *, compiled: bool) -> tuple[Addresses, _Peers]:
     return of_words(family[order], words), _Peers(of_record, rank)
 
 
-def _places(peers: Addresses, records: Records, *, compiled: bool) -> _Peers:
-    """Where each record's peer is among `peers`, which are ascending and hold them all."""
-    found, mine = _peers_of(records, compiled=compiled)
-    _, at = _distinct(_both(peers, found))
-    return _Peers(mine.place, at[len(peers) :][mine.rank])
+def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:
+    """Peers and others together, ascending; the number of each; and the number of each of the others.
 
-
-def _as_they_are(peer: U32) -> _Peers:
-    return _Peers(peer, np.arange(int(peer.max()) + 1 if len(peer) else 0))
+    number [P]: of the peers, which keep them; those that are new are numbered behind them. found: ascending.
+    """
+    both, place = _distinct(_both(peers, found))
+    numbers = np.full(len(both), -1)
+    numbers[place[: len(peers)]] = number
+    new = np.flatnonzero(numbers < 0)
+    numbers[new] = len(peers) + np.arange(len(new))
+    return both, numbers, numbers[place[len(peers) :]]

@@ -7,6 +7,7 @@ in time are put right afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,45 +28,31 @@ class Entities:
     hashes: EntityHashes
 
 
-def distinct_entities(records: Records, *, compiled: bool = False) -> tuple[Entities, Ints]:
-    """The entities of entity records, each once, in hash order; and of each record its place among them: [N].
+def distinct_entities(
+    records: Records, hashed: Callable[[Addresses], EntityHashes], *, compiled: bool = False
+) -> tuple[Entities, U32]:
+    """The entities of entity records, each once, in hash order; and of each record its place among them: uint32 [N].
 
-    compiled: by numba, the same entities and places.
+    hashed: gives the hashes of entities; two with one hash are ordered by what they are. compiled: told apart by numba,
+    the same entities and places.
     """
+    place: Ints
     if compiled:
         from headrace.histories.order_kernels import entities_of_records
 
         place, first = entities_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
-        order = _by_hash(records[first])
-        rank = np.empty(len(order), np.uint32)
-        rank[order] = np.arange(len(order), dtype=np.uint32)
-        return _entities(records[first[order]]), rank[place]
-    hashes = np.ascontiguousarray(records["order"])
-    order = np.argsort(hashes)  # records of one entity are alike, so it does not matter which comes first
-    new = _differs(hashes[order])
-    leader = order[new]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.cumsum(new) - 1
-    if any((records[name] != records[name][leader][place]).any() for name in ("word0", "word1", "family")):
-        order = _by_hash(records)
-        same = records[order]
-        new = np.logical_or.reduce([_differs(same[name]) for name in ("word1", "word0", "family", "order")])
-        leader = order[new]
-        place[order] = np.cumsum(new) - 1
-    return _entities(records[leader]), place
-
-
-def _by_hash(records: Records) -> I64:
-    """The order of entity records by hash; two entities with one hash by what they are."""
-    hashes = np.ascontiguousarray(records["order"])
-    order = np.argsort(hashes)
-    if _differs(hashes[order]).all():
-        return order
-    return np.lexsort((records["word1"], records["word0"], records["family"], hashes))
-
-
-def _entities(records: Records) -> Entities:
-    return Entities(addresses_of(records), EntityHashes(records["order"], records["side"]))
+        found = addresses_of(records[first])
+    else:
+        columns = (np.ascontiguousarray(records[name]) for name in ("family", "word0", "word1"))
+        found, place = distinct_peers(*columns)
+    hashes = hashed(found)
+    order = np.argsort(hashes.order)
+    if not _differs(hashes.order[order]).all():
+        words = found.words()
+        order = np.lexsort((words[:, 1], words[:, 0], found.family, hashes.order))
+    rank = np.empty(len(order), np.uint32)
+    rank[order] = np.arange(len(order), dtype=np.uint32)
+    return Entities(found.take(order), EntityHashes(hashes.order[order], hashes.side[order])), rank[place]
 
 
 def distinct_peers(family: U8, word0: U64, word1: U64) -> tuple[Addresses, I64]:

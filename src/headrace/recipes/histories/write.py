@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from headrace.histories.rows import Encoded, Measurements, encode_rows
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.cut import cut_rows
 from headrace.recipes.histories.gather import piece_file
+from headrace.recipes.histories.keyed import hash_entities
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
 from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard, written
 from headrace.recipes.histories.slabs import Partition, Slab, open_partition
@@ -62,13 +64,14 @@ def write_partition(
         return {"rows_read": 0, "splits": {}}
     partition = open_partition(
         mine,
+        hashed=partial(hash_entities, kind=settings.entity_kind, seed=settings.seed, compiled=compiled),
         has_peers=has_peers,
         slab_rows=settings.slab_rows,
         temporary=lambda: files.temporary(f"{STAGE_DIRECTORY}/run-{number:05d}"),
         compiled=compiled,
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
-    names = pa.array(render(partition.entities.addresses, settings.entity_kind), pa.string())
+    names = _names(partition, settings, compiled=compiled)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):
@@ -89,6 +92,15 @@ def write_partition(
         "rows_read": partition.rows,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
     }
+
+
+def _names(partition: Partition, settings: Histories, *, compiled: bool) -> pa.Array:
+    entities = partition.entities.addresses
+    if compiled and settings.entity_kind == "address":
+        from headrace.histories.text_kernels import render_texts
+
+        return render_texts(entities)
+    return pa.array(render(entities, settings.entity_kind), pa.string())
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded) -> pa.RecordBatch:

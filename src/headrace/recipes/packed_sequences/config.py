@@ -173,6 +173,10 @@ class PackedSequences(Settings):
 
         return source_files(self)
 
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns of all datasets, as given."""
+        return [place for _, sources in self.blend.groups() for each in sources for place in each.path]
+
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""
         from headrace.recipes.packed_sequences.recipe import execute  # the recipe imports its settings

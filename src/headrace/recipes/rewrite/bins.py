@@ -5,7 +5,7 @@ Without the word where the masks stand nobody could tell bins from rows of lists
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,16 @@ from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.recipes.rewrite.pieces import Piece
 
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
+# Of rewritten bins, part of a run's identity: raised when what is written of them changes, so that older runs are not
+# taken for what would be written now. Before 1 the word where the masks stand was lost.
+BINS_LAYOUT = 1
 _OURS = "headrace."
 _ALIGNMENTS = (ALIGNMENT_KEY, ALIGNMENT_KEY.removeprefix(_OURS))  # ours, and what others write
+
+
+def are_bins(names: Iterable[str]) -> bool:
+    """Whether columns of these names are packed bins."""
+    return set(_BINS) <= set(names)
 
 
 def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Schema) -> dict[str, str]:
@@ -28,7 +36,7 @@ def metadata_of_bins(root: Path, index: SplitIndex, piece: Piece, schema: pa.Sch
 
     Raises `InputError` if shards are put together whose masks stand in different places.
     """
-    if not set(_BINS) <= set(schema.names):
+    if not are_bins(schema.names):
         return {}
     shards = np.unique(index.shard_of_block[piece.start : piece.stop]).tolist()
     first: Mapping[str, str] = {}

@@ -18,7 +18,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
-from headrace.recipes.rewrite.bins import metadata_of_bins
+from headrace.recipes.rewrite.bins import BINS_LAYOUT, are_bins, metadata_of_bins
 from headrace.recipes.rewrite.config import Rewrite
 from headrace.recipes.rewrite.pieces import Piece, plan_pieces
 from headrace.run.context import RunContext, Task, TaskFiles
@@ -41,10 +41,14 @@ def open_source(settings: Rewrite) -> IndexedDataset:
     )
 
 
-def source_run(settings: Rewrite) -> str | None:
-    """The run id of a prepared source."""
+def identity_of_source(settings: Rewrite) -> dict[str, Any]:
+    """What the source adds to the identity of a run: the run id of a prepared one, and how bins are written."""
     source = open_source(settings)
-    return source.manifest.run_id if isinstance(source, FinishedRun) else None
+    found: dict[str, Any] = {"source_run": source.manifest.run_id if isinstance(source, FinishedRun) else None}
+    schemas = [source.split_index(split).schema for split in source.splits[:1]]
+    if any(are_bins(settings.columns or schema.names) for schema in schemas):
+        found["bins"] = BINS_LAYOUT
+    return found
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:

@@ -13,11 +13,13 @@ from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed
 from headrace.recipes.temporal_split.dates import MISSING
 from headrace.series import gaps
-from headrace.series.axis import Axis, Frequency, place
+from headrace.series.axis import Axis, Frequency, Placed, place
 from headrace.series.cuts import Cut, cut
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
 _MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
+_HOUR = 3_600_000_000
+_DAY = 24 * _HOUR
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned
             when = _iso(int(times[placed.off_grid].min()))
             return failed(
                 f"{len(placed.off_grid):,} times are between steps of {frequency.word}, first {when}; "
-                f"give another frequency, or off_grid='drop'"
+                f"give another frequency, or off_grid='drop'{_local_days(times, placed, frequency)}"
             )
         rows["off_grid"] = len(placed.off_grid)
     source_rows, positions = placed.rows, placed.positions
@@ -96,6 +98,16 @@ def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned
     if placed.axis.rows * values.shape[1] > _MOST_CELLS:
         return failed(f"its axis has {placed.axis.rows:,} steps of {frequency.word}; give the frequency of its rows")
     return _on_axis(settings, frequency, rows, placed.axis, positions, _taken(values, source_rows), failed)
+
+
+def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
+    """What to add where days are off by an hour at most: in UTC, local days change their hour with the clocks."""
+    if frequency.months or frequency.micros % _DAY or not len(placed.rows):
+        return ""
+    off = (times[placed.off_grid] - times[placed.rows[0]]) % _DAY
+    if int(np.minimum(off, _DAY - off).max()) > _HOUR:
+        return ""
+    return "; days of a zone whose clocks change are no equal steps in UTC: write them without an offset, as dates"
 
 
 def _on_axis(

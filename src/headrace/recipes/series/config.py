@@ -243,6 +243,11 @@ class Series(Settings):
 
         return source_files(self)
 
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns of series and of static attributes, as given."""
+        regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
+        return [*self.source, *self.static, *(place for each in regions for place in each.values())]
+
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""
         from headrace.recipes.series.recipe import execute  # the recipe imports its settings

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.digest import canonical_json
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.pipelines.fitted import Fitted, join, merge
 from headrace.recipes.series.pipelines.save import Pipelines, load_part
@@ -171,7 +171,7 @@ def _write_summary(
         "attributes_without_series": 0 if statics is None else statics.strangers,
         "features_like_the_target": dict(near_target),
     }
-    _write_bytes(files, SUMMARY, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+    files.write(SUMMARY, json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
 def _reports(spools: Sequence[Spool]) -> Iterator[dict[str, Any]]:
@@ -215,12 +215,4 @@ def _write_tables(
             if held:
                 writer.write_table(pa.concat_tables(held))
         file.close()
-        files.finished(path, target, Written(rows, file.written, file.digest.sha256, (), file.digest.checksum))
-
-
-def _write_bytes(files: TaskFiles, target: str, data: bytes) -> None:
-    path = files.temporary(target)
-    with HashingFile(path) as file:
-        file.write(data)
-        written = Written(0, file.written, file.digest.sha256, (), file.digest.checksum)
-    files.finished(path, target, written)
+        files.finished(path, target, file.holding(rows))

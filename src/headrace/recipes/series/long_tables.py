@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from headrace.arrays import F64, I64
 from headrace.digest import canonical_json
 from headrace.errors import InputError
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.recipes.series.batches import Loaded
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed, parse, tables, tell_time
@@ -33,7 +33,7 @@ from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
 _PIECE_ROWS = 1 << 19
 _RUNS = pa.schema([("entity", pa.string()), ("first_row", pa.int64()), ("rows", pa.int64())])
-_WHATS = ("times", "values", "parquet", "json")
+_WHATS = ("times", "values", "parquet")  # and "json", which is written whole
 
 
 def _name(number: int, what: str) -> str:
@@ -107,18 +107,12 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
             written_rows += piece.rows
         for what, file in (("times", times_file), ("values", values_file)):
             file.close()
-            record = Written(written_rows, file.written, file.digest.sha256, (), file.digest.checksum)
-            files.finished(paths[what], _name(number, what), record)
+            files.finished(paths[what], _name(number, what), file.holding(written_rows))
     with HashingFile(paths["parquet"]) as file:
         pq.write_table(pa.concat_tables([_RUNS.empty_table(), *runs]), file, compression="zstd")
         file.close()
-        record = Written(written_rows, file.written, file.digest.sha256, (), file.digest.checksum)
-        files.finished(paths["parquet"], _name(number, "parquet"), record)
-    with HashingFile(paths["json"]) as file:
-        file.write(canonical_json({"bad": bad, "bad_time": bad_time}))
-        file.close()
-        record = Written(0, file.written, file.digest.sha256, (), file.digest.checksum)
-        files.finished(paths["json"], _name(number, "json"), record)
+        files.finished(paths["parquet"], _name(number, "parquet"), file.holding(written_rows))
+    files.write(_name(number, "json"), canonical_json({"bad": bad, "bad_time": bad_time}))
     return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
 
 

@@ -16,6 +16,7 @@ from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, detect, kind_of_name
+from headrace.formats.headless import hint
 from headrace.formats.opened import open_file
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
@@ -98,7 +99,7 @@ def _all_there(path: Path, columns: Sequence[str], present: Sequence[str] | dict
         if each not in present:
             known = list(present)
             shown = ", ".join(known[:12]) + (f", … ({len(known)} columns)" if len(known) > 12 else "")
-            raise InputError(f"{path}: has no column {each!r}; it has {shown}")
+            raise InputError(f"{path}: has no column {each!r}; it has {shown}{hint(known)}")
 
 
 def parse(settings: Series, columns: Sequence[str], table: pa.Table, first_row: int) -> Parsed:

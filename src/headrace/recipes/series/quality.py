@@ -12,7 +12,7 @@ from headrace.recipes.series.clean import Cleaned
 from headrace.recipes.series.config import Series
 from headrace.series.axis import DAY_US, Frequency
 
-_LONGEST_NAME = 150
+_LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix and a temporary prefix
 
 
 def quality_report(

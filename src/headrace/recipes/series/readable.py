@@ -78,5 +78,5 @@ def write_rows(path: Path, schema: pa.Schema, tables: Sequence[pa.Table]) -> tup
             )
     with HashingFile(path) as file:
         file.write(sink.getvalue())
-        written = Written(whole.num_rows, file.written, file.digest.sha256, (), file.digest.checksum)
+        written = file.holding(whole.num_rows)
     return written, blocks

@@ -40,7 +40,7 @@ from headrace.series.axis import Frequency, infer
 from headrace.series.near_target import suspects, warning
 from headrace.storage import local
 
-_FREQUENCY_ENTITIES = 16
+_FREQUENCY_ENTITIES = 16  # enough to tell the usual step
 
 
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.arrays import F64, Bools
 from headrace.digest import canonical_json
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.series.axis import Axis, Frequency
 
@@ -77,7 +77,7 @@ class SpoolWriter:
         """Hand the files over."""
         for what, (path, file) in self._open.items():
             file.close()
-            written = Written(self.rows, file.written, file.digest.sha256, (), file.digest.checksum)
+            written = file.holding(self.rows)
             self._files.finished(path, spool_name(self._number, what), written)
 
     def __enter__(self) -> SpoolWriter:

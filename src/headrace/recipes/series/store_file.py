@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.digest import canonical_json
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.recipes.series.config import Series
 from headrace.run.context import TaskFiles
 from headrace.series.axis import Frequency
@@ -61,5 +61,5 @@ def write_store(files: TaskFiles, number: int, matrix: npt.NDArray[np.float32], 
         with pa.ipc.new_file(file, schema) as writer:
             writer.write_batch(pa.record_batch([values], schema=schema))
         file.close()
-        written = Written(len(matrix), file.written, file.digest.sha256, (), file.digest.checksum)
+        written = file.holding(len(matrix))
     files.finished(path, shard_name(number), written)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.arrays import F32, F64, I64
 from headrace.digest import canonical_json
-from headrace.formats.write import HashingFile, Written
+from headrace.formats.write import HashingFile
 from headrace.recipes.series.config import SPLITS, Series
 from headrace.recipes.series.pipelines.fitted import Fitted, fit, join, merge
 from headrace.recipes.series.pipelines.save import load_part, save_part
@@ -134,5 +134,5 @@ def _write_reports(files: TaskFiles, spool: Spool) -> None:
         path = files.temporary(target)
         with HashingFile(path) as file:
             file.write(canonical_json(record["report"]) + b"\n")
-            written = Written(1, file.written, file.digest.sha256, (), file.digest.checksum)
+            written = file.holding(1)
         files.finished(path, target, written)

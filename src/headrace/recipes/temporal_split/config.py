@@ -128,6 +128,11 @@ class TemporalSplit(Settings):
                     f"label is {name!r}, which is also the {role} and would be overwritten by classes; copy that column"
                     f" under another name to learn it"
                 )
+        if self.types.get(self.label or "", "int64") != "int64":
+            raise ValueError(
+                f"types[{self.label!r}] is {self.types[self.label or '']!r}, and a label becomes the int64 numbers of"
+                f" its classes; leave it out of types, or leave label= out for values as they are"
+            )
         return self
 
     @property
@@ -162,6 +167,10 @@ class TemporalSplit(Settings):
         from headrace.recipes.temporal_split.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns, as given."""
+        return self.source
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the split in the run directory; see `headrace.prepare`."""

@@ -8,15 +8,18 @@ Arrow's ISO parser when the whole column allows it, which costs about 25 ns a va
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
 from headrace.formats.schema import is_text
+
+if TYPE_CHECKING:
+    import polars as pl
 
 INSTANTS = frozenset({"iso_zoned", "epoch_s", "epoch_ms", "pattern_zoned"})
 MISSING = np.iinfo(np.int64).min
@@ -64,15 +67,17 @@ def _known(micros: I64, nulls: int, form: str) -> Dates:
 
 
 def _filled(values: pa.ChunkedArray) -> I64:
-    return np.asarray(pc.fill_null(values.cast(pa.int64()), MISSING).to_numpy(), np.int64)
+    values = values.cast(pa.int64())
+    return np.asarray((pc.fill_null(values, MISSING) if values.null_count else values).to_numpy(), np.int64)
 
 
 def _from_timestamps(column: pa.ChunkedArray, kind: pa.TimestampType) -> Dates:
-    factor = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}[kind.unit]
-    raw = _filled(column)
-    present = raw != MISSING
-    micros = raw // 1_000 if kind.unit == "ns" else raw * factor
-    return _known(np.where(present, micros, MISSING), column.null_count, "iso_zoned" if kind.tz else "iso")
+    micros = _filled(column)
+    if kind.unit != "us":
+        present = micros != MISSING
+        micros = micros // 1_000 if kind.unit == "ns" else micros * {"s": 1_000_000, "ms": 1_000}[kind.unit]
+        micros = np.where(present, micros, MISSING)
+    return _known(micros, column.null_count, "iso_zoned" if kind.tz else "iso")
 
 
 def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
@@ -82,6 +87,8 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
                 return _known(_filled(pc.cast(column, type_)), column.null_count, form)
             except pa.ArrowInvalid:
                 continue  # not all values are of this form
+    import polars as pl
+
     text = pl.Series("text", column, dtype=pl.String)
     present = text.is_not_null().to_numpy()
     micros = np.full(len(text), MISSING)
@@ -110,6 +117,8 @@ def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
 
 
 def _iso(text: pl.Series) -> pl.Series:
+    import polars as pl
+
     plain = text.set(~text.str.contains(_ISO).fill_null(False), None).str.replace("T", " ", literal=True)
     micros = pl.select(
         pl.coalesce(
@@ -133,6 +142,8 @@ def _iso_zoned(text: pl.Series) -> pl.Series:
 
 
 def _by_pattern(text: pl.Series, pattern: str, time_zone: str | None) -> pl.Series:
+    import polars as pl
+
     has_time = any(
         directive in pattern for directive in ("%H", "%I", "%M", "%S", "%T", "%R", "%r", "%X", "%s", "%c", "%k")
     )

@@ -13,6 +13,7 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
+from headrace.formats.headless import hint
 from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
@@ -108,7 +109,9 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     wanted |= {f"types[{name!r}]": name for name in settings.types}
     for role, name in wanted.items():
         if name not in schema.names:
-            raise InputError(f"{shards[0].path}: has no column {name!r} ({role}); its columns are {few(schema.names)}")
+            told = hint(schema.names, "name its columns in a file, signature=")
+            known = few(schema.names)
+            raise InputError(f"{shards[0].path}: has no column {name!r} ({role}); its columns are {known}{told}")
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(
             f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it"

@@ -36,7 +36,7 @@ from headrace.recipes.packed_sequences.chats.turns import Specials, end_in, shar
 
 _TOOLS = -1  # the owner of what is written of the tools
 _JSON = (JSON_BEGIN, JSON_END)
-_MOST_REMEMBERED = 4096
+_MOST_REMEMBERED = 4096  # bounds memory, whatever the chats
 _CHANGED = "\ufdef"
 _SHORT = 8  # texts of so few characters may stand anywhere by chance
 _LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags

@@ -26,7 +26,7 @@ from headrace.recipes.packed_sequences.chats.turns import Specials
 
 Reasoning = Literal["template", "every_user_turn"]
 
-_MOST_SHAPES = 4096
+_MOST_SHAPES = 4096  # bounds memory, whatever the chats
 _MOST_SKELETONS = 8  # of one shape
 
 

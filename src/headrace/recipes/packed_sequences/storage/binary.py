@@ -39,7 +39,7 @@ from headrace.storage import local
 
 MAGIC = b"HRPACK01"
 
-_PAGE = 4096
+_PAGE = 4096  # bytes that the data begins at a multiple of, as pages of memory do
 _BINS_AT_ONCE = 256
 
 

@@ -27,7 +27,7 @@ class JoinedSpool:
     def __len__(self) -> int:
         return int(self._first[-1])
 
-    def take(self, sequences: I64, limit: int | None = None) -> tuple[I32, U8, I64]:
+    def take(self, sequences: I64) -> tuple[I32, U8, I64]:
         """See `Spool.take`."""
         if len(sequences) and (sequences.min() < 0 or sequences.max() >= len(self)):
             wrong = sequences[(sequences < 0) | (sequences >= len(self))][0]
@@ -35,11 +35,9 @@ class JoinedSpool:
         owner = np.searchsorted(self._first, sequences, "right") - 1
         used = np.unique(owner)
         if len(used) == 1:
-            return self._spools[int(used[0])].take(sequences - self._first[used[0]], limit)
+            return self._spools[int(used[0])].take(sequences - self._first[used[0]])
         by_owner = np.argsort(owner, kind="stable")
-        parts = [
-            self._spools[int(number)].take(sequences[owner == number] - self._first[number], limit) for number in used
-        ]
+        parts = [self._spools[int(number)].take(sequences[owner == number] - self._first[number]) for number in used]
         if not parts:
             return np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.int64)
         ids, mask, sizes = (np.concatenate([part[column] for part in parts]) for column in range(3))

@@ -18,7 +18,7 @@ from headrace.recipes.packed_sequences.storage.spool import Spool
 class Sequences(Protocol):
     """What bins are made of: a `Spool`, or several as one (`JoinedSpool`)."""
 
-    def take(self, sequences: I64, limit: int | None = None) -> tuple[I32, U8, I64]: ...
+    def take(self, sequences: I64) -> tuple[I32, U8, I64]: ...
 
 
 def gather(
@@ -26,19 +26,17 @@ def gather(
     bins: Bins,
     *,
     alignment: Alignment = "shift_left",
-    limit: int | None = None,
     pad_multiple: int = 1,
     pad_id: int = 0,
     counted: Counted = "stored",
 ) -> PackedRows:
     """The rows of all `bins`: their sequences end to end, the mask aligned inside each. Take a row group at a time.
 
-    limit: of each sequence only so many tokens, for longer ones that are to be truncated. pad_multiple, counted: see
-    `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and belongs to it. Memory: about
-    three times the rows'. Raises `IndexError` for a sequence that is not in the source.
+    pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and
+    belongs to it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
     """
     check_alignment(alignment)
-    ids, mask, lengths = source.take(bins.sequences, limit)
+    ids, mask, lengths = source.take(bins.sequences)
     if alignment == "shift_left":
         mask = shift_left(mask, np.cumsum(lengths)) if len(mask) else mask
     stored = padded_lengths(lengths, pad_multiple, counted)

@@ -137,8 +137,7 @@ class PackedParquet:
         self._flush()
         self._writer.close()
         self._file.close()
-        digest = self._file.digest
-        return Written(self.bins, self._file.written, digest.sha256, tuple(self._blocks), digest.checksum)
+        return self._file.holding(self.bins, tuple(self._blocks))
 
     def abandon(self) -> None:
         """Close and remove the file."""

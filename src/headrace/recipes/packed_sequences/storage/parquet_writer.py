@@ -84,6 +84,8 @@ class ParquetShardWriter:
     ) -> None:
         """Add one bin; the arrays are copied, so scratch buffers may be given. Bins are stored in the order of calls.
 
+        input_ids: tokens [T], stored as int32; loss_mask: [T], 0 or 1, stored as uint8; seq_start_id: where each
+        sequence begins [S], stored as int32. Any integers that fit. bin_id: for messages alone.
         Raises `ValueError` if shapes or values do not fit, `RuntimeError` after `finalize` or `abort`.
         """
         self._must_be_open(f"bin {bin_id}")

@@ -215,19 +215,16 @@ class Spool:
         first, stop = int(self.offsets[number]), int(self.offsets[number + 1])
         return self.tokens[first:stop], self.mask[first:stop]
 
-    def take(self, sequences: I64, limit: int | None = None) -> tuple[I32, U8, I64]:
+    def take(self, sequences: I64) -> tuple[I32, U8, I64]:
         """Tokens and mask of sequences end to end in the given order, and the tokens of each.
 
-        limit: of each sequence only so many. Copies runs of bytes, no work for single tokens. Raises `IndexError` for
-        a sequence that is not there.
+        Copies runs of bytes, no work for single tokens. Raises `IndexError` for a sequence that is not there.
         """
         if len(sequences) and (sequences.min() < 0 or sequences.max() >= len(self)):
             wrong = sequences[(sequences < 0) | (sequences >= len(self))][0]
             raise IndexError(f"spool: no sequence {wrong}; there are {len(self)}, counted from 0")
         begins = self.offsets[sequences].astype(np.int64)
         lengths = self.lengths[sequences].astype(np.int64)
-        if limit is not None:
-            lengths = np.minimum(lengths, limit)
         if len(begins) and int((begins + lengths).max()) > len(self.tokens):
             raise CorruptShard(
                 f"spool: a sequence ends at token {int((begins + lengths).max())} of {len(self.tokens)}; "

@@ -19,7 +19,6 @@ import numpy as np
 from headrace.dataset.open import find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.formats.write import HashingFile, Written
 from headrace.recipes.series.pipelines.fitted import Fitted
 from headrace.recipes.series.pipelines.frozen import needs_objects, split, together
 from headrace.recipes.series.pipelines.grouped import GroupedPipeline
@@ -56,18 +55,20 @@ class Pipelines:
         ):
             record[role], objects = split(fitted)
             if objects:
-                digests[skops] = _write(files, skops, to_skops(objects))
+                digests[skops] = files.write(skops, to_skops(objects)).digest
         if self.static_encoders:
             record["static_encoders"] = [each.to_json() for each in self.static_encoders]
-        digests[PIPELINES] = _write(files, PIPELINES, _json(record))
+        digests[PIPELINES] = files.write(PIPELINES, _json(record)).digest
         if joblib == "write":
             target, features = _pipelines(self.time_series, self.target)
             bundle = {"features": features[0] if len(features) == 1 else features, "target": target}
-            digests[TIME_SERIES_JOBLIB] = _write(files, TIME_SERIES_JOBLIB, pickle.dumps(bundle, _PICKLE_PROTOCOL))
+            digests[TIME_SERIES_JOBLIB] = files.write(TIME_SERIES_JOBLIB, pickle.dumps(bundle, _PICKLE_PROTOCOL)).digest
             if self.static_features.parts or self.static_encoders:
                 static = [*_pipelines(self.static_features, None)[1], *self.static_encoders]
                 bundle_static = static[0] if len(static) == 1 else static
-                digests[STATIC_JOBLIB] = _write(files, STATIC_JOBLIB, pickle.dumps(bundle_static, _PICKLE_PROTOCOL))
+                digests[STATIC_JOBLIB] = files.write(
+                    STATIC_JOBLIB, pickle.dumps(bundle_static, _PICKLE_PROTOCOL)
+                ).digest
         return dict(sorted(digests.items()))
 
     def inverse_transform(self, values: Values, *, entity: str | Sequence[str], column: str | None = None) -> Values:
@@ -147,9 +148,9 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
     """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if it needs one."""
     parts, objects = split(fitted)
-    _write(files, f"{stem}.json", _json({"parts": parts}))
+    files.write(f"{stem}.json", _json({"parts": parts}))
     if objects:
-        _write(files, f"{stem}.skops", to_skops(objects))
+        files.write(f"{stem}.skops", to_skops(objects))
 
 
 def load_part(run: Path, stem: str) -> Fitted:
@@ -192,15 +193,6 @@ def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
         Fitted(tuple(each.part for each in static if not isinstance(each, Encoder))),
         tuple(each for each in static if isinstance(each, Encoder)),
     )
-
-
-def _write(files: TaskFiles, target: str, data: bytes) -> str:
-    temporary = files.temporary(target)
-    with HashingFile(temporary) as file:
-        file.write(data)
-        written = Written(0, file.written, file.digest.sha256, (), file.digest.checksum)
-    files.finished(temporary, target, written)
-    return written.digest
 
 
 def _read(run: Path, name: str, digests: Mapping[str, str]) -> bytes:

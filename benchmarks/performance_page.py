@@ -1,0 +1,164 @@
+"""The tables of docs/performance.md, composed of what the programs here kept.
+
+    python benchmarks/performance_page.py [--take build/bench]
+
+`--take` first copies what a run has kept into benchmarks/results. What stands on the page between
+`<!-- table: PROGRAM/TABLE -->` and `<!-- end -->` is that table of benchmarks/results/PROGRAM.json; `<!-- runs -->` is
+when and with what each was run, `<!-- headline -->` a choice of ratios. Without a file for it, a table stays as it is.
+The words around them are written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from figures import Cell, Table, markdown, of_json
+
+ROOT = Path(__file__).parents[1]
+SPEED, BEST_FIT, PEER = "speed, of the first's", "times our best fit", "headrace makes times as many"
+PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+MARKED = re.compile(
+    r"(?P<begin><!-- (?:table: (?P<name>[\w/-]+)|(?P<part>runs|headline)) -->\n)(?P<kept>.*?)(?P<end><!-- end -->)",
+    re.S,
+)
+HEADLINE = (  # (what is compared, PROGRAM/TABLE, the row that begins so, its column)
+    ("the stream of ordinary Parquet: its speed, of pyarrow's with 2 threads", "streaming/numbers", "headrace", SPEED),
+    ("the same files rewritten, every shard checked", "streaming/numbers", "headrace, rewritten files, every", SPEED),
+    ("lists of tokens, padded", "streaming/tokens", "headrace", SPEED),
+    ('a later epoch of `cache="decoded"`: its speed, of copying memory', "cache/epochs", "later", "speed, of memory's"),
+    ("a temporal split of CSV: the pandas design takes times as long", "split/csv", "the pandas", "times headrace's"),
+    ("and a bare rewrite, which splits nothing", "split/csv", "a bare rewrite", "times headrace's"),
+    ("100,000 lengths into bins: trl takes times our best fit", "packing/pack-100000", "trl bfd, whole", BEST_FIT),
+    (
+        "conversations to tokens: a loop takes times the CPU",
+        "tokenising/chats",
+        "headrace",
+        "the loop takes times the CPU",
+    ),
+    (
+        "measurements to histories: a DuckDB sort takes times the CPU",
+        "histories/engines",
+        "DuckDB",
+        "times the first's",
+    ),
+    (
+        "windows of series: our pace, of one gather in memory",
+        "series/windows",
+        "headrace, mapped, views",
+        "of the reference",
+    ),
+    ("windows of series: ours for each of neuralhydrology's", "series/peers", "neuralhydrology", PEER),
+    ("preparing basins: the usual design takes times the CPU", "series_prep/basins", "usual", "times headrace"),
+    (
+        "one of four ranks five times slower: `dynamic`, of `balanced`",
+        "dynamic/slow-rank",
+        '`distribution="d',
+        "of balanced",
+    ),
+)
+SHOWN = ("Python", "numpy", "pyarrow")
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def compose(page: str, results: Results) -> str:
+    """The page with the tables of these results, by program. Raises `ValueError` for a table that no program makes."""
+    if not results:
+        return page
+    found = {f"{name}/{each['name']}": of_json(each) for name, kept in results.items() for each in kept["tables"]}
+
+    def put(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name is None:
+            made = runs(results) if match["part"] == "runs" else headline(found)
+            return f"{match['begin']}\n{markdown(made)}\n\n{match['end']}"
+        if name in found:
+            title = f"**{found[name].title}**"
+            return f"{match['begin']}\n{title}\n\n{markdown(found[name])}\n\n{match['end']}"
+        if name.partition("/")[0] in results:
+            program = name.partition("/")[0]
+            raise ValueError(
+                f"docs/performance.md asks for the table {name}, which benchmarks/results/{program}.json does not have;"
+                f" run all of it: make bench-{program} performance"
+            )
+        return match[0]
+
+    return MARKED.sub(put, page)
+
+
+def runs(results: Results) -> Table:
+    """A row for each program: what was run, when, how long, and with which versions."""
+    rows: list[tuple[Cell, ...]] = []
+    for _, kept in sorted(results.items()):
+        others = [f"{name} {version}" for name, version in kept["versions"].items() if name not in (*SHOWN, "headrace")]
+        took = f"{kept['wall_s'] / 60:.1f}"
+        rows.append((f"`{kept['command']}`", kept["date"], took, ", ".join(others) or "–"))
+    machines = sorted({kept["machine"] for kept in results.values()})
+    versions = sorted({", ".join(f"{name} {kept['versions'][name]}" for name in SHOWN) for kept in results.values()})
+    minutes = sum(kept["wall_s"] for kept in results.values()) / 60
+    note = f"Machine: {'; '.join(machines)}. Everywhere: {'; '.join(versions)}. Together: {minutes:.0f} minutes."
+    return Table("runs", "What was run", ("command", "date", "minutes", "versions"), rows, note)
+
+
+def headline(found: Mapping[str, Table]) -> Table:
+    """Those of the chosen ratios that were measured. Raises `ValueError` if a table has no such row or column."""
+    rows: list[tuple[Cell, ...]] = []
+    for words, name, begins, head in HEADLINE:
+        table = found.get(name)
+        if table is None:
+            continue
+        lines = [row for row in table.rows if str(row[0]).startswith(begins)]
+        if head not in table.heads or not (lines or table.missing):
+            raise ValueError(f"the headline asks {name} for the row {begins!r} and the column {head!r}")
+        cell = lines[0][table.heads.index(head)] if lines else "not measured"
+        rows.append((words, cell, f"`bench-{name.partition('/')[0]}`"))
+    return Table("headline", "Ratios", ("what", "ratio", "section"), rows)
+
+
+def asked_for(page: str) -> set[str]:
+    """PROGRAM/TABLE of every table on the page."""
+    return {match["name"] for match in MARKED.finditer(page) if match["name"]}
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """What was kept, by program."""
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def main() -> int:
+    """Take, compose, write; 1 if a table of the page was never measured, or one does not go with the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--take", type=Path, help="copy the results of this folder first")
+    asked = parser.parse_args()
+    page = PAGE.read_text("utf-8")
+    programs = {name.partition("/")[0] for name in asked_for(page)}
+    taken = (
+        {} if asked.take is None else {path.stem: path for path in asked.take.glob("*.json") if path.stem in programs}
+    )
+    results = read_results(RESULTS) | {name: json.loads(path.read_text("utf-8")) for name, path in taken.items()}
+    try:
+        composed = compose(page, results)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    RESULTS.mkdir(exist_ok=True)
+    for path in taken.values():
+        (RESULTS / path.name).write_bytes(path.read_bytes())
+    PAGE.write_text(composed, "utf-8")
+    never = sorted(programs - set(results))
+    if never:
+        print(
+            f"tables of {', '.join(never)} are left as they are: benchmarks/results has nothing of them",
+            file=sys.stderr,
+        )
+    return int(bool(never))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

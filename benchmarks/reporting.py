@@ -1,0 +1,113 @@
+"""How every program here ends: its tables are printed, and kept with `--json`, beside machine, versions and date."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from figures import Table, as_json, markdown
+
+PATHS = re.compile(r"(?<![\w.])/[\w.\-/]*/")  # what lies before a file's name says nothing elsewhere
+
+
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """For the docstring of a program; with the option to keep its tables."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", type=Path, help="keep the tables in this file too")
+    return made
+
+
+def publish(tables: Iterable[Table], kept: Path | None, packages: Sequence[str] = ()) -> list[Table]:
+    """Print each table when it is there; write them all to `kept` when the last one is. Returns them.
+
+    packages: those whose versions matter to the figures, besides headrace, numpy and pyarrow.
+    """
+    began, worked = time.perf_counter(), _cpu_s()
+    facts: dict[str, Any] = {
+        "program": Path(sys.argv[0]).stem,
+        "command": without_paths(" ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_options()])),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": machine(),
+        "versions": {"Python": platform.python_version(), **versions(["headrace", "numpy", "pyarrow", *packages])},
+    }
+    print(f"{facts['command']}, {facts['date']}\n{facts['machine']}")
+    print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()), flush=True)
+    made = []
+    for table in tables:
+        print(f"\n### {table.title}\n\n{markdown(table)}", flush=True)
+        made.append(table)
+    took = {"wall_s": round(time.perf_counter() - began, 1), "cpu_s": round(_cpu_s() - worked, 1)}
+    print(f"\ntook {took['wall_s']:.0f} s, {took['cpu_s']:.0f} s of processors", flush=True)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(as_text({**facts, **took, "tables": [as_json(each) for each in made]}), "utf-8")
+    return made
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """JSON with a line for each row, so that two runs can be compared by their lines."""
+    indented = json.dumps(result, indent=1, ensure_ascii=False)
+    return re.sub(r"\n {4}\]", "]", re.sub(r"\n {5,}", " ", indented)) + "\n"
+
+
+def machine() -> str:
+    """Processors, memory and system, in words."""
+    found = f"{_cores()} cores of {_processor()}, {_memory_gb():.0f} GB of memory, {platform.system()}"
+    return f"{found} {platform.machine()}"
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """By package; one that is not there is told so."""
+    found: dict[str, str] = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def without_paths(text: str) -> str:
+    """Folders of this machine taken out."""
+    return PATHS.sub("", text)
+
+
+def _options() -> list[str]:
+    """As given, but for where the tables are kept."""
+    given = list(sys.argv[1:])
+    if "--json" in given:
+        at = given.index("--json")
+        del given[at : at + 2]
+    return given
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    told = Path("/proc/cpuinfo")
+    if told.exists():
+        for line in told.read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float:
+    pages: Any = os.sysconf("SC_PHYS_PAGES")
+    return float(pages * os.sysconf("SC_PAGE_SIZE") / 1e9)
+
+
+def _cpu_s() -> float:
+    """Of this process and of its children that were waited for."""
+    return sum(os.times()[:4])

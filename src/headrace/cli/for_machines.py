@@ -1,0 +1,76 @@
+"""What a command prints with --json: one JSON object on stdout and nothing else, also where it ends in an error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+_FLAG = "--json"
+_told: set[str] = set()  # of this process: empty until something was printed
+_refused: list[str] = []  # what the parser of the command line said of it
+
+
+def tell(record: Any, *, indent: int | None = None) -> None:
+    """Print a record as JSON that any reader takes, as `as_json` writes it."""
+    typer.echo(as_json(record, indent=indent))
+    _told.add("record")
+
+
+def as_json(record: Any, *, indent: int | None = None) -> str:
+    """The record as JSON text; NaN and infinities are null, values that JSON has no word for are text."""
+    try:
+        return json.dumps(record, default=str, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), default=str, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@contextmanager
+def errors_told(arguments: list[str]) -> Generator[None]:
+    """Inside, what ends a command with --json is told on stdout too: `{"error": {"kind", "message"}, "exit_code"}`.
+
+    Not where the command has printed its record already: that says what was wrong, or is a line of many.
+    """
+    _told.clear()
+    _refused.clear()
+    try:
+        yield
+    except BaseException as error:
+        code = _exit_code(error)
+        if _FLAG in arguments and code and not _told:
+            kind = type(error).__name__ if isinstance(error, Exception) else _KINDS.get(code, "Exit")
+            message = str(error) if isinstance(error, Exception) else _refused[-1] if _refused else "interrupted"
+            tell({"error": {"kind": kind, "message": message}, "exit_code": code})
+        raise
+
+
+_KINDS = {2: "UsageError", 130: "Interrupted"}
+
+
+@contextmanager
+def complaints_kept() -> Generator[None]:
+    """Inside, what the parser says of a wrong command line is kept for `errors_told`."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            _refused.append(str(error.format_message()))
+        raise
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 130 if isinstance(error, KeyboardInterrupt) else int(getattr(error, "exit_code", 1))

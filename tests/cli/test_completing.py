@@ -1,0 +1,161 @@
+"""TAB in bash, zsh and fish: by the protocol that the installed scripts speak, and in a real bash."""
+
+import os
+import shutil
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import typer.main
+
+import headrace
+from headrace.cli import app, completing
+from headrace.cli.commands import RECIPES
+from headrace.recipes.packed_sequences.chats.layouts import Layout
+from headrace.stream import options, share
+
+HEADRACE = "import sys; sys.argv[0] = 'headrace'; from headrace.cli import command; command()"
+
+
+def offered(words: str, **environment: str) -> list[str]:
+    """What a real process offers a bash for the last word."""
+    parts = words.split(" ")
+    asked = {"COMP_WORDS": "\n".join(parts), "COMP_CWORD": str(len(parts) - 1), "_HEADRACE_COMPLETE": "complete_bash"}
+    done = subprocess.run([sys.executable, "-c", HEADRACE], env={**os.environ, **asked, **environment}, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+    assert "" == done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def tab(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """The same in this process."""
+
+    def ask(words: str) -> list[str]:
+        parts = words.split(" ")
+        for name, value in {"COMP_WORDS": "\n".join(parts), "COMP_CWORD": str(len(parts) - 1), "_HEADRACE_COMPLETE": "complete_bash"}.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit):
+            typer.main.get_command(app).main(args=[], prog_name="headrace")
+        out, err = capfd.readouterr()
+        assert err == ""
+        return [line for line in out.splitlines() if line]
+
+    return ask
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "raw").mkdir()
+    monkeypatch.chdir(tmp_path)
+    pl.DataFrame({"x": range(9)}).write_parquet(tmp_path / "raw/a.parquet")
+    headrace.rewrite(tmp_path / "raw", tmp_path / "out")
+    (tmp_path / "config.yaml").write_text("recipe: rewrite\nsource: raw\nout: out\n")
+    (tmp_path / "notes.txt").write_text("")
+    return tmp_path / "out"
+
+
+def test_a_process_answers_bash() -> None:
+    assert ["histories"] == offered("headrace his")
+    assert ["--null-values", "--null-group", "--null-date"] == offered("headrace split raw --null")
+    assert ["drop", "error", "own"] == offered("headrace split raw --null-group ")
+
+
+def test_a_process_answers_zsh_and_fish() -> None:
+    for shell, words in (("zsh", "headrace rewrite raw --codec l"), ("fish", "headrace rewrite raw --codec l")):
+        asked = {"_HEADRACE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", HEADRACE], env={**os.environ, **asked}, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+
+        assert "" == done.stderr
+        assert "lz4" in done.stdout
+        assert "zstd" not in done.stdout
+
+
+def test_a_real_shell_completes(tmp_path: Path) -> None:
+    """The script that --install-completion writes, sourced by the shell it is for."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    command = tmp_path / "bin/headrace"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom headrace.cli import command\ncommand()\n")
+    command.chmod(0o755)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{command.parent}:{os.environ['PATH']}", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # fmt: skip
+    installed = subprocess.run(["headrace", "--install-completion", "bash"], env=environment, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    script = next((tmp_path / ".bash_completions").iterdir())
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+    asked = f'source "{script}"; COMP_WORDS=(headrace verify --wor); COMP_CWORD=2; _headrace_completion headrace; printf "%s\\n" "${{COMPREPLY[@]}}"; complete -p headrace'  # fmt: skip
+    done = subprocess.run([bash, "--norc", "-c", asked], env=environment, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+
+    assert ["--workers", "complete -o default -F _headrace_completion headrace"] == done.stdout.splitlines()
+
+
+def test_a_tab_loads_no_library_of_data() -> None:
+    code = HEADRACE.replace("command()", "\ntry:\n    command()\nfinally:\n    print(sorted({'numpy', 'polars', 'pyarrow', 'torch', 'rich'} & set(sys.modules)), file=sys.stderr)")  # fmt: skip
+    asked = {"COMP_WORDS": "headrace\nsplit\n--null-group\n", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+
+    assert ["drop", "error", "own"] == done.stdout.split()
+    assert "[]" == done.stderr.strip()
+
+
+def test_runs_datasets_splits_and_configurations_are_offered(out: Path, tab: Callable[[str], list[str]]) -> None:
+    run = next((out / "runs").iterdir()).name
+    (out / "runs/begun").mkdir()
+
+    assert ["out"] == tab("headrace inspect ")
+    assert [f"out/runs/{run}"] == tab("headrace verify out/runs/")
+    assert ["out"] == tab("headrace report --compare out ")
+    assert [run] == tab("headrace verify out --run ")
+    assert ["all"] == tab("headrace plan out --split ")
+    assert ["config.yaml"] == tab("headrace run ")
+    assert ["config.yaml"] == tab("headrace series conf")
+
+
+def test_where_nothing_is_known_the_shell_offers_files(out: Path, tab: Callable[[str], list[str]]) -> None:
+    assert out.is_dir()
+    for words in ("split ", "run no", "inspect ra", "inspect none/", "verify none --run ", "verify --run ", "plan raw --split ", "peek "):  # fmt: skip
+        assert [] == tab(f"headrace {words}")
+
+
+def test_the_command_that_may_be_left_out_completes(tab: Callable[[str], list[str]]) -> None:
+    assert ["--peer", "--peer-kind"] == tab("headrace histories --pe")
+    assert ["--peer", "--peer-kind"] == tab("headrace histories pings --pe")
+    assert ["address", "number"] == tab("headrace histories pings --peer-kind ")
+
+
+def words_in(annotation: Any) -> set[str]:
+    """Of a Literal, or of what one stands in."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return {str(each) for each in typing.get_args(annotation)}
+    return set().union(*map(words_in, typing.get_args(annotation)))
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", {})
+    if not below:
+        yield words, command
+    for name, each in below.items():
+        yield from commands(each, (*words, name))
+
+
+def test_the_words_are_those_that_settings_take() -> None:
+    recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
+    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "on_topology_change": words_in(options.OnTopologyChange), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", "iso", "epoch_s", "epoch_ms", "yyyymmdd"}, "time_format": {"iso", "epoch_s", "epoch_ms"}, "recipe": set(RECIPES), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "split": {"train", "test"}}  # fmt: skip
+    for words, command in commands(typer.main.get_command(app)):
+        fields = getattr(headrace, RECIPES[recipes[words]]).model_fields if words in recipes else {}
+        known = completing.WORDS.get(words, {})
+        names = {str(each.name) for each in command.params}
+        of_settings = {name: words_in(fields[name.rstrip("_")].annotation) for name in names if name.rstrip("_") in fields}  # fmt: skip
+        of_settings = {name: found for name, found in of_settings.items() if found and name != "lineage"}
+
+        assert set(known) <= names, words
+        assert set(of_settings) <= set(known), words
+        for name, given in known.items():
+            assert len(given) == len(set(given))
+            assert set(given) == of_settings.get(name, others.get(name)), (words, name)

@@ -1,0 +1,49 @@
+"""Lightning's fits in the processes of torchrun's groups, one group after another, for tests beside this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+
+Group = tuple[str, int, int, Mapping[str, Mapping[str, Any]]]  # name, world size, port, jobs by title
+
+
+def on_ranks() -> dict[str, Any]:
+    """Settings of a trainer that takes its ranks from the environment."""
+    return {
+        "strategy": "ddp",
+        "devices": int(os.environ["LOCAL_WORLD_SIZE"]),
+        "plugins": [TorchElasticEnvironment()],
+    }
+
+
+def fits_of_rank(
+    rank: int, folder: str, groups: Sequence[Group], fitted: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> None:
+    """One process: every group it belongs to, as torchrun starts it. What `fitted` gives of each job goes to a file.
+
+    All jobs of a group must begin its process group, which ends with them.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    record: dict[str, dict[str, Any]] = {}
+    for name, world_size, port, jobs in groups:
+        if rank >= world_size:
+            continue
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+        os.environ.update({each: str(value) for each, value in names.items()})
+        os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "headrace"})
+        record[name] = {}
+        for title, job in jobs.items():
+            record[name][title] = fitted(job)
+            torch.distributed.barrier()
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    Path(folder, f"rank-{rank}.json").write_text(json.dumps(record))

@@ -1,0 +1,44 @@
+"""Where a split has no window, opening it says why: a loop over none would train on nothing."""
+
+import numpy as np
+import pytest
+from series_cases import write_run
+
+import headrace.windows
+from headrace.errors import InputError
+from headrace.lightning import SeriesDataModule
+
+RULE = {"input_length": 20, "output_length": 3}
+
+
+def test_series_that_are_too_short_are_told(tmp_path):
+    write_run(tmp_path, missing=0)
+    for opened in (headrace.windows.open, headrace.windows.open_windows):
+        with pytest.raises(InputError, match=r"'val' has no window: a window takes 23 rows \(input_length 20 and output_length 3\), and the longest of 7 entities has 16 there.*preceding"):  # fmt: skip
+            opened(tmp_path, "val", **RULE)
+
+    assert len(headrace.windows.open(tmp_path, "val", **RULE, history="preceding"))
+
+
+def test_values_that_are_missing_are_told(tmp_path):
+    write_run(tmp_path, missing=0.4)
+    fit = len(headrace.windows.open(tmp_path, "train", **RULE, incomplete="keep"))
+    with pytest.raises(InputError, match=rf"'train' has no window: .*{fit} would fit, and {fit} miss a value of the inputs, .* of the target; .*incomplete=\"keep\""):  # fmt: skip
+        headrace.windows.open(tmp_path, "train", **RULE)
+
+
+def test_a_stream_of_no_chosen_entity_is_refused(tmp_path):
+    write_run(tmp_path, missing=0)
+    train = headrace.windows.open(tmp_path, "train", **RULE)
+    none = headrace.windows.WindowDataset(train.windows.of_entities(np.zeros(7, bool)))
+
+    assert len(list(train.stream(batch_size=8))) > 0
+    with pytest.raises(InputError, match="no window of the entities that were chosen"):
+        none.stream(batch_size=8)
+
+
+def test_lightning_is_told_before_it_trains_on_nothing(tmp_path):
+    write_run(tmp_path, missing=0)
+    module = SeriesDataModule(tmp_path, input_length=300, output_length=3, batch_size=8)
+    with pytest.raises(InputError, match="'train' has no window"):
+        module.setup("fit")
