@@ -29,6 +29,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
 from headrace.stream.beginnings import Agreement, agreement
+from headrace.stream.inherited import keep_inherited
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
 from headrace.stream.passes import (
@@ -163,6 +164,8 @@ class StreamingDataset(IterableDataset[Batch]):
         return self._whole_pass()
 
     def _whole_pass(self) -> Generator[Batch, None, None]:
+        if get_worker_info() is not None:
+            keep_inherited()
         with closing(self.batches()) as batches:
             yield from batches if get_worker_info() is None else map(parcel_of, batches)
 
