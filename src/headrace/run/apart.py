@@ -1,7 +1,8 @@
 """Source and output lie apart: a run inside its source would hide the raw shards, or be the source of the next run.
 
-A directory with runs in it is a prepared dataset to everyone who opens it: raw shards beside or below them are not seen
-there any more.
+A directory with runs in it is a prepared dataset to everyone who opens it: raw shards of a source that is that
+directory are not seen there any more. Files that are merely kept below an output, and named one by one or by their own
+directory, stay what they are.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from headrace.storage.remote_path import RemotePath, path_of
 
 
 def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
-    """Raise `SettingsError` where `out` is in a directory of the source, or holds a file of it. Links are followed.
+    """Raise `SettingsError` where `out` is in a directory of the source, or the source in runs of `out`.
 
-    places: as the recipe was given them; those that are no directory hold nothing but themselves.
+    Links are followed. places: as the recipe was given them; those that are no directory hold nothing but themselves.
     """
     target = _parts(out)
     for place in map(path_of, places):
@@ -26,11 +27,11 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
             where = "is the source itself" if target == inner else f"is inside the source {place}"
             raise SettingsError(f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere")
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
-        if _parts(path_of(directory))[: len(target)] == target:
-            found = next(path for path, _ in files if os.path.dirname(str(path)) == directory)
+        inner = _parts(path_of(directory))
+        if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (("runs",), ("splits",)):
             raise SettingsError(
-                f"out {out}: holds a file of the source, {found}, which its runs would hide; give an output elsewhere,"
-                " or move the source out of it"
+                f"out {out}: holds the source itself, in {directory}, which a run beside it would hide; give an output"
+                " elsewhere"
             )
 
 
