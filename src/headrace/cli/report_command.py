@@ -79,7 +79,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
 
     The run is done whatever becomes of its page: what goes wrong here is told, not raised.
     """
-    from headrace.report.write import REPORT
+    from headrace.report import REPORT
 
     page = prepared.run / REPORT
     if when == "never" or (prepared.how == "reused" and not page.exists()):

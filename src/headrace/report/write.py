@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.report import REPORT
 from headrace.report.build import page_of
 from headrace.report.draw import draw
 from headrace.report.facts import read_run
 from headrace.report.figure import Page
 from headrace.report.page import html_of
 from headrace.storage import local
-
-REPORT = "report.html"
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:
