@@ -18,7 +18,6 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from fault_recipes import WORKERS, Settings, make, place, settings_of, undisturbed
@@ -26,6 +25,7 @@ from forks import Child, server
 
 import headrace
 from headrace.run.events import Event, StageBegan, Step, StepName, TaskDone
+from headrace.run.receipts import FileRecord, is_as_recorded
 from headrace.storage.local import strays
 from tables import digests
 
@@ -160,7 +160,7 @@ def check_and_resume(name: str, out: Path, workers: int = WORKERS) -> Resumed:
             kept.add(task(record))
             for each in record["files"]:
                 if not (finished and each["path"].startswith("stage/")):
-                    assert sha256((run / each["path"]).read_bytes()).hexdigest() == each["digest"], f"torn: {each}"
+                    assert is_as_recorded(run / each["path"], FileRecord(**each)), f"torn: {each}"
         left = strays(run)
         for path in left:
             match = _TEMPORARY.fullmatch(path.name)

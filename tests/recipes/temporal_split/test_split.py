@@ -299,10 +299,11 @@ def test_dot_words_in_column_names_are_dots_everywhere(tmp_path: Path) -> None:
 
 
 def test_headerless_shards_take_their_names_from_the_signature(tmp_path: Path) -> None:
-    (tmp_path / "signature.csv").write_text("id,date,row\n")
-    write_bytes(tmp_path / "part-0.csv", b"".join(f"{','.join(row)}\n".encode() for row in small_rows(60)))
-    write_bytes(tmp_path / "part-1.csv", b"")
-    prepared = split(tmp_path, tmp_path / "out", signature=tmp_path / "signature.csv")
+    raw = tmp_path / "raw"
+    write_bytes(raw / "signature.csv", b"id,date,row\n")
+    write_bytes(raw / "part-0.csv", b"".join(f"{','.join(row)}\n".encode() for row in small_rows(60)))
+    write_bytes(raw / "part-1.csv", b"")
+    prepared = split(raw, tmp_path / "out", signature=raw / "signature.csv")
 
     assert ["part-1.csv"] == prepared.manifest.source["empty_shards"]
     assert 60 == sum(prepared.manifest.dropped.values()) + sum(t.rows for t in prepared.manifest.splits.values())
