@@ -133,7 +133,7 @@ docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are er
 
 # One program a section of docs/performance.md; `make bench-split` measures that one alone. First what looks at the clock.
 OPTIONS_split := --rounds 3
-OPTIONS_streaming := --rounds 5
+OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
