@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import headrace
-from headrace.cli.progress import _STAGES
+from headrace.run.stage_words import STAGES
 
 RECIPES = Path(headrace.__file__).parent / "recipes"
 
@@ -17,4 +17,4 @@ def test_every_stage_of_every_recipe_has_words() -> None:
     }
 
     assert {"scan", "tokenise", "gather", "clean", "rewrite"} <= stages
-    assert stages - _STAGES.keys() == set()
+    assert stages - STAGES.keys() == set()

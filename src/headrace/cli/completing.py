@@ -113,13 +113,29 @@ class Offered:
 
 
 def attach(command: Any, words: tuple[str, ...] = ()) -> None:
-    """Give the parameters of a command, and of all below it, what they offer."""
+    """Give the parameters of a command, and of all below it, what they offer; values stay the texts they are.
+
+    To make values of their types, pydantic would be imported: half of what a TAB takes.
+    """
     for name, below in getattr(command, "commands", {}).items():
         attach(below, (*words, name))
+    parameters = command.get_params
+
+    def untyped(context: Any) -> Any:
+        found = parameters(context)
+        for each in found:
+            each.process_value = _as_given
+        return found
+
+    command.get_params = untyped
     for parameter in command.params:
         offer = _offer_of(words, str(parameter.name))
         if offer is not None:
             parameter.shell_complete = partial(_offered, offer)
+
+
+def _as_given(_context: Any, value: Any) -> Any:
+    return value
 
 
 _Offer = Callable[[Any, str], Iterable[tuple[str, str | None]]]

@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal; silence elsewhere but for notes."""
+"""Progress of a run on a terminal; silence elsewhere but for warnings."""
 
 from __future__ import annotations
 
@@ -19,32 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
-
-# What a stage does, and what its tasks are.
-_STAGES = {
-    "scan": ("find entities and dates", "shards"),
-    "split": ("write splits", "shards"),
-    "join": ("join files", "splits"),
-    "nulls": ("find nulls", "shards"),
-    "rewrite": ("rewrite shards", "shards"),
-    "sample": ("choose a sample", "parts"),
-    "tokenise": ("render and tokenise", "parts"),
-    "pack": ("pack into bins", "splits"),
-    "materialise": ("write bins", "shards"),
-    "gather": ("gather measurements", "shards"),
-    "order": ("order entities", "partitions"),
-    "rows": ("list rows", "files"),
-    "spread": ("sort rows by entity", "tables"),
-    "frequency": ("find the frequency", "steps"),
-    "clean": ("clean series", "batches"),
-    "fit": ("fit scalers", "steps"),
-    "write": ("scale and write series", "batches"),
-    "finish": ("write reports and scalers", "steps"),
-}
-
-
-def _told(stage: str) -> tuple[str, str]:
-    return _STAGES.get(stage, (stage, "tasks"))
+from headrace.run.stage_words import in_words
 
 
 class _RateColumn(TextColumn):
@@ -56,9 +31,9 @@ class _RateColumn(TextColumn):
 
 @contextmanager
 def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
-    """A listener that draws bars with rows/s and time left; notes are printed also where there is no terminal."""
+    """A listener that draws bars with rows/s and time left; where there is no terminal, warnings are all it prints."""
     if not console.is_terminal or detail == "quiet":
-        yield lambda event: _note(console, event, detail)
+        yield lambda event: _note(console, event, "quiet")
         return
     with Progress(
         SpinnerColumn(),
@@ -75,7 +50,7 @@ def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> 
 
         def hear(event: Event) -> None:
             if isinstance(event, StageBegan):
-                title, of = _told(event.stage)
+                title, of = in_words(event.stage)
                 stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")
                 rows[event.stage] = 0
                 if event.done:
@@ -87,7 +62,7 @@ def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> 
                 rate = f"{rows[event.stage] / elapsed:,.0f} rows/s" if rows[event.stage] and elapsed > 0.05 else ""
                 bars.update(task, advance=1, rate=rate)
             else:
-                _note(bars.console, event, detail)
+                _note(bars.console, event, "full")
 
         yield hear
 

@@ -35,6 +35,7 @@ from headrace.run.apart import check_apart
 from headrace.run.context import STAGE_DIRECTORY, RunContext
 from headrace.run.events import OnEvent, Step, silent
 from headrace.run.identity import Fingerprint, fingerprint, run_id
+from headrace.run.in_notebook import listener_here
 from headrace.run.members import Patience, Share
 from headrace.run.sharing import Shared, shared_run
 from headrace.run.sharing_in_store import shared_in_store
@@ -116,7 +117,7 @@ def prepare(
     patience: Patience = PATIENCE,
     work_dir: str | Path | None = None,
     fingerprint_by: Fingerprint = "stat",
-    on_event: OnEvent = silent,
+    on_event: OnEvent | None = None,
 ) -> Prepared:
     """Make the run of this recipe over its source, or find it made; `out` then has its files and its links.
 
@@ -129,7 +130,8 @@ def prepare(
     out may be in an object store (s3://, gs://, az://): the run is then made in `work_dir`, a local directory with room
     for intermediate files and output (None: ~/.cache/headrace), published file by file, and removed there at the end;
     processes that share it out need the store alone to be common.
-    on_event: hears of every step, from any thread; see `headrace.run.events`.
+    on_event: hears of every step, from any thread; see `headrace.run.events`. None: in a notebook progress is drawn
+    below the cell, elsewhere nobody hears.
     Source and out lie apart: neither may be inside the other.
     Raises `SettingsError`, `InputError`, `StoreError`, `EngineError`, `RunBusy`.
     """
@@ -146,7 +148,8 @@ def prepare(
     check_apart(place, recipe.source_places(), files)
     source_fingerprint = fingerprint(files, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, on_event)
+    hear = on_event if on_event is not None else listener_here() or silent
+    asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, hear)
     if isinstance(place, RemotePath):
         base = default_cache() if work_dir is None else Path(work_dir)
         if share is not None:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from headrace.engine.engine import EngineName
 from headrace.formats.type_words import TypeWords
 from headrace.run.context import RunContext
-from headrace.run.events import OnEvent, silent
+from headrace.run.events import OnEvent
 from headrace.run.prepare import Outcome, Prepared, prepare
 from headrace.settings import Names, Settings
 from headrace.storage.places import Places
@@ -90,7 +90,7 @@ def rewrite(
     engine: EngineName = "local",
     address: str | None = None,
     shard_of: tuple[int, int] | None = None,
-    on_event: OnEvent = silent,
+    on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Prepared:
     """Rewrite shards, plain or prepared, as Parquet made to be trained on; `headrace.open(out)` streams the same rows.

@@ -1,0 +1,96 @@
+"""Progress of a run below a notebook's cell: a line for each stage, drawn again in place.
+
+It needs nothing but the IPython that runs the cell. Drawing changes no byte of a run.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
+from headrace.run.stage_words import in_words
+
+_PAUSE_S = 0.2  # between drawings, but for the first and the last of a stage
+
+
+@dataclass
+class _Line:
+    """A stage: tasks done of how many, and rows that were read since it began."""
+
+    stage: str
+    tasks: int
+    done: int
+    began: float = field(default_factory=time.monotonic)
+    first: int = 0
+    rows: int = 0
+
+    def html(self, now: float) -> str:
+        what, of = in_words(self.stage)
+        seconds, own = now - self.began, self.done - self.first
+        rate = f"{self.rows / seconds:,.0f} rows/s" if self.rows and seconds > 0 else ""
+        left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left" if own and self.done < self.tasks else ""
+        cells = (what, f"{self.done:,} of {self.tasks:,} {of}", rate, left)
+        bar = f'<td><progress value="{self.done}" max="{max(1, self.tasks)}"></progress></td>'
+        first, *rest = (f"<td style='text-align:left'>{escape(each)}</td>" for each in cells)
+        return f"<tr>{first}{bar}{''.join(rest)}</tr>"
+
+
+class CellProgress:
+    """A listener for `prepare`, called from any thread. show: is given the whole drawing each time, as HTML."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._lock = threading.Lock()
+        self._lines: dict[str, _Line] = {}
+        self._notes: list[str] = []
+        self._drawn = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Take notice of an event, and draw if there is something to see."""
+        with self._lock:
+            urgent = True
+            if isinstance(event, StageBegan):
+                self._lines[event.stage] = _Line(event.stage, event.tasks, event.done, first=event.done)
+            elif isinstance(event, TaskDone):
+                line = self._lines[event.stage]
+                line.done += 1
+                line.rows += event.rows
+                urgent = line.done >= line.tasks
+            elif isinstance(event, Note):
+                self._notes.append(f"{'warning: ' if event.kind == 'warning' else ''}{event.text}")
+            else:
+                return
+            now = time.monotonic()
+            if urgent or now - self._drawn >= _PAUSE_S:
+                self._drawn = now
+                self._show(self._html(now))
+
+    def _html(self, now: float) -> str:
+        lines = "".join(line.html(now) for line in self._lines.values())
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
+        return f"<div><table>{lines}</table>{notes}</div>"
+
+
+def listener_here() -> OnEvent | None:
+    """What draws below the cell that runs; None where no notebook runs this process."""
+    ipython = sys.modules.get("IPython")  # a notebook's process has it
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    drawing: list[Any] = []  # a handle, from the first drawing on
+
+    def show(html: str) -> None:
+        from IPython.display import HTML, display
+
+        if drawing:
+            drawing[0].update(HTML(html))
+        else:
+            drawing.append(display(HTML(html), display_id=True))
+
+    return CellProgress(show)
