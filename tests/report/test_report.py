@@ -9,11 +9,12 @@ from report_cases import RUNS, histories_run, packed_run, series_run, split_run
 
 import headrace
 from headrace.errors import InputError, MissingExtra
-from headrace.report import draw
+from headrace.report import charts, draw
 from headrace.report.build import page_of
 from headrace.report.compare import differences
 from headrace.report.facts import read_run
-from headrace.report.figure import Figure, Page
+from headrace.report.figure import Figure, Page, Table
+from headrace.report.page import html_of
 from headrace.report.write import REPORT, write_report
 
 
@@ -135,7 +136,8 @@ def test_series_say_who_failed_and_what_was_filled(layout: str, tmp_path: Path) 
     labels = {row["label"] for row in figure(page, "availability").chart.spec["data"]["values"]}
     assert set(summary["retained_basins"]) == labels
     filled = {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in figure(page, "filled").chart.rows}
-    assert set(filled) == {"rain", "warmth", "flow"}
+    assert set(filled) == {"rain", "flow"}
+    assert "2 of 3 columns had gaps" in figure(page, "filled").answer
     assert filled["rain"][1] > 0 == filled["flow"][1]
 
 
@@ -206,3 +208,16 @@ def test_differences_are_settings_source_counts_and_columns(tmp_path: Path) -> N
     assert ("–", "int64, no nulls") == found["schema", "source_row"]
     assert ("counts", "train rows") in found
     assert ("source", "rows") not in found
+
+
+def test_words_alone_take_a_line_and_numbers_are_not_broken() -> None:
+    chart = charts.bars(["a"], [1], ["plain"], unit="rows")
+    figures = [Figure("one", "?", "Run `headrace verify <run>`."), Figure("two", "?", "Yes.", chart)]
+    table = Table("counts", ["what", "rows"], [["a", "1,234"], ["12 of 13", "2 %"]])
+    html = html_of(Page("t", "s", [], figures, [table]), lambda *_: "<svg></svg>")
+
+    assert '<section class="figure full" id="one">' in html
+    assert '<section class="figure half" id="two">' in html
+    assert "Run <code>headrace verify &lt;run&gt;</code>." in html
+    assert '<td>a</td><td class="number">1,234</td>' in html
+    assert '<td>12 of 13</td><td class="number">2 %</td>' in html

@@ -93,6 +93,20 @@ def test_report_writes_and_compares(tmp_path: Path) -> None:
     assert {"settings", "counts"} <= {each["kind"] for each in record["differences"]}
 
 
+def test_open_starts_the_browser_or_says_that_there_is_none(tmp_path: Path) -> None:
+    out, opened = split_run(tmp_path / "one"), tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    page = tmp_path / "page.html"
+    shown = headrace("report", out, "--to", page, "--open", BROWSER=f"{browser} %s")
+    missing = headrace("report", out, "--to", page, "--open", BROWSER=str(tmp_path / "none"), PATH="")
+
+    assert (0, page.as_uri()) == (shown.returncode, opened.read_text().strip())
+    assert "no browser" not in shown.stderr
+    assert (0, f"no browser could be started here; open {page} yourself\n") == (missing.returncode, missing.stderr)
+
+
 def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:
     for arguments, words in (
         ({"paths": [tmp_path, tmp_path]}, "add --compare"),

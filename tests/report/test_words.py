@@ -1,6 +1,6 @@
 """Numbers in words say neither more nor less than they are."""
 
-from headrace.report.words import listed, many, moment, share, size, span
+from headrace.report.words import listed, many, moment, share, size, span, written
 
 
 def test_shares_never_read_as_none_or_all_unless_they_are() -> None:
@@ -25,6 +25,11 @@ def test_sizes_and_spans_have_round_units() -> None:
 def test_moments_show_the_clock_where_it_matters() -> None:
     assert ["2025-01-01", "2025-01-01 08:30"] == [moment(n) for n in (1_735_689_600_000_000, 1_735_720_200_000_000)]
     assert "1,000,000,000,000,000,000,000 µs" == moment(1e21)
+
+
+def test_instants_of_manifests_are_told_in_utc_and_other_texts_as_they_are() -> None:
+    assert "2026-11-22 12:24 UTC" == written("2026-11-22T14:24:35+02:00")
+    assert "yesterday" == written("yesterday")
 
 
 def test_long_lists_are_cut() -> None:

@@ -63,9 +63,7 @@ def report(
     else:
         typer.echo(f"report  {written}")
     if show:
-        import webbrowser
-
-        webbrowser.open(written.resolve().as_uri())
+        _open(written)
 
 
 def check_when(when: str) -> None:
@@ -137,6 +135,12 @@ def _compare(
         if style == "text":
             typer.echo(f"report  {written}")
         if then == "open":
-            import webbrowser
+            _open(written)
 
-            webbrowser.open(written.resolve().as_uri())
+
+def _open(page: Path) -> None:
+    """Show a page in the browser, or say that there is none."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        typer.echo(f"no browser could be started here; open {page} yourself", err=True)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from headrace.dataset.manifest import Manifest
 from headrace.errors import HeadraceError
+from headrace.report.words import listed
 
 _SHOWN = 5
 
@@ -19,7 +20,7 @@ def print_series(console: Console, manifest: Manifest, run: Path | None) -> None
     entities = manifest.facts["entities"]
     console.print(
         f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
-        f"columns {', '.join(manifest.facts['columns'])}",
+        f"columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
         markup=False,
     )

@@ -10,10 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.report.reasons import REASONS
-
-_SPLITS = ("train", "val", "test")
 
 
 def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
@@ -30,10 +28,8 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     for name in ("rows", *(["source rows"] if gathered else []), "share", "shards", "MB"):
         table.add_column(name, justify="right")
     blank = [""] if gathered else []
-    for split in [*_SPLITS, *sorted(set(manifest.splits) - set(_SPLITS))]:
-        totals = manifest.splits.get(split)
-        if totals is None:
-            continue
+    for split in in_usual_order(manifest.splits):
+        totals = manifest.splits[split]
         table.add_row(
             split,
             f"{totals.rows:,}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
 _MOST_ROWS = 40
+_NUMBERS = re.compile(r"[\d,.]+( to [\d,.]+)?")
 
 
 def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -20,4 +22,6 @@ def table_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 def _cell(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"<td style='text-align:right'>{value:,}</td>"
+    if isinstance(value, str) and _NUMBERS.fullmatch(value):
+        return f"<td style='text-align:right'>{value}</td>"
     return f"<td style='text-align:left'>{escape(str(value))}</td>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ INDEX = "index.parquet"
 FORMAT_VERSION = 2
 DIGEST = "digest"
 _MAX_BYTES = 64 << 20
+_USUAL = ("train", "val", "valid", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +60,17 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         """For notebooks: rows of each split and of each reason to drop some."""
-        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in self.splits.items()]
+        ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
+        splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in ordered]
         dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
         title = f"{self.recipe} {self.run_id}, {self.created_at}"
         return table_html(title, ["split", "rows", "shards", "MB"], [*splits, *dropped])
+
+
+def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:
+    """Names of splits in the order in which people think of them; others behind, sorted."""
+    names = set(splits)
+    return (*(name for name in _USUAL if name in names), *sorted(names.difference(_USUAL)))
 
 
 def read_manifest(run: Path) -> Manifest | None:

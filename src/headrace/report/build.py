@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from headrace.report import common
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Page
+from headrace.report.words import written
 
 # Modules with the figures of a recipe, each imported for a run of it only.
 _FIGURES = ("histories", "packed_sequences", "rewrite", "series", "temporal_split")
@@ -21,12 +23,18 @@ def page_of(facts: RunFacts) -> Page:
         own = import_module(f"headrace.report.{manifest.recipe}").figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
-        title=f"{manifest.recipe.replace('_', ' ')}",
-        subtitle=f"run {manifest.run_id}, made {manifest.created_at} by {by}",
+        title=f"{manifest.recipe.replace('_', ' ')}: {_output_of(facts.run.root)}",
+        subtitle=f"run {manifest.run_id}, made {written(manifest.created_at)} by {by}",
         tiles=common.tiles(facts),
         figures=own(facts),
         tables=common.tables(facts),
     )
+
+
+def _output_of(run: Path) -> str:
+    """The name of the dataset directory that a run lies in."""
+    run = run.resolve()
+    return run.parent.parent.name if run.parent.name == "runs" else run.name
 
 
 def _of_any(facts: RunFacts) -> list[Figure]:

@@ -19,6 +19,7 @@ Mark = tuple[float, str]
 HALF, FULL = 440, 940
 _HEIGHT, _BAR = 190, 26
 _LEFT_OUT = {"ticks": False, "domain": False}
+_BOTH_ENDS = "length(datum.label) > 28 ? slice(datum.label, 0, 14) + '…' + slice(datum.label, -13) : datum.label"
 
 
 def bars(
@@ -116,7 +117,7 @@ def histogram(
     """
     shown = list(texts) if texts is not None else [f"{edge:,.6g}" for edge in edges]
     bounds = edges.tolist()
-    axis: dict[str, Any] = {"grid": False, "labelOverlap": True, "tickCount": 6}
+    axis: dict[str, Any] = {"grid": False, "labelOverlap": True, "labelSeparation": 8, "tickCount": 6}
     if texts is not None:
         few = range(0, len(bounds), max(1, (len(bounds) + 6) // 7))
         axis |= {"values": [bounds[place] for place in few], "labelExpr": _spoken(bounds, shown, few)}
@@ -223,10 +224,12 @@ def _ruler(mark: Mark | None, kind: str) -> list[dict[str, Any]]:
     x = {"field": "at", "type": kind}
     line = {"type": "rule", "color": "var(--mark)", "strokeWidth": 1.5, "strokeDash": [5, 3]}
     text = {"type": "text", "align": "right", "dx": -5, "baseline": "top", "y": 2, "color": "var(--mark)"}
-    return [
-        {"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}},
-        {"data": data, "mark": {**text, "aria": False}, "encoding": {"x": x, "text": {"field": "name"}}},
+    halo = {**text, "stroke": "var(--card)", "strokeWidth": 4, "strokeJoin": "round"}  # what is behind stays apart
+    names = [
+        {"data": data, "mark": {**each, "aria": False}, "encoding": {"x": x, "text": {"field": "name"}}}
+        for each in (halo, text)
     ]
+    return [{"data": data, "mark": line, "encoding": {"x": x, "description": {"field": "name"}}}, *names]
 
 
 def _inside(mark: Mark | None, bounds: Sequence[float]) -> bool:
@@ -235,7 +238,7 @@ def _inside(mark: Mark | None, bounds: Sequence[float]) -> bool:
 
 def _names(*, labels: bool = True) -> dict[str, Any]:
     """The vertical axis of labels, in the order of the data."""
-    axis = {"labelLimit": 150, "labels": labels, **_LEFT_OUT}
+    axis = {"labelLimit": 190, "labels": labels, "labelExpr": _BOTH_ENDS, **_LEFT_OUT}
     return {"field": "label", "type": "nominal", "sort": None, "title": None, "axis": axis}
 
 

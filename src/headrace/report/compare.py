@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.report import charts
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Page, Table
-from headrace.report.words import listed, many
+from headrace.report.words import listed, many, written
 
 Kind = Literal["recipe", "settings", "source", "counts", "schema", "libraries"]
 KINDS: tuple[Kind, ...] = ("recipe", "settings", "source", "counts", "schema", "libraries")
@@ -83,7 +83,8 @@ def comparison_page(first: RunFacts, second: RunFacts) -> Page:
         title="two runs compared",
         subtitle=f"1: {first.manifest.recipe} {ids[0]}; 2: {second.manifest.recipe} {ids[1]}",
         tiles=[
-            (f"{name} created", facts.manifest.created_at) for name, facts in zip(short, (first, second), strict=True)
+            (f"{name} created", written(facts.manifest.created_at))
+            for name, facts in zip(short, (first, second), strict=True)
         ],
         figures=figures,
         tables=tables,

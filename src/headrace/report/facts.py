@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
 
@@ -40,9 +40,7 @@ class RunFacts:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits in the order in which people think of them."""
-        usual = ("train", "val", "valid", "test")
-        names = self.manifest.splits
-        return (*(name for name in usual if name in names), *sorted(set(names) - set(usual)))
+        return in_usual_order(self.manifest.splits)
 
     @cached_property
     def shards(self) -> pl.DataFrame:

@@ -21,7 +21,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Figure:
-    """key: unique on the page, lower case with dashes. tone: how the answer is meant. chart None: words are enough."""
+    """key: unique on the page, lower case with dashes. tone: how the answer is meant.
+
+    chart None: words are enough, and take a line of their own. width: of a picture.
+    """
 
     key: str
     question: str
@@ -43,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says, before it is HTML. tiles: (name, value) at the top; details: name → value, folded."""
+    """What a page says, before it is HTML. tiles: (name, value) at the top; tables: below the figures."""
 
     title: str
     subtitle: str

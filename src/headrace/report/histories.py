@@ -156,6 +156,8 @@ def _context_figures(facts: RunFacts) -> list[Figure]:
             f"{every.mean():,.1f} contexts a row on average, {every.max():,.0f} at most. Smaller rows share contexts."
         )
         parts = {split: counted(each, edges) for split, each in sampled.items()}
-        chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
+        chart = None
+        if every.min() < every.max():
+            chart = charts.histogram(edges, parts, of="rows", title="contexts of a row in an epoch", grows=grows)
         found.append(Figure("contexts-of-rows", "How many contexts does a large row give?", said, chart))
     return found

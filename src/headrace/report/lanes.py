@@ -21,7 +21,7 @@ from headrace.stream.plan import Plan
 from headrace.stream.regions import RegionShare
 
 _MOST_LINES, _MOST_STRETCHES = 24, 48
-_MOST_BARS = 32
+_MOST_BARS = 16
 _NO_COST_BYTES = 1 << 26  # a fraction of a second of one core, over all readers
 _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by several readers", "idle": "nothing left"}
 

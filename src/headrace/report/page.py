@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
@@ -12,6 +13,8 @@ from headrace.report.figure import Chart, Figure, Page, Table
 Draw = Callable[[Chart, str, str], str]
 
 _MOST_ROWS = 200
+_NUMBER = re.compile(r"[-+–]?[\d,.]+( %)?")
+_CODE = re.compile(r"`([^`]+)`")
 # Nothing may be loaded from anywhere, whatever a name in the data looks like.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
@@ -35,14 +38,20 @@ def html_of(page: Page, draw: Draw) -> str:
 
 
 def _figure(figure: Figure, draw: Draw) -> str:
-    picture = ""
+    picture, width = "", "full"  # words alone take a line
     if figure.chart is not None:
+        width = figure.width
         drawn = draw(figure.chart, figure.key, figure.question)
         picture = f'<div class="picture">{drawn}</div>{_folded("numbers", figure.chart.columns, figure.chart.rows)}'
     return (
-        f'<section class="figure {figure.width}" id="{escape(figure.key)}"><h2>{escape(figure.question)}</h2>'
-        f'<p class="answer {figure.tone}">{"<br>".join(map(escape, figure.answer.splitlines()))}</p>{picture}</section>'
+        f'<section class="figure {width}" id="{escape(figure.key)}"><h2>{escape(figure.question)}</h2>'
+        f'<p class="answer {figure.tone}">{"<br>".join(map(_text, figure.answer.splitlines()))}</p>{picture}</section>'
     )
+
+
+def _text(line: str) -> str:
+    """A line of an answer; what stands between backticks is set as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(line))
 
 
 def _table(table: Table) -> str:
@@ -60,6 +69,12 @@ def _folded(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[Any]], most: int) -> str:
     head = "".join(f"<th>{escape(str(name))}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows[:most])
+    body = "".join(f"<tr>{''.join(map(_cell, map(str, row)))}</tr>" for row in rows[:most])
     more = f"<p>and {len(rows) - most:,} more</p>" if len(rows) > most else ""
     return f'<div class="grid"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+
+
+def _cell(text: str) -> str:
+    """A cell; numbers are not broken into lines."""
+    kind = ' class="number"' if _NUMBER.fullmatch(text) else ""
+    return f"<td{kind}>{escape(text)}</td>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +143,34 @@ def _quality_figure(facts: RunFacts) -> Figure:
         f"{many(len(failed), 'entity', 'entities')} of {there:,} ({share(len(failed), there)}) "
         f"{'was' if len(failed) == 1 else 'were'} left out: {listed(sorted(failed), 5)}."
     )
-    labels = [_shortened(reason) for reason, _ in common_ones]
+    labels = [reason for reason, _ in common_ones]
     texts = "\n".join([answer, *(f"{count:,}: {reason}" for reason, count in common_ones)])
-    chart = charts.bars(
-        _distinct(labels), [count for _, count in common_ones], ["dropped"] * len(labels), unit="entities"
-    )
+    labels, counts = [reason for reason, _ in common_ones], [count for _, count in common_ones]
+    chart = charts.bars(labels, counts, ["dropped"] * len(labels), unit="entities")
     tone: Tone = "warning" if len(failed) > there / 10 else "plain"
     return Figure("quality", question, texts, chart if len(reasons) > 1 else None, tone)
+
+
+@dataclass
+class _Gaps:
+    """Of each column over the entities that passed: steps, those that were filled, those still missing."""
+
+    steps: Counter[str] = field(default_factory=Counter)
+    filled: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    longest: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: dict[str, Any]) -> None:
+        """Count one quality report."""
+        for column, told in report["imputation_info"].items():
+            self.steps[column] += int(report["period"]["steps"])
+            self.filled[column] += int(told["imputed_values_count"])
+            self.missing[column] += int(told["missing_values_count"])
+            self.longest[column] = max(self.longest[column], int(told["longest_gap"]))
+
+    def of(self, column: str) -> int:
+        """Steps of a column that had no value."""
+        return self.filled[column] + self.missing[column]
 
 
 def _filled_figures(facts: RunFacts) -> list[Figure]:
@@ -158,42 +180,33 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
     if reports is None:
         answer = f"There are more than {_MOST_REPORTS:,} quality reports, too many to read for a picture."
         return [Figure("filled", question, answer)]
-    steps: Counter[str] = Counter()
-    filled: Counter[str] = Counter()
-    missing: Counter[str] = Counter()
-    longest: Counter[str] = Counter()
+    gaps = _Gaps()
     for report in reports:
-        if not report.get("passed_quality_check") or "imputation_info" not in report:
-            continue
-        for column, told in report["imputation_info"].items():
-            steps[column] += int(report["period"]["steps"])
-            filled[column] += int(told["imputed_values_count"])
-            missing[column] += int(told["missing_values_count"])
-            longest[column] = max(longest[column], int(told["longest_gap"]))
-    if not steps:
+        if report.get("passed_quality_check") and "imputation_info" in report:
+            gaps.add(report)
+    if not gaps.steps:
         return []
-    order = sorted(steps, key=lambda column: (-(filled[column] + missing[column]), column))[:_MOST_COLUMNS]
-    worst = order[0]
-    cells, all_filled, all_missing = steps.total(), filled.total(), missing.total()
+    order = sorted(filter(gaps.of, gaps.steps), key=lambda column: (-gaps.of(column), column))
+    if not order:
+        return [
+            Figure("filled", question, f"Nothing: none of {many(len(gaps.steps), 'column')} had a gap.", None, "good")
+        ]
+    worst, cells = order[0], gaps.steps.total()
     answer = (
-        f"{share(all_filled, cells)} of all values were carried forward into gaps, {share(all_missing, cells)} are "
-        f"still missing. "
+        f"{share(gaps.filled.total(), cells)} of all values were carried forward into gaps, "
+        f"{share(gaps.missing.total(), cells)} are still missing. {len(order):,} of {many(len(gaps.steps), 'column')} "
+        f"had gaps, most of all {worst}: {share(gaps.of(worst), gaps.steps[worst])} of its steps, "
+        f"{many(gaps.longest[worst], 'step')} at a time at most."
     )
-    answer += (
-        f"{worst} has the most of both, {share(filled[worst] + missing[worst], steps[worst])}; its longest gap is "
-        f"{many(longest[worst], 'step')}."
-        if filled[worst] + missing[worst]
-        else "No column had a gap."
-    )
-    if len(steps) > len(order):
-        answer += f" The {len(order)} columns with most gaps of {len(steps):,} are shown."
+    if len(order) > _MOST_COLUMNS:
+        answer += f" The {_MOST_COLUMNS} with most gaps are shown."
+    shown = order[:_MOST_COLUMNS]
     parts = {
-        "trained": [float(steps[column] - filled[column] - missing[column]) for column in order],
-        "context": [float(filled[column]) for column in order],
-        "empty": [float(missing[column]) for column in order],
+        "trained": [float(gaps.steps[column] - gaps.of(column)) for column in shown],
+        "context": [float(gaps.filled[column]) for column in shown],
+        "empty": [float(gaps.missing[column]) for column in shown],
     }
-    tone: Tone = "good" if not all_filled + all_missing else "plain"
-    return [Figure("filled", question, answer, charts.stacked_bars(order, parts, unit="values", names=_CELLS), tone)]
+    return [Figure("filled", question, answer, charts.stacked_bars(shown, parts, unit="values", names=_CELLS))]
 
 
 def _target_figures(entities: pl.DataFrame) -> list[Figure]:
@@ -246,17 +259,3 @@ def _reports(root: Path) -> list[dict[str, Any]] | None:
 def _kind_of(reason: str) -> str:
     """A reason without its numbers, so that entities that failed alike are counted together."""
     return re.sub(r"\d[\d,.]*", "…", reason)
-
-
-def _shortened(text: str, most: int = 28) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _distinct(labels: list[str]) -> list[str]:
-    """Labels that differ, as bars of one label would lie on each other."""
-    seen: Counter[str] = Counter()
-    found = []
-    for label in labels:
-        seen[label] += 1
-        found.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
-    return found

@@ -57,6 +57,14 @@ def moment(microseconds: float) -> str:
     )
 
 
+def written(instant: str) -> str:
+    """`2026-11-22 12:24 UTC` of an instant as manifests write it; any other text as it is."""
+    try:
+        return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return instant
+
+
 def listed(names: Sequence[str], most: int = 3) -> str:
     """`a, b and c`; of many the first few and how many more."""
     if len(names) > most:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
+from importlib import import_module
 from typing import Any
 
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
@@ -84,13 +85,12 @@ def listener_here() -> OnEvent | None:
     if getattr(shell, "kernel", None) is None:
         return None
     drawing: list[Any] = []  # a handle, from the first drawing on
+    there: Any = import_module("IPython.display")
 
     def show(html: str) -> None:
-        from IPython.display import HTML, display
-
         if drawing:
-            drawing[0].update(HTML(html))
+            drawing[0].update(there.HTML(html))
         else:
-            drawing.append(display(HTML(html), display_id=True))
+            drawing.append(there.display(there.HTML(html), display_id=True))
 
     return CellProgress(show)

@@ -15,7 +15,7 @@ from headrace.dataset.filtered import FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, SettingsError
@@ -56,7 +56,7 @@ class Dataset(IndexedDataset):
 
     def _repr_html_(self) -> str:
         """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
-        splits = [[name, count] for name, count in self.split_rows.items()]
+        splits = [[name, self.split_rows[name]] for name in in_usual_order(self.split_rows)]
         columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
         return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
             "columns", ["name", "type", ""], columns
