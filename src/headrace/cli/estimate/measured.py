@@ -18,6 +18,8 @@ from headrace.run.prepare import prepare
 from headrace.storage.remote_path import is_remote
 
 SAMPLE_BYTES = 4 << 20
+_SMALLER = 16  # times the small sample is
+_SLOW_S = 1.0  # a small sample that takes longer, as of chats to be tokenised, is only doubled: people wait for this
 SAMPLED_OUT = "sampled_out"  # the reason of recipes that take a sample themselves
 
 
@@ -55,9 +57,10 @@ def estimate(recipe: Any, files: Sequence[SizedFile], *, sample_bytes: int = SAM
     Sizes are scaled by bytes of the source. Of the time, what even a small run costs is counted once.
     """
     try:
-        small = _ran(recipe, files, sample_bytes // 4)
+        small = _ran(recipe, files, sample_bytes // _SMALLER)
         whole = small.sample.bytes == small.sample.of
-        large = small if whole else _ran(recipe, files, sample_bytes)
+        room = sample_bytes if small.cpu_s < _SLOW_S else 2 * (sample_bytes // _SMALLER)
+        large = small if whole else _ran(recipe, files, room)
     except HeadraceError as error:
         return f"not estimated: {error}"
     taken, of = large.sample.bytes, large.sample.of
