@@ -18,23 +18,31 @@ if TYPE_CHECKING:
     from headrace.recipes.packed_sequences.chats.reader import RowBatch
     from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
-Mask = Annotated[
-    bool, typer.Option("--mask", help="Show chats as a packing run would encode them: trained text in colour.")
-]
-Tokenizer = Annotated[
-    Path | None, typer.Option(help="With --mask: tokenizer.json, or the directory that holds it and its template.")
-]
-ChatTemplate = Annotated[
-    str | None, typer.Option(help="With --mask: another template, a file; default: the tokenizer's own.")
-]
-Layout = Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mapping", metavar="NAME=COLUMN", help="With --mask: other column names, e.g. user=question,assistant=answer."
-    ),
-]
-Reasoning = Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")]
+
+@dataclass(frozen=True, kw_only=True)
+class AskedMask:
+    """--mask, and what it needs beside the chats."""
+
+    mask: Annotated[
+        bool, typer.Option("--mask", help="Show chats as a packing run would encode them: trained text in colour.")
+    ] = False
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="With --mask: tokenizer.json, or the directory that holds it and its template.")
+    ] = None
+    chat_template: Annotated[
+        str | None, typer.Option(help="With --mask: another template, a file; default: the tokenizer's own.")
+    ] = None
+    layout: Annotated[str, typer.Option(help="With --mask: the layout of the rows; default: found per row.")] = "auto"
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mapping",
+            metavar="NAME=COLUMN",
+            help="With --mask: other column names, e.g. user=question,assistant=answer.",
+        ),
+    ] = None
+    reasoning: Annotated[str, typer.Option(help="With --mask: template, or every_user_turn.")] = "template"
+
 
 _BATCH_ROWS = 16
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -67,30 +75,20 @@ class Shown:
         return found
 
 
-def show_masks(
-    source: str,
-    rows: int,
-    *,
-    tokenizer: Path | None,
-    chat_template: str | None,
-    layout: str,
-    columns: Sequence[str] | None,
-    reasoning: str,
-    as_json: bool,
-) -> None:
+def show_masks(source: str, rows: int, asked: AskedMask, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
     from headrace.recipes.packed_sequences.chats.settings import ChatSettings
     from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
 
-    if tokenizer is None:
+    if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
     encoder = ChatEncoder(
         ChatSettings(
-            tokenizer=tokenizer,
-            chat_template=chat_template,
-            layout=layout,
-            columns=columns_of(columns),
-            reasoning=reasoning,
+            tokenizer=asked.tokenizer,
+            chat_template=asked.chat_template,
+            layout=asked.layout,
+            columns=columns_of(asked.columns),
+            reasoning=asked.reasoning,
         )
     )
     shown = _first_rows(source, rows, encoder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,7 +125,12 @@ def stream(
     }
     if as_json:
         tell(record)
-        return
+    else:
+        _print(speeds, record)
+
+
+def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
+    """A line for each rank, and what they come to together."""
     from rich.console import Console
     from rich.table import Table
 

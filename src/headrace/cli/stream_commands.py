@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import mask_view
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
+from headrace.cli.mask_view import AskedMask, show_masks
 from headrace.cli.one_epoch import OneEpoch, Source, Split
 from headrace.cli.opening import open_source
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import InputError, SettingsError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.dataset.index import SplitIndex
+    from headrace.dataset.indexed import ReadBlock
 
 
 @with_groups
@@ -25,12 +31,7 @@ def peek(
     split: Split = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 10,
     shards: PlainShards,
-    mask: mask_view.Mask = False,
-    tokenizer: mask_view.Tokenizer = None,
-    chat_template: mask_view.ChatTemplate = None,
-    layout: mask_view.Layout = "auto",
-    columns: mask_view.Columns = None,
-    reasoning: mask_view.Reasoning = "template",
+    asked: AskedMask,
     as_json: Json = False,
 ) -> None:
     """Print the first rows of a split, in the natural order, with the types that batches have.
@@ -41,34 +42,16 @@ def peek(
 
     Example:  headrace peek chats.jsonl --mask --tokenizer qwen3/ --rows 3
     """
-    if mask:
-        mask_view.show_masks(
-            path,
-            rows,
-            tokenizer=tokenizer,
-            chat_template=chat_template,
-            layout=layout,
-            columns=columns,
-            reasoning=reasoning,
-            as_json=as_json,
-        )
+    if asked.mask:
+        show_masks(path, rows, asked, as_json=as_json)
         return
-    if tokenizer is not None:
+    if asked.tokenizer is not None:
         raise SettingsError("--tokenizer is for --mask; add --mask to see chats with their loss mask")
-    import pyarrow as pa
-
     from headrace.formats.schema import describe
 
     dataset = open_source(path, shards)
     index = dataset.split_index(split)
-    read = dataset.block_reader(split)
-    tables, left = [index.schema.empty_table()], rows
-    for block in range(len(index.rows)):
-        if left <= 0:
-            break
-        tables.append(read(block, None).slice(0, left))
-        left -= tables[-1].num_rows
-    first = pa.concat_tables(tables)
+    first = _first_rows(index, dataset.block_reader(split), rows)
     if as_json:
         tell({"schema": describe(first.schema), "rows": first.to_pylist()})
         return
@@ -83,6 +66,18 @@ def peek(
     for row in first.to_pylist():
         table.add_row(*(Text("null", style="dim") if value is None else Text(str(value)) for value in row.values()))
     Console(soft_wrap=not os.isatty(1)).print(table)
+
+
+def _first_rows(index: SplitIndex, read: ReadBlock, rows: int) -> pa.Table:
+    import pyarrow as pa
+
+    tables, left = [index.schema.empty_table()], rows
+    for block in range(len(index.rows)):
+        if left <= 0:
+            break
+        tables.append(read(block, None).slice(0, left))
+        left -= tables[-1].num_rows
+    return pa.concat_tables(tables)
 
 
 @with_groups

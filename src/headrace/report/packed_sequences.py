@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -103,12 +104,12 @@ def _shape_figures(facts: RunFacts) -> list[Figure]:
     found = {split: each for split, each in sampled.items() if each is not None}
     if not found:
         return []
-    taken, there = (sum(int(each[place]) for each in found.values()) for place in (3, 4))
+    taken, there = sum(each.taken for each in found.values()), sum(each.there for each in found.values())
     of = "all bins" if taken == there else f"{taken:,} of {there:,} bins, evenly taken"
     size = int(facts.config.get("pack_size") or 0)
-    lengths = {split: each[0] for split, each in found.items()}
-    loads = {split: each[1] for split, each in found.items()}
-    members = {split: each[2] for split, each in found.items()}
+    lengths = {split: each.lengths for split, each in found.items()}
+    loads = {split: each.loads for split, each in found.items()}
+    members = {split: each.members for split, each in found.items()}
     every = np.concatenate(list(lengths.values()))
     half = float(np.median(every))
     longest = float(every.max())
@@ -195,8 +196,22 @@ def _groups(facts: RunFacts) -> Sequence[dict[str, Any]]:
     return groups
 
 
-def _sample(facts: RunFacts, split: str) -> tuple[F64, F64, F64, int, int] | None:
-    """Tokens of sequences, tokens and sequences of bins, bins read, bins there are; None where none is Parquet."""
+@dataclass(frozen=True)
+class _Sample:
+    """Bins that were looked at. lengths: tokens of each sequence; loads, members: tokens and sequences of each bin.
+
+    taken: bins that were read, of how many there are.
+    """
+
+    lengths: F64
+    loads: F64
+    members: F64
+    taken: int
+    there: int
+
+
+def _sample(facts: RunFacts, split: str) -> _Sample | None:
+    """Some bins of a split; None where none is Parquet."""
     if facts.manifest.splits[split].rows == 0:
         return None
     own = facts.blocks.filter((pl.col("split") == split) & (pl.col("format") == "parquet"))
@@ -214,8 +229,8 @@ def _sample(facts: RunFacts, split: str) -> tuple[F64, F64, F64, int, int] | Non
         lengths.append(ends - flat)
         loads.append(tokens)
         members.append(counts)
-    made = [np.concatenate(each).astype(np.float64) for each in (lengths, loads, members)]
-    return made[0], made[1], made[2], len(made[1]), index.total_rows
+    tokens_of, load, member = (np.concatenate(each).astype(np.float64) for each in (lengths, loads, members))
+    return _Sample(tokens_of, load, member, len(load), index.total_rows)
 
 
 def _lists(column: pa.ChunkedArray) -> Any:

@@ -51,7 +51,7 @@ from headrace.stream.plan import Plan
 from headrace.stream.present_group import group_connection, group_size, group_store, own_connection
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
-from headrace.stream.reader import _decode
+from headrace.stream.reader import decode_block
 from headrace.stream.remaining import Remaining
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
@@ -288,7 +288,7 @@ class _Rows:
         pool = claim_rows(self._order, self._identities, places)
         names = self._names if self._quarantine is None else (*self._names, VALID)
         decoded = {
-            block: _decode(self._index, self._read_block, block, names, self._reader, arrow=self._arrow)
+            block: decode_block(self._index, self._read_block, block, names, self._reader, arrow=self._arrow)
             for block in pool.blocks
         }
         return gather([cut(decoded[block], first, last) for block, first, last in pool.pieces], pool.index)

@@ -25,6 +25,17 @@ OnBadBlock = Literal["raise", "quarantine"]
 Lists = Literal["ragged", "padded"]
 OnTopologyChange = Literal["keep", "relane"]
 
+_WORDS: Mapping[str, Any] = {  # setting → what it may be
+    "on_topology_change": OnTopologyChange,
+    "batch_format": BatchFormat,
+    "lists": Lists,
+    "cache": Cache,
+    "distribution": Distribution,
+    "on_bad_block": OnBadBlock,
+    "verify": Verify,
+    "memory": Memory,
+}
+
 VALID = "valid"
 IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, nulls and all
 
@@ -143,6 +154,18 @@ class StreamOptions:
     ranks_per_node: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_words()
+        object.__setattr__(self, "packed", packed_setting(self.packed))
+        object.__setattr__(self, "pack", pack_setting(self.pack))
+        self._check_batches()
+        self._check_locality()
+        if self.locality is not None:
+            object.__setattr__(self, "locality", _nodes(self.locality))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _column_names(self.columns))
+
+    def _check_numbers(self) -> None:
         for name in ("batch_size", "read_threads", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
             check_integer(name, getattr(self, name), least=1)
         for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
@@ -151,36 +174,33 @@ class StreamOptions:
         for name in ("prefetch_bytes", "prefetch_blocks"):
             check_integer(name, getattr(self, name), least=0)
         check_integer("seed", self.seed)
+        if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
+            raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
+        if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
+            raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
+        if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
+            raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
+
+    def _check_words(self) -> None:
         check_boolean("shuffle", self.shuffle)
         if self.remainder is not None:
             check_word("remainder", self.remainder, get_args(Remainder))
-        check_word("on_topology_change", self.on_topology_change, get_args(OnTopologyChange))
-        check_word("batch_format", self.batch_format, get_args(BatchFormat))
-        check_word("lists", self.lists, get_args(Lists))
+        for name, words in _WORDS.items():
+            check_word(name, getattr(self, name), get_args(words))
+
+    def _check_batches(self) -> None:
+        """What batches are made of goes together."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
                 f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
             )
         if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
             raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
-        if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
-            raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
-        object.__setattr__(self, "packed", packed_setting(self.packed))
-        object.__setattr__(self, "pack", pack_setting(self.pack))
         if isinstance(self.packed, PackedBatches) and (self.batch_format in IN_ARROW or self.lists == "padded"):
             raise SettingsError(
                 'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
                 ' lists= out, or packed="off" for rows as they are'
             )
-        check_word("cache", self.cache, get_args(Cache))
-        check_word("distribution", self.distribution, get_args(Distribution))
-        check_word("on_bad_block", self.on_bad_block, get_args(OnBadBlock))
-        check_word("verify", self.verify, get_args(Verify))
-        if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
-            raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
-        if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
-            raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
-        check_word("memory", self.memory, get_args(Memory))
         if self.transform is not None and not callable(self.transform):
             raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
         if self.memory == "pinned" and self.batch_format != "torch" and self.transform is None:
@@ -188,16 +208,14 @@ class StreamOptions:
                 f'memory="pinned" pins tensors, and batch_format="{self.batch_format}" has none; use'
                 ' batch_format="torch", or a transform that makes tensors'
             )
+
+    def _check_locality(self) -> None:
         for name in ("locality", "ranks_per_node"):
             if (getattr(self, name) is not None) != (self.distribution == "local"):
                 raise SettingsError(
                     f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
                     " locality= and ranks_per_node=, the others neither"
                 )
-        if self.locality is not None:
-            object.__setattr__(self, "locality", _nodes(self.locality))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", _column_names(self.columns))
 
     def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""

@@ -55,7 +55,7 @@ def read_share(
     rank, shard and block.
     """
     fetcher = Fetcher(
-        lambda block: _decode(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
+        lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
         lambda block: int(plan.block_bytes[block]),
         threads=options.read_threads,
         ahead_bytes=options.prefetch_bytes,
@@ -164,9 +164,10 @@ class _Batcher:
         return rows
 
 
-def _decode(
+def decode_block(
     index: SplitIndex, read_block: ReadBlock, block: int, columns: Sequence[str], reader: str, *, arrow: bool
 ) -> Columns:
+    """Columns of one block. Errors say which reader met them, and where; `CorruptShard` if rows are missing."""
     try:
         table = read_block(block, columns)
     except HeadraceError as error:

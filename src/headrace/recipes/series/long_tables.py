@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64, I64
+from headrace.arrays import F64, I64, Bools
 from headrace.digest import canonical_json
 from headrace.errors import InputError
 from headrace.formats.write import HashingFile
@@ -49,6 +49,18 @@ class _Piece:
     values: list[F64]
     rows: int = 0
 
+    def add(self, entities: pa.Array, times: I64, values: F64, places: I64) -> None:
+        """Take the rows at these places."""
+        if len(places) == len(entities):
+            self.entities.append(entities)
+            self.times.append(times)
+            self.values.append(values)
+        elif len(places):
+            self.entities.append(entities.take(pa.array(places)))
+            self.times.append(times[places])
+            self.values.append(values[places])
+        self.rows += len(places)
+
 
 def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: int) -> dict[str, Any]:
     """Spread one source file. Rows whose time or values cannot be read blame their entity, not the file.
@@ -68,18 +80,7 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
         for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-            absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
-            if absent.any() and settings.null_entity == "error":
-                row = read + int(np.argmax(absent)) + 1
-                raise InputError(
-                    f"{path}: row {row}: {settings.entity} is missing; correct it, or give null_entity='drop'"
-                )
-            keep = ~absent
-            dropped["null_entity"] += int(absent.sum())
-            if wanted is not None:
-                known = np.asarray(pc.is_in(entities, value_set=wanted).to_numpy(zero_copy_only=False), np.bool_)
-                dropped["not_listed"] += int((keep & ~known).sum())
-                keep &= known
+            keep = _kept(settings, path, entities, wanted, dropped, read)
             parsed = parse(settings, settings.columns(), table, read)
             for row, told in sorted(parsed.bad.items()):
                 if keep[row]:
@@ -87,16 +88,7 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
             for row in np.flatnonzero(keep & (parsed.times == MISSING)).tolist():
                 if entities[row].as_py() not in bad_time:
                     bad_time[entities[row].as_py()] = f"{path}: {tell_time(settings, table, row, read)}"
-            places = np.flatnonzero(keep)
-            if len(places) == len(keep):
-                piece.entities.append(entities)
-                piece.times.append(parsed.times)
-                piece.values.append(parsed.values)
-            elif len(places):
-                piece.entities.append(entities.take(pa.array(places)))
-                piece.times.append(parsed.times[places])
-                piece.values.append(parsed.values[places])
-            piece.rows += len(places)
+            piece.add(entities, parsed.times, parsed.values, np.flatnonzero(keep))
             read += len(keep)
             if piece.rows >= _PIECE_ROWS:
                 runs.append(_flush(piece, written_rows, times_file, values_file))
@@ -114,6 +106,23 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
         files.finished(paths["parquet"], _name(number, "parquet"), file.holding(written_rows))
     files.write(_name(number, "json"), canonical_json({"bad": bad, "bad_time": bad_time}))
     return {"rows_read": read, "dropped": dict(sorted(dropped.items()))}
+
+
+def _kept(
+    settings: Series, path: Path, entities: pa.Array, wanted: pa.Array | None, dropped: Counter[str], first_row: int
+) -> Bools:
+    """Which rows belong to an entity that is wanted; the others are counted. Raises `InputError` as `spread`."""
+    absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
+    if absent.any() and settings.null_entity == "error":
+        row = first_row + int(np.argmax(absent)) + 1
+        raise InputError(f"{path}: row {row}: {settings.entity} is missing; correct it, or give null_entity='drop'")
+    keep = ~absent
+    dropped["null_entity"] += int(absent.sum())
+    if wanted is not None:
+        known = np.asarray(pc.is_in(entities, value_set=wanted).to_numpy(zero_copy_only=False), np.bool_)
+        dropped["not_listed"] += int((keep & ~known).sum())
+        keep &= known
+    return keep
 
 
 def _flush(piece: _Piece, before: int, times_file: HashingFile, values_file: HashingFile) -> pa.Table:
