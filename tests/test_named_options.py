@@ -39,7 +39,8 @@ def sentences(file: Path) -> Iterator[str]:
 
 def options_in(text: str) -> set[str]:
     """Names that a text says can be given, as `name=value` or by their underscore."""
-    return set(re.findall(r"(?<![\w.-])([a-z][a-z_]*)=", text))
+    words = re.sub(r"<[a-z]+ [^<>]*", "", text)  # attributes of HTML are none
+    return set(re.findall(r"(?<![\w.-])([a-z][a-z_]*)=", words))
 
 
 def modules(*parts: str) -> list[Path]:
