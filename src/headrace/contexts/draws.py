@@ -108,7 +108,7 @@ def _half(round_key: U64, value: U64) -> U64:
     return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT
 
 
-_LN2 = 0.6931471805599453
+LN2 = 0.6931471805599453
 
 
 def _log2(x: F64) -> F64:
@@ -120,13 +120,13 @@ def _log2(x: F64) -> F64:
     square, total = z * z, np.zeros_like(z)
     for odd in range(21, 0, -2):
         total = total * square + 1.0 / odd
-    logarithm: F64 = power + total * z * (2.0 / _LN2)
+    logarithm: F64 = power + total * z * (2.0 / LN2)
     return logarithm
 
 
 def _exp2(y: F64) -> F64:
     whole = np.floor(y)
-    x, total = (y - whole) * _LN2, np.ones_like(y)
+    x, total = (y - whole) * LN2, np.ones_like(y)
     for term in range(18, 0, -1):
         total = total * x / term + 1
     scaled: F64 = np.ldexp(total, whole.astype(np.int32))

@@ -15,6 +15,7 @@ one has some of them cut in two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -135,8 +136,11 @@ class ContextIndex:
         """The contexts of the small rows in this epoch: ids 0..S-1."""
         return self._small(epoch % CYCLE)
 
-    def at(self, positions: I64) -> tuple[I64, I64]:
-        """(epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64."""
+    def at(self, positions: I64, permuted: Callable[[U64, I64, I64], I64] = draws.permuted) -> tuple[I64, I64]:
+        """(epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64.
+
+        permuted: that of `draws`, or the same compiled.
+        """
         total = len(self)
         epochs, inside = positions // total, positions % total
         if self.options.shuffle == "none":
@@ -144,13 +148,13 @@ class ContextIndex:
         ids = np.empty_like(inside)
         for epoch in np.unique(epochs).tolist():
             mine = epochs == epoch
-            ids[mine] = self._shuffled(epoch, inside[mine])
+            ids[mine] = self._shuffled(epoch, inside[mine], permuted)
         return epochs, ids
 
-    def _shuffled(self, epoch: int, places: I64) -> I64:
+    def _shuffled(self, epoch: int, places: I64, permuted: Callable[[U64, I64, I64], I64]) -> I64:
         if self.options.shuffle == "contexts":
             key = np.array([derive_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
-            return draws.permuted(key, np.array([len(self)]), places)
+            return permuted(key, np.array([len(self)]), places)
         ends, firsts = self._units(epoch)
         unit = np.searchsorted(ends, places, side="right")
         shuffled: I64 = firsts[unit] + places

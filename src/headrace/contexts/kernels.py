@@ -1,8 +1,10 @@
 """Candidates into tokens, compiled by numba: the same tokens as `tokens`, context after context. Extra `histories`.
 
-One pass for each segment: candidates are taken one by one, each timestamp put into its place among those before, until
-one does not fit; then what was taken is written. O(taken²) moves of a sorted list of at most about a hundred, which is
-quicker than sorting. Nothing is kept between segments, and the interpreter lock is not held.
+For each segment: its first candidates, as many as would fit if every distance of time were a short one; those with a
+timestamp in order of time, by buckets; then the last candidate is given up until the rest fits, each time the distances
+beside it becoming one, in a chain. So the work is in proportion to what is taken. Inside a measurement nothing
+is decided by its field order, which no processor could foresee: where each field begins is summed from the lengths.
+Nothing is kept between segments, and the interpreter lock is not held.
 """
 
 from __future__ import annotations
@@ -11,16 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, U64
 from headrace.compiled import compiled
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS, ROUND_KEYS, ROUNDS
-from headrace.contexts.sample import FULL, NONE, Candidates, Segments
+from headrace.contexts.draw_kernels import draw_word, indices_in_numba, permuted_in_numba
+from headrace.contexts.draws import FIELDS, POSITIONS
+from headrace.contexts.row_kernels import batch_in_numba, gather_in_numba
+from headrace.contexts.sample import FULL, NONE, Candidates, Sampling, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 
-_GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
-_CEILING, _LOW = np.uint64((1 << 32) - 1), np.uint64(32)
-_30, _27, _31, _ONE, _24 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1), np.uint64(24)
+_CEILING, _24, _32 = np.uint64((1 << 32) - 1), np.uint64(24), np.uint64(32)
+_0, _1, _2, _3, _4, _5, _8, _9, _16, _17 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17))
+_ONES, _BYTE = np.uint64(0x01010101), np.uint64(255)
+# Four lengths in the bytes of a word; for each order and field the bytes of those fields that stand before it.
+_BEFORE = np.array(
+    [
+        [sum(0xFF << (8 * each) for each in order[: order.index(f)]) for f in range(4)]
+        for order in FIELD_ORDERS.tolist()
+    ],
+    np.uint64,
+)
 
 
 def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: int) -> Tokens:
@@ -34,59 +45,7 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
     return Tokens(tokens, lengths, taken)
 
 
-def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
-    """As `permuted_prefixes`."""
-    out = np.empty(int(offsets[-1]), np.int64)
-    _prefixes(keys, sizes, offsets, out)
-    return out
-
-
-@compiled
-def _draw(key: Any, slot: Any) -> Any:
-    word = key + np.uint64(slot) * _GAMMA
-    word = (word ^ (word >> _30)) * _MIX_A
-    word = (word ^ (word >> _27)) * _MIX_B
-    return word ^ (word >> _31)
-
-
-@compiled
-def _half(round_key: Any, value: Any) -> Any:
-    word = (value ^ round_key) * _MIX_A
-    return ((word ^ (word >> _LOW)) * _MIX_B) >> _LOW
-
-
-@compiled
-def _prefixes(keys: Any, sizes: Any, offsets: Any, out: Any) -> None:
-    round_keys = np.empty(ROUNDS, np.uint64)
-    for k in range(len(keys)):
-        if offsets[k] == offsets[k + 1]:
-            continue
-        for number in range(ROUNDS):
-            round_keys[number] = _draw(keys[k], ROUND_KEYS + number)
-        size = np.uint64(sizes[k])
-        left = np.uint64(max(np.ceil(np.sqrt(np.float64(size))), 1.0))
-        right = (size + left - _ONE) // left
-        for place in range(offsets[k + 1] - offsets[k]):
-            value = np.uint64(place)
-            while True:
-                a = value // right
-                b = value - a * right
-                for number in range(0, ROUNDS, 2):
-                    a += (_half(round_keys[number], b) * left) >> _LOW
-                    if a >= left:
-                        a -= left
-                    b += (_half(round_keys[number + 1], a) * right) >> _LOW
-                    if b >= right:
-                        b -= right
-                value = a * right + b
-                if value < size:
-                    break
-            out[offsets[k] + place] = value
-
-
-@compiled
-def _stamp_length(earlier: Any, later: Any) -> Any:
-    return 2 if later - earlier < 256 else 5
+IN_NUMBA = (permuted_in_numba, Sampling(indices_in_numba, gather_in_numba), tokens_in_numba, batch_in_numba)
 
 
 @compiled
@@ -98,110 +57,211 @@ def _build(
     most = 1
     for s in range(len(context)):
         most = max(most, offsets[s + 1] - offsets[s])
-    by_time = np.empty(most, np.int64)  # candidates with a timestamp, by their place in the row
-    at_random = np.empty(most, np.int64)  # candidates without, in the order in which they came
+    sizes = np.empty(most + 1, np.int64)  # tokens of a candidate without its timestamp
+    places = np.empty(most + 1, np.uint64)  # of those with a timestamp: place in the row × 2**32 + number
+    by_time = np.empty(most + 1, np.uint64)
+    at_random = np.empty(most + 1, np.uint64)  # numbers of those without, as they came
+    chain = np.empty((3, most + 1), np.int64)
     used, last = 0, -1
     for s in range(len(context)):
         if context[s] != last:
             used, last = 0, context[s]
-        source_size = 16 if source_family[s] == 6 else 4
-        timed, untimed, total, limit = 0, 0, 0, room - used
-        lost = np.uint64(0)
-        for j in range(offsets[s + 1] - offsets[s]):
-            m = offsets[s] + j
-            length = 2 + source_size + (1 if code[m] == 0 else 3)
-            if family[m] > 0:
-                length += 17 if family[m] == 6 else 5
-            has_time = mode[s] == FULL
-            if mode[s] != FULL and mode[s] != NONE:
-                losing = (np.uint64(j + 1) * fraction[s] + _CEILING) >> _LOW
-                has_time = losing == lost
-            place = timed
-            if has_time:
-                while place > 0 and index[by_time[place - 1]] > index[m]:
-                    place -= 1
-                if timed == 0:
-                    length += 9
-                else:
-                    if place > 0:
-                        length += _stamp_length(time[by_time[place - 1]], time[m])
-                    if place < timed:
-                        length += _stamp_length(time[m], time[by_time[place]])
-                    if 0 < place < timed:
-                        length -= _stamp_length(time[by_time[place - 1]], time[by_time[place]])
-            if total + length > limit:
-                break
-            total += length
-            if has_time:
-                for q in range(timed, place, -1):
-                    by_time[q] = by_time[q - 1]
-                by_time[place] = m
-                timed += 1
-            else:
-                at_random[untimed] = m
-                untimed += 1
-                lost += _ONE
-        count = timed + untimed
+        mine = slice(offsets[s], offsets[s + 1])
+        limit = room - used
+        count, timed, total = _first(
+            mode[s], fraction[s], limit, 18 if source_family[s] == 6 else 6, index[mine], code[mine], family[mine],
+            sizes, places, at_random,
+        )  # fmt: skip
+        untimed = count - timed
+        if timed:
+            _sort(places, timed, chain[0], by_time)
+            total += _stamps(by_time, timed, time[mine])
+            if total > limit:
+                count, total = _shorten(by_time, timed, count, total, limit, sizes, time[mine], chain)
+                timed = _those_below(by_time, timed, count)
+                untimed = count - timed
         _write(
-            tokens[last, used : used + total], key[s], by_time, timed, at_random, untimed, time, code, family, address,
-            source_family[s], source[s], source_size,
+            tokens[last, used:], key[s], by_time, timed, at_random, untimed, time[mine], code[mine], family[mine],
+            address[mine], source_family[s], source[s],
         )  # fmt: skip
         used += total
         lengths[s], taken[s] = total, count
 
 
 @compiled
+def _first(
+    mode: Any, fraction: Any, limit: Any, base: Any, index: Any, code: Any, family: Any, sizes: Any, places: Any,
+    at_random: Any,
+) -> Any:  # fmt: skip
+    """How many candidates fit if every timestamp is short, how many of them have one, and the tokens of all else."""
+    total, timed, untimed, lost = 0, 0, 0, _0
+    for j in range(len(index)):
+        now = (np.uint64(j + 1) * fraction + _CEILING) >> _32
+        has_time = np.int64(mode == FULL or (mode != NONE and now == lost))
+        lost = now
+        size = base + (1 if code[j] == 0 else 3) + (0 if family[j] == 0 else 17 if family[j] == 6 else 5)
+        stamps = timed + has_time
+        if total + size + 2 * stamps + (7 if stamps else 0) > limit:
+            return j, timed, total
+        total += size
+        sizes[j] = size
+        places[timed] = (np.uint64(index[j]) << _32) | np.uint64(j)  # both are written, one of them counts
+        at_random[untimed] = np.uint64(j)
+        timed += has_time
+        untimed += 1 - has_time
+    return len(index), timed, total
+
+
+@compiled
+def _sort(places: Any, count: Any, ends: Any, out: Any) -> None:
+    """In rising order: places are uniform, so that as many buckets as places hold one each, about."""
+    low, high = places[0], places[0]
+    for q in range(count):
+        low, high = min(low, places[q]), max(high, places[q])
+    low >>= _32
+    scale = (np.uint64(count) << _32) // ((high >> _32) - low + np.uint64(1))
+    ends[: count + 1] = 0
+    for q in range(count):
+        ends[(((places[q] >> _32) - low) * scale >> _32) + _1] += 1
+    for q in range(count):
+        ends[q + 1] += ends[q]
+    for q in range(count):
+        bucket = ((places[q] >> _32) - low) * scale >> _32
+        out[ends[bucket]] = places[q]
+        ends[bucket] += 1
+    for q in range(1, count):
+        value, p = out[q], q
+        while p > 0 and out[p - 1] > value:
+            out[p] = out[p - 1]
+            p -= 1
+        out[p] = value
+
+
+@compiled
+def _stamp(earlier: Any, later: Any, time: Any) -> Any:
+    return 2 if time[later & _CEILING] - time[earlier & _CEILING] < 256 else 5
+
+
+@compiled
+def _stamps(by_time: Any, timed: Any, time: Any) -> Any:
+    total = 9
+    for q in range(1, timed):
+        total += _stamp(by_time[q - 1], by_time[q], time)
+    return total
+
+
+@compiled
+def _shorten(by_time: Any, timed: Any, count: Any, total: Any, limit: Any, sizes: Any, time: Any, chain: Any) -> Any:
+    """Give up the last candidates until the rest fits; how many are left, and their tokens."""
+    before, after, where = chain[0], chain[1], chain[2]
+    where[:count] = -1
+    for q in range(timed):
+        before[q], after[q] = q - 1, q + 1
+        where[by_time[q] & _CEILING] = q
+    while total > limit:
+        count -= 1
+        total -= sizes[count]
+        q = where[count]
+        if q < 0:
+            continue
+        p, r = before[q], after[q]
+        if p >= 0:
+            total -= _stamp(by_time[p], by_time[q], time)
+            after[p] = r
+        if r < timed:
+            total -= _stamp(by_time[q], by_time[r], time)
+            before[r] = p
+        if p >= 0 and r < timed:
+            total += _stamp(by_time[p], by_time[r], time)
+        elif p < 0 and r == timed:
+            total -= 9
+    return count, total
+
+
+@compiled
+def _those_below(by_time: Any, timed: Any, count: Any) -> Any:
+    """Keep of the numbers by time those of the first candidates; how many they are."""
+    kept = 0
+    for q in range(timed):
+        by_time[kept] = by_time[q]
+        kept += np.int64((by_time[q] & _CEILING) < np.uint64(count))
+    return kept
+
+
+@compiled
 def _write(
     out: Any, key: Any, by_time: Any, timed: Any, at_random: Any, untimed: Any, time: Any, code: Any, family: Any,
-    address: Any, source_family: Any, source: Any, source_size: Any,
+    address: Any, source_family: Any, source: Any,
 ) -> None:  # fmt: skip
-    at, with_time, without = 0, 0, 0
-    count = timed + untimed
-    previous = np.int64(-1)
-    for place in range(count):
-        chance = ((_draw(key, POSITIONS + place) >> _LOW) * np.uint64(count - place)) >> _LOW
-        has_time = np.int64(chance) >= untimed - without
+    at, with_time, without, previous = _0, 0, 0, np.int64(-1)
+    for place in range(timed + untimed):
+        has_time = untimed == 0
+        if timed and untimed:
+            left = np.uint64(timed + untimed - place)
+            has_time = np.int64(((draw_word(key, POSITIONS + place) >> _32) * left) >> _32) >= untimed - without
+        stamped, plain = by_time[with_time] & _CEILING, at_random[without]
+        m = stamped if has_time else plain
+        with_time += has_time
+        without += not has_time
+
+        stamp, value = _0, time[m]
         if has_time:
-            m = by_time[with_time]
-            with_time += 1
-        else:
-            m = at_random[without]
-            without += 1
-        out[at] = v.START
-        at += 1
-        order = np.int64(((_draw(key, FIELDS + place) >> _LOW) * _24) >> _LOW)
-        for f in range(4):
-            field = FIELD_ORDERS[order, f]
-            if field == 0:
-                out[at] = v.SOURCE_V6 if source_family == 6 else v.SOURCE_V4
-                for q in range(source_size):
-                    out[at + 1 + q] = v.BYTE + source[q]
-                at += 1 + source_size
-            elif field == 1:
-                if family[m] > 0:
-                    size = 16 if family[m] == 6 else 4
-                    out[at] = v.DESTINATION_V6 if family[m] == 6 else v.DESTINATION_V4
-                    for q in range(size):
-                        out[at + 1 + q] = v.BYTE + address[m, q]
-                    at += 1 + size
-            elif field == 2:
-                if code[m] == 0:
-                    out[at] = v.FAILED
-                    at += 1
-                else:
-                    out[at] = v.ROUND_TRIP
-                    out[at + 1] = v.BYTE + (code[m] >> 8)
-                    out[at + 2] = v.BYTE + (code[m] & 255)
-                    at += 3
-            elif has_time:
-                value, size, role = time[m], 8, v.TIME_ABSOLUTE
-                if previous >= 0:
-                    value, size, role = time[m] - previous, 1, v.TIME_DELTA
-                    if value >= 256:
-                        size, role = 4, v.TIME_LONG_DELTA
-                out[at] = role
-                for q in range(size):
-                    out[at + 1 + q] = v.BYTE + ((value >> (8 * (size - 1 - q))) & 255)
-                at += 1 + size
-        if has_time:
+            stamp = _9
+            if previous >= 0:
+                value = time[m] - previous
+                stamp = _2 if value < 256 else _5
             previous = time[m]
+        result = _1 if code[m] == 0 else _3
+        peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
+        mine = _17 if source_family == 6 else _5
+        lengths = mine | peer << _8 | result << _16 | stamp << _24
+        order = ((draw_word(key, FIELDS + place) >> _32) * _24) >> _32
+        out[at] = v.START
+        at += _1
+        _address(out, at + _sum(lengths & _BEFORE[order, 0]), v.SOURCE_V4, source_family, source)
+        if peer:
+            _address(out, at + _sum(lengths & _BEFORE[order, 1]), v.DESTINATION_V4, family[m], address[m])
+        _result(out, at + _sum(lengths & _BEFORE[order, 2]), code[m])
+        if has_time:
+            _time(out, at + _sum(lengths & _BEFORE[order, 3]), stamp, value)
+        at += mine + peer + result + stamp
+
+
+@compiled
+def _sum(lengths: Any) -> Any:
+    """Of the four bytes of a word; below 256."""
+    return (lengths * _ONES >> _24) & _BYTE
+
+
+@compiled
+def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
+    if family == 6:
+        out[at] = role + 1
+        for q in range(_16):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+    else:
+        out[at] = role
+        for q in range(_4):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+
+
+@compiled
+def _result(out: Any, at: Any, code: Any) -> None:
+    if code == 0:
+        out[at] = v.FAILED
+    else:
+        out[at] = v.ROUND_TRIP
+        out[at + _1] = v.BYTE + (code >> 8)
+        out[at + _2] = v.BYTE + (code & 255)
+
+
+@compiled
+def _time(out: Any, at: Any, size: Any, value: Any) -> None:
+    """A role and the value's bytes, the largest first: 8, or of a distance 1 or 4."""
+    if size == _2:
+        out[at] = v.TIME_DELTA
+        out[at + _1] = v.BYTE + value
+        return
+    out[at] = v.TIME_LONG_DELTA if size == _5 else v.TIME_ABSOLUTE
+    for q in range(_1, size):
+        out[at + q] = v.BYTE + ((value >> np.int64(_8 * (size - _1 - q))) & 255)
