@@ -22,7 +22,7 @@ from headrace.contexts.sample import FULL, NONE, Candidates, Sampling, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 
 _CEILING, _24, _32 = np.uint64((1 << 32) - 1), np.uint64(24), np.uint64(32)
-_0, _1, _2, _3, _4, _5, _8, _9, _16, _17 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 16, 17))
+_0, _1, _2, _3, _4, _5, _8, _9, _12, _13, _16, _17 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17))
 _ONES, _BYTE = np.uint64(0x01010101), np.uint64(255)
 # Four lengths in the bytes of a word; for each order and field the bytes of those fields that stand before it.
 _BEFORE = np.array(
@@ -235,14 +235,19 @@ def _sum(lengths: Any) -> Any:
 
 @compiled
 def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
+    out[at] = role + 1 if family == 6 else role
+    _four(out, at + _1, address, _0)
     if family == 6:
-        out[at] = role + 1
-        for q in range(_16):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
-    else:
-        out[at] = role
-        for q in range(_4):
-            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+        _four(out, at + _5, address, _4)
+        _four(out, at + _9, address, _8)
+        _four(out, at + _13, address, _12)
+
+
+@compiled
+def _four(out: Any, at: Any, data: Any, q: Any) -> None:
+    a, b, c, d = data[q], data[q + _1], data[q + _2], data[q + _3]  # read before anything is written: it is one move
+    out[at], out[at + _1] = v.BYTE + np.int32(a), v.BYTE + np.int32(b)
+    out[at + _2], out[at + _3] = v.BYTE + np.int32(c), v.BYTE + np.int32(d)
 
 
 @compiled
