@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.arrays import I32, I64, U64
+from headrace.arrays import I32, I64
 from headrace.contexts.batch import batch_of
-from headrace.contexts.draws import permuted
 from headrace.contexts.index import ContextIndex
 from headrace.contexts.options import ContextOptions, Keys
 from headrace.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
@@ -19,7 +19,6 @@ from headrace.contexts.vocabulary import Vocabulary
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.histories.rows import RowColumns
 
-Permuted = Callable[[U64, I64, I64], I64]
 Builder = Callable[[Segments, Candidates, int, int], Tokens]
 
 
@@ -71,12 +70,12 @@ _ROWS_AT_A_TIME = 1024
 class Kernels(NamedTuple):
     """Every step that there is in numpy and compiled, alike to the bit."""
 
-    permuted: Permuted
     sampling: Sampling
     tokens: Builder
     batch: Batcher
 
 
+@cache
 def chosen_kernels(kernel: Kernel) -> Kernels:
     """Those of numba or numpy. Raises `MissingExtra` if numba is asked for and not there."""
     if kernel != "numpy":
@@ -87,7 +86,7 @@ def chosen_kernels(kernel: Kernel) -> Kernels:
                 raise
         else:
             return Kernels(*IN_NUMBA)
-    return Kernels(permuted, IN_NUMPY, tokens_in_numpy, batch_of)
+    return Kernels(IN_NUMPY, tokens_in_numpy, batch_of)
 
 
 def build(index: ContextIndex, rows: Rows, positions: I64) -> Built:
@@ -96,12 +95,12 @@ def build(index: ContextIndex, rows: Rows, positions: I64) -> Built:
     Raises `CorruptShard` if a row is not what it was when the index was made.
     """
     kernels = chosen_kernels(index.options.kernel)
-    segments = index.segments(*index.at(positions, kernels.permuted))
+    segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
     opened = rows.open(np.unique(segments.row).tolist())
     found = candidates(segments, opened, index.options.room, kernels.sampling)
     tokens = kernels.tokens(segments, found, len(positions), index.options.room)
-    lost = np.flatnonzero(~segments.sampled & (tokens.taken != segments.count))
-    if len(lost):
-        row = int(segments.row[lost[0]])
+    lost = ~segments.sampled & (tokens.taken != segments.count)
+    if lost.any():
+        row = int(segments.row[lost.argmax()])
         raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
     return Built(segments, found, tokens)

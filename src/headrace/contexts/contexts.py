@@ -105,7 +105,11 @@ class Contexts:
 
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
         """
-        asked = np.array([int(each) for each in positions], np.int64)
+        asked = (
+            np.arange(positions.start, positions.stop, positions.step)
+            if isinstance(positions, range)
+            else (np.array([int(each) for each in positions], np.int64))
+        )
         if len(asked) and (int(asked.min()) < 0 or not len(self)):
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
         built = build(self.index, self.rows, asked)

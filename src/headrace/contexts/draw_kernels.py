@@ -10,14 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, U64
+from headrace.arrays import I64, U8, U64
 from headrace.compiled import compiled
-from headrace.contexts.draws import GAMMA, LN2, MIX_A, MIX_B, OFFSET, ROUND_KEYS, ROUNDS, WINDOW
-from headrace.contexts.sample import Segments
+from headrace.contexts.draws import FRACTION, GAMMA, LN2, MIX_A, MIX_B, MODE, OFFSET, ROUND_KEYS, ROUNDS, WINDOW
+from headrace.contexts.sample import FULL, FULL_BELOW, NONE, PARTIAL, PARTIAL_BELOW, TENTH, Segments
+from headrace.digest import derive_key
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
-_11, _27, _30, _31, _32 = (np.uint64(each) for each in (11, 27, 30, 31, 32))
+_8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
 _ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
+
+
+def context_keys_in_numba(seed: int, epoch: int, ids: I64) -> U64:
+    """As `context_keys`."""
+    first, second = derive_key(seed, "contexts", epoch)
+    out = np.empty(len(ids), np.uint64)
+    _context_keys(ids, np.uint64(first), np.uint64(second), out)
+    return out
+
+
+def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
+    """As `dealt`."""
+    mode, fraction, own = np.empty(len(keys), np.uint8), np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
+    _dealt(keys, mode, fraction, own)
+    return mode, fraction, own
 
 
 def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
@@ -44,12 +60,31 @@ def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
 
 
 @compiled
-def draw_word(key: Any, slot: Any) -> Any:
-    """`draw`, of one key and slot."""
-    word = key + np.uint64(slot) * _GAMMA
+def _mixed(word: Any) -> Any:
     word = (word ^ (word >> _30)) * _MIX_A
     word = (word ^ (word >> _27)) * _MIX_B
     return word ^ (word >> _31)
+
+
+@compiled
+def draw_word(key: Any, slot: Any) -> Any:
+    """`draw`, of one key and slot."""
+    return _mixed(key + np.uint64(slot) * _GAMMA)
+
+
+@compiled
+def _context_keys(ids: Any, first: Any, second: Any, out: Any) -> None:
+    for k in range(len(ids)):
+        out[k] = _mixed(_mixed(np.uint64(ids[k]) * _GAMMA + first) + second)
+
+
+@compiled
+def _dealt(keys: Any, mode: Any, fraction: Any, own: Any) -> None:
+    for k in range(len(keys)):
+        own[k] = _mixed(keys[k] + _MIX_B)
+        chance = np.float64(draw_word(own[k], MODE) >> _11) * 2.0**-53
+        mode[k] = FULL if chance < FULL_BELOW else PARTIAL if chance < PARTIAL_BELOW else NONE
+        fraction[k] = TENTH + (((draw_word(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
 
 
 @compiled

@@ -15,14 +15,22 @@ import numpy as np
 
 from headrace.compiled import compiled
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draw_kernels import draw_word, indices_in_numba, permuted_in_numba
+from headrace.contexts.draw_kernels import (
+    context_keys_in_numba,
+    dealt_in_numba,
+    draw_word,
+    indices_in_numba,
+    permuted_in_numba,
+)
 from headrace.contexts.draws import FIELDS, POSITIONS
 from headrace.contexts.row_kernels import batch_in_numba, gather_in_numba
 from headrace.contexts.sample import FULL, NONE, Candidates, Sampling, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 
 _CEILING, _24, _32 = np.uint64((1 << 32) - 1), np.uint64(24), np.uint64(32)
-_0, _1, _2, _3, _4, _5, _8, _9, _12, _13, _16, _17 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17))
+_0, _1, _2, _3, _4, _5, _8, _9, _12, _13, _16, _17 = (
+    np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17)
+)
 _ONES, _BYTE = np.uint64(0x01010101), np.uint64(255)
 # Four lengths in the bytes of a word; for each order and field the bytes of those fields that stand before it.
 _BEFORE = np.array(
@@ -45,7 +53,8 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
     return Tokens(tokens, lengths, taken)
 
 
-IN_NUMBA = (permuted_in_numba, Sampling(indices_in_numba, gather_in_numba), tokens_in_numba, batch_in_numba)
+SAMPLING = Sampling(permuted_in_numba, context_keys_in_numba, dealt_in_numba, indices_in_numba, gather_in_numba)
+IN_NUMBA = (SAMPLING, tokens_in_numba, batch_in_numba)
 
 
 @compiled

@@ -17,11 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U8, U16, U64
-from headrace.contexts.draws import OFFSET, WINDOW, below, draw, log_uniform, permuted_prefixes
+from headrace.contexts.draws import (
+    FRACTION,
+    MODE,
+    OFFSET,
+    WINDOW,
+    below,
+    context_keys,
+    draw,
+    log_uniform,
+    permuted,
+    permuted_prefixes,
+    segment_keys,
+    unit,
+)
 from headrace.errors import CorruptShard
 from headrace.histories.rows import RowColumns
 
 FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
+FULL_BELOW, PARTIAL_BELOW = 0.4, 0.7
+TENTH = np.uint64((1 << 32) // 10)
 ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}
 _SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
 
@@ -87,10 +102,22 @@ class Columns(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """Where candidates stand in their rows, and what rows have there: `indices` and `gather`, or the same compiled."""
+    """What is drawn and read for contexts: `permuted`, `context_keys`, `dealt`, `indices`, `gather`, or compiled."""
 
+    permuted: Callable[[U64, I64, I64], I64]
+    context_keys: Callable[[int, int, I64], U64]
+    dealt: Callable[[U64], tuple[U8, U64, U64]]
     indices: Callable[[Segments, I64, I64], I64]
     gather: Callable[[RowColumns, I64, I64, I64, Columns], None]
+
+
+def dealt(keys: U64) -> tuple[U8, U64, U64]:
+    """Mode, fraction and key of the one segment of each sampled context, by the context's key."""
+    own = segment_keys(keys, np.zeros(len(keys), np.int64))
+    chance = unit(draw(own, MODE))
+    mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
+    word = draw(own, FRACTION) >> np.uint64(32)
+    return mode, TENTH + ((word * (np.uint64(8) * TENTH)) >> np.uint64(32)), own  # 10..90 %
 
 
 def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
@@ -120,22 +147,22 @@ def gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -
     out.address[places] = row.peer_bytes[peers]
 
 
-IN_NUMPY = Sampling(indices, gather)
+IN_NUMPY = Sampling(permuted, context_keys, dealt, indices, gather)
 
 
 def candidates(
     segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
 ) -> Candidates:
-    """The candidates of all segments. rows: those that the segments name, opened; room: tokens of a context.
+    """The candidates of all segments. rows: those that the segments name, opened, and no other; room: tokens of a context.
 
     Raises `CorruptShard` for a row that is shorter than its segments say.
     """
-    numbers, which = np.unique(segments.row, return_inverse=True)
+    numbers = np.array(sorted(rows), np.int64)
     opened = [rows[number] for number in numbers.tolist()]
+    which = np.searchsorted(numbers, segments.row)
     n = np.array([row.n for row in opened], np.int64)[which]
-    short = np.flatnonzero(segments.start + segments.count > n)
-    if len(short):
-        row = int(segments.row[short[0]])
+    if (short := segments.start + segments.count > n).any():
+        row = int(segments.row[short.argmax()])
         raise CorruptShard(f"row {row} of the split is shorter than it was when it was indexed; open the run again")
     shortest = np.array([shortest_measurement(row) for row in opened], np.int64)[which] + 2 * (segments.mode == FULL)
     fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
@@ -150,7 +177,7 @@ def candidates(
         np.empty((total, 16), np.uint8),
     )
     order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
-    ends = np.cumsum(np.bincount(which, minlength=len(opened))).tolist()
+    ends = np.searchsorted(which[order], np.arange(len(opened)), side="right").tolist()
     for row, begin, end in zip(opened, [0, *ends], ends, strict=False):
         sampling.gather(row, order[begin:end], offsets, index, columns)
     source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
