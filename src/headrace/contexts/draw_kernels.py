@@ -205,4 +205,4 @@ def _exp2(y: Any) -> Any:
     x, total = (y - whole) * LN2, 1.0
     for term in range(18, 0, -1):
         total = total * x / term + 1.0
-    return math.ldexp(total, np.int32(whole))
+    return math.ldexp(total, int(whole))

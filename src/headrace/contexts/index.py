@@ -222,7 +222,8 @@ def _distinct(values: I64) -> list[int]:
     """Each value once, rising; mostly there is one."""
     if len(values) and (values == values[0]).all():
         return [int(values[0])]
-    return np.unique(values).tolist()
+    distinct: list[int] = np.unique(values).tolist()
+    return distinct
 
 
 def _restored(values: dict[str, object]) -> ContextIndex:

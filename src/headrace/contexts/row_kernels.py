@@ -18,7 +18,6 @@ from headrace.contexts.tokens import Tokens
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.histories.rows import RowColumns
 
-MADE = ("inputs", "targets", "inputs_segmentation", "inputs_position", "targets_segmentation", "targets_position")
 _NO_PEERS = np.empty(0, np.uint8)
 
 
@@ -34,13 +33,22 @@ def gather_in_numba(row: RowColumns, mine: I64, offsets: I64, index: I64, out: C
 
 
 def batch_in_numba(tokens: Tokens, segments: Segments, *, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
-    """As `batch_of`."""
+    """As `batch_of`. The arrays lie in one block: several would be given back to the system after every batch, and
+    every page of them cost a fault in the next one, more than it costs to fill it."""
     contexts, room = tokens.tokens_BT.shape
-    names = MADE if keys == "maxtext" else FOUR
-    arrays = np.empty((len(names), contexts, room - 1), np.int32)
-    _batch(tokens.tokens_BT, segments.context, tokens.lengths, 1 if vocab == "compat" else 0, arrays)
-    made = dict(zip(names, arrays, strict=True))
-    return made if keys == "four" else {name: made[name] for name in MAXTEXT}
+    none = np.empty((2, 0, room - 1), np.int32)
+    block = np.empty((6 if keys == "maxtext" else 4, contexts, room - 1), np.int32)
+    inputs, targets, segment, position = block[:4]
+    target_segment, target_position = block[4:] if keys == "maxtext" else none
+    lower = np.int32(vocab == "compat")
+    _batch(
+        tokens.tokens_BT, segments.context, tokens.lengths, lower, inputs, targets, segment, position,
+        target_segment, target_position,
+    )  # fmt: skip
+    if keys == "four":
+        return dict(zip(FOUR, (inputs, targets, segment, position), strict=True))
+    arrays = (inputs, position, segment, targets, target_position, target_segment)
+    return dict(zip(MAXTEXT, arrays, strict=True))
 
 
 @compiled
@@ -68,29 +76,33 @@ def _gather(
 
 
 @compiled
-def _batch(tokens: Any, context: Any, lengths: Any, lower: Any, arrays: Any) -> None:
-    """arrays [4 | 6, B, L]: inputs, targets, segmentation, positions, and for targets segmentation and positions."""
-    kinds, contexts, width = arrays.shape
+def _batch(
+    tokens: Any, context: Any, lengths: Any, lower: Any, inputs: Any, targets: Any, segment: Any, position: Any,
+    target_segment: Any, target_position: Any,
+) -> None:  # fmt: skip
+    """int32 [B, L] each; the last two may be empty, and are then left out."""
+    contexts, width = inputs.shape
+    all_six = len(target_segment) > 0
     s = 0
     for b in range(contexts):
+        _copy(tokens[b, :width], lower, inputs[b])
         used, number = 0, 0
-        _copy(tokens[b, :width], lower, arrays[0, b])
         while s < len(context) and context[s] == b:
             number += 1
             end = min(used + lengths[s], width)
-            target_end = max(used, min(used + lengths[s] - 1, width))  # the last token of a segment has no target
-            _copy(tokens[b, used + 1 : target_end + 1], lower, arrays[1, b, used:target_end])
-            arrays[1, b, target_end:end] = 0
-            arrays[2, b, used:end] = number
-            _count(arrays[3, b, used:end])
-            if kinds == 6:
-                arrays[4, b, used:target_end] = number
-                arrays[4, b, target_end:end] = 0
-                _count(arrays[5, b, used:end])
+            last = max(used, min(used + lengths[s] - 1, width))  # the last token of a segment has no target
+            _copy(tokens[b, used + 1 : last + 1], lower, targets[b, used:last])
+            targets[b, last:end] = 0
+            segment[b, used:end] = number
+            _count(position[b, used:end])
+            if all_six:
+                target_segment[b, used:last], target_segment[b, last:end] = number, 0
+                _count(target_position[b, used:end])
             used = end
             s += 1
-        for kind in range(1, kinds):
-            arrays[kind, b, used:] = 0
+        targets[b, used:], segment[b, used:], position[b, used:] = 0, 0, 0
+        if all_six:
+            target_segment[b, used:], target_position[b, used:] = 0, 0
 
 
 @compiled

@@ -153,7 +153,8 @@ IN_NUMPY = Sampling(permuted, context_keys, dealt, indices, gather)
 def candidates(
     segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
 ) -> Candidates:
-    """The candidates of all segments. rows: those that the segments name, opened, and no other; room: tokens of a context.
+    """The candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
+    of a context.
 
     Raises `CorruptShard` for a row that is shorter than its segments say.
     """
@@ -162,10 +163,12 @@ def candidates(
     which = np.searchsorted(numbers, segments.row)
     n = np.array([row.n for row in opened], np.int64)[which]
     if (short := segments.start + segments.count > n).any():
-        row = int(segments.row[short.argmax()])
-        raise CorruptShard(f"row {row} of the split is shorter than it was when it was indexed; open the run again")
-    shortest = np.array([shortest_measurement(row) for row in opened], np.int64)[which] + 2 * (segments.mode == FULL)
-    fills = np.minimum(segments.count, room // np.maximum(shortest, 1) + 1)
+        changed = int(segments.row[short.argmax()])
+        raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
+    shortest = np.ones(len(opened), np.int64)
+    for place in np.unique(which[segments.sampled]).tolist():  # of other rows all are candidates
+        shortest[place] = shortest_measurement(opened[place])
+    fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
     offsets = np.zeros(len(fills) + 1, np.int64)
     np.cumsum(np.where(segments.sampled, fills, segments.count), out=offsets[1:])
     index = sampling.indices(segments, fills, offsets)
