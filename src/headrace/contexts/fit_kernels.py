@@ -69,7 +69,8 @@ def _fit(
             if total > limit:
                 count, total = _shorten(by_time, timed, count, total, limit, sizes, time[mine], chain)
             timed = _keep(by_time, timed, count, order[mine])
-        order[offsets[s] + timed : offsets[s] + count] = at_random[: count - timed]
+        for q in range(count - timed):
+            order[offsets[s] + timed + q] = at_random[q]
         used += total
         timed_of[s], lengths[s], taken[s] = timed, total, count
 
