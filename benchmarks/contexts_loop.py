@@ -1,10 +1,16 @@
-"""Contexts as a plain Python loop makes them: one measurement after another, lists of tokens. The same rules."""
+"""Contexts as a plain Python loop makes them: one measurement after another, lists of tokens. The same rules.
+
+The arrays of a batch are then made of the lists by numpy, all contexts at once: a loop over tokens would be slower.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 
+import numpy as np
+
+from headrace.arrays import I32
 from headrace.histories.rows import RowColumns
 
 
@@ -37,6 +43,22 @@ def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[
         if stamped:
             previous = int(row.offsets[index])
     return tokens[:room] + [0] * (room - len(tokens))
+
+
+def plain_arrays(texts: list[list[int]]) -> dict[str, I32]:
+    """The six arrays that MaxText names, int32 [B, room - 1], of contexts of one segment each."""
+    drawn = np.array(texts, np.int32)
+    inputs, following = drawn[:, :-1], drawn[:, 1:]
+    segment = (inputs > 0).astype(np.int32)
+    position = np.arange(inputs.shape[1], dtype=np.int32) * segment
+    return {
+        "inputs": np.ascontiguousarray(inputs),
+        "inputs_position": position,
+        "inputs_segmentation": segment,
+        "targets": np.ascontiguousarray(following),
+        "targets_position": position.copy(),
+        "targets_segmentation": (following > 0).astype(np.int32),
+    }
 
 
 def measurement(
