@@ -12,9 +12,20 @@ import numpy as np
 
 from headrace.arrays import I64, U8, U64
 from headrace.compiled import compiled
-from headrace.contexts.draws import FRACTION, GAMMA, LN2, MIX_A, MIX_B, MODE, OFFSET, ROUND_KEYS, ROUNDS, WINDOW
+from headrace.contexts.draws import (
+    FRACTION,
+    GAMMA,
+    LN2,
+    MIX_A,
+    MIX_B,
+    MODE,
+    OFFSET,
+    ROUND_KEYS,
+    ROUNDS,
+    WINDOW,
+    epoch_key,
+)
 from headrace.contexts.sample import FULL, FULL_BELOW, NONE, PARTIAL, PARTIAL_BELOW, TENTH, Segments
-from headrace.digest import derive_key
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
@@ -23,7 +34,7 @@ _ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
 
 def context_keys_in_numba(seed: int, epoch: int, ids: I64) -> U64:
     """As `context_keys`."""
-    first, second = derive_key(seed, "contexts", epoch)
+    first, second = epoch_key(seed, "contexts", epoch)
     out = np.empty(len(ids), np.uint64)
     _context_keys(ids, np.uint64(first), np.uint64(second), out)
     return out

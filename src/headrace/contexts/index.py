@@ -149,7 +149,7 @@ class ContextIndex:
 
     def _shuffled(self, epoch: int, places: I64, sampling: Sampling) -> I64:
         if self.options.shuffle == "contexts":
-            key = np.array([derive_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
+            key = np.array([draws.epoch_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
             return sampling.permuted(key, np.array([len(self)]), places)
         ends, firsts = self._units(epoch)
         unit = np.searchsorted(ends, places, side="right")

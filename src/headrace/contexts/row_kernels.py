@@ -22,13 +22,13 @@ _NO_PEERS = np.empty(0, np.uint8)
 
 
 def gather_in_numba(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
-    """As `gather`."""
+    """As `gather`. Addresses are copied as two words each."""
     peers, width = _NO_PEERS, 0
     if row.peers is not None:
         peers, width = row.peers.view(np.uint8), row.peers.itemsize  # bytes, so that one kernel reads all widths
     _gather(
         mine, offsets, index, np.int64(row.first_time), row.offsets, row.codes, peers, width, row.peer_family,
-        row.peer_bytes, out.time, out.code, out.family, out.address,
+        row.peer_bytes.view(np.uint64), out.time, out.code, out.family, out.address.view(np.uint64),
     )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def batch_in_numba(tokens: Tokens, segments: Segments, *, vocab: Vocabulary, key
 @compiled
 def _gather(
     mine: Any, offsets: Any, index: Any, first_time: Any, seconds: Any, codes: Any, peers: Any, width: Any,
-    peer_family: Any, peer_bytes: Any, time: Any, code: Any, family: Any, address: Any,
+    peer_family: Any, peer_words: Any, time: Any, code: Any, family: Any, address: Any,
 ) -> None:  # fmt: skip
     for s in mine:
         for m in range(offsets[s], offsets[s + 1]):
@@ -62,8 +62,7 @@ def _gather(
             time[m] = first_time + np.int64(seconds[i])
             code[m] = codes[i]
             if width == 0:
-                family[m] = 0
-                address[m, :] = 0
+                family[m], address[m, 0], address[m, 1] = 0, 0, 0
                 continue
             peer = np.int64(peers[i * width])
             if width > 1:
@@ -71,8 +70,7 @@ def _gather(
             if width > 2:
                 peer |= np.int64(peers[i * width + 2]) << 16 | np.int64(peers[i * width + 3]) << 24
             family[m] = peer_family[peer]
-            for q in range(16):
-                address[m, q] = peer_bytes[peer, q]
+            address[m, 0], address[m, 1] = peer_words[peer, 0], peer_words[peer, 1]
 
 
 @compiled

@@ -166,7 +166,7 @@ def candidates(
         changed = int(segments.row[short.argmax()])
         raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
     shortest = np.ones(len(opened), np.int64)
-    for place in np.unique(which[segments.sampled]).tolist():  # of other rows all are candidates
+    for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # of other rows all are candidates
         shortest[place] = shortest_measurement(opened[place])
     fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
     offsets = np.zeros(len(fills) + 1, np.int64)
@@ -184,7 +184,7 @@ def candidates(
     for row, begin, end in zip(opened, [0, *ends], ends, strict=False):
         sampling.gather(row, order[begin:end], offsets, index, columns)
     source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
-    source = np.stack([row.entity_bytes for row in opened])[which] if opened else np.empty((0, 16), np.uint8)
+    source = np.array([row.entity_bytes for row in opened], np.uint8).reshape(-1, 16)[which]
     return Candidates(offsets, index, *columns, source_family, source)
 
 
