@@ -103,12 +103,13 @@ class Contexts:
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
         """The contexts at these positions, in this order; each row that they touch is opened once.
 
+        The arrays of a batch may lie in one block of memory, which stays as long as one of them does.
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
         """
         asked = (
-            np.arange(positions.start, positions.stop, positions.step)
+            np.arange(positions.start, positions.stop, positions.step, np.int64)
             if isinstance(positions, range)
-            else (np.array([int(each) for each in positions], np.int64))
+            else np.array([int(each) for each in positions], np.int64)
         )
         if len(asked) and (int(asked.min()) < 0 or not len(self)):
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")

@@ -1,7 +1,4 @@
-"""Draws compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`.
-
-Kernels of other files keep their own compiled copy of `draw_word`; the numbers it gives never change.
-"""
+"""Draws compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def _mixed(word: Any) -> Any:
 
 
 @compiled
-def draw_word(key: Any, slot: Any) -> Any:
+def _draw(key: Any, slot: Any) -> Any:
     """`draw`, of one key and slot."""
     return _mixed(key + np.uint64(slot) * _GAMMA)
 
@@ -93,9 +90,9 @@ def _context_keys(ids: Any, first: Any, second: Any, out: Any) -> None:
 def _dealt(keys: Any, mode: Any, fraction: Any, own: Any) -> None:
     for k in range(len(keys)):
         own[k] = _mixed(keys[k] + _MIX_B)
-        chance = np.float64(draw_word(own[k], MODE) >> _11) * 2.0**-53
+        chance = np.float64(_draw(own[k], MODE) >> _11) * 2.0**-53
         mode[k] = FULL if chance < FULL_BELOW else PARTIAL if chance < PARTIAL_BELOW else NONE
-        fraction[k] = TENTH + (((draw_word(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
+        fraction[k] = TENTH + (((_draw(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
 
 
 @compiled
@@ -128,7 +125,7 @@ def _network(round_keys: Any, left: Any, right: Any, value: Any) -> Any:
 def _permuted(key: Any, size: Any, places: Any, out: Any) -> None:
     round_keys = np.empty(ROUNDS, np.uint64)
     for number in range(ROUNDS):
-        round_keys[number] = draw_word(key, ROUND_KEYS + number)
+        round_keys[number] = _draw(key, ROUND_KEYS + number)
     bound = np.uint64(size)
     left, right = _halves(bound)
     for k in range(len(places)):
@@ -153,7 +150,7 @@ def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> Non
         if count == 0:
             continue
         for number in range(ROUNDS):
-            round_keys[number] = draw_word(keys[k], ROUND_KEYS + number)
+            round_keys[number] = _draw(keys[k], ROUND_KEYS + number)
         size = np.uint64(sizes[k])
         left, right = _halves(size)
         a, b = all_a[:count], all_b[:count]
@@ -185,9 +182,9 @@ def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any, wind
     for s in range(len(keys)):
         window[s], begin[s] = counts[s], starts[s]
         if sampled[s]:
-            window[s] = _log_uniform(draw_word(keys[s], WINDOW), fills[s], counts[s])
+            window[s] = _log_uniform(_draw(keys[s], WINDOW), fills[s], counts[s])
             slack = np.uint64(counts[s] - window[s] + 1)
-            begin[s] += np.int64(((draw_word(keys[s], OFFSET) >> _32) * slack) >> _32)
+            begin[s] += np.int64(((_draw(keys[s], OFFSET) >> _32) * slack) >> _32)
 
 
 @compiled

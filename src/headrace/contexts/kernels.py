@@ -16,20 +16,18 @@ from headrace.contexts import vocabulary as v
 from headrace.contexts.draw_kernels import (
     context_keys_in_numba,
     dealt_in_numba,
-    draw_word,
     indices_in_numba,
     permuted_in_numba,
 )
-from headrace.contexts.draws import FIELDS, POSITIONS
+from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS
 from headrace.contexts.fit_kernels import fitted
 from headrace.contexts.row_kernels import batch_in_numba, gather_in_numba
 from headrace.contexts.sample import Candidates, Sampling, Segments
 from headrace.contexts.tokens import FIELD_ORDERS, Tokens
 
-_24, _32 = np.uint64(24), np.uint64(32)
-_0, _1, _2, _3, _4, _5, _8, _9, _12, _13, _16, _17 = (
-    np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17)
-)
+_GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
+_0, _1, _2, _3, _4, _5, _8, _9 = (np.uint64(each) for each in (0, 1, 2, 3, 4, 5, 8, 9))
+_16, _17, _24, _27, _30, _31, _32 = (np.uint64(each) for each in (16, 17, 24, 27, 30, 31, 32))
 _ONES, _BYTE = np.uint64(0x01010101), np.uint64(255)
 # Four lengths in the bytes of a word; for each order and field the bytes of those fields that stand before it.
 _BEFORE = np.array(
@@ -74,6 +72,14 @@ def _build(
 
 
 @compiled
+def _draw(key: Any, slot: Any) -> Any:
+    word = key + np.uint64(slot) * _GAMMA
+    word = (word ^ (word >> _30)) * _MIX_A
+    word = (word ^ (word >> _27)) * _MIX_B
+    return word ^ (word >> _31)
+
+
+@compiled
 def _write(
     out: Any, key: Any, order: Any, timed: Any, count: Any, time: Any, code: Any, family: Any, address: Any,
     source_family: Any, source: Any,
@@ -83,7 +89,7 @@ def _write(
     for place in range(count):
         has_time = untimed == 0
         if timed and untimed:  # else there is nothing to draw
-            chance = ((draw_word(key, POSITIONS + place) >> _32) * np.uint64(count - place)) >> _32
+            chance = ((_draw(key, POSITIONS + place) >> _32) * np.uint64(count - place)) >> _32
             has_time = np.int64(chance) >= untimed - without
         m = order[with_time if has_time else timed + without]
         with_time += has_time
@@ -100,7 +106,7 @@ def _write(
         peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
         mine = _17 if source_family == 6 else _5
         lengths = mine | peer << _8 | result << _16 | stamp << _24
-        fields = ((draw_word(key, FIELDS + place) >> _32) * _24) >> _32
+        fields = ((_draw(key, FIELDS + place) >> _32) * _24) >> _32
         out[at] = v.START
         at += _1
         _address(out, at + _sum(lengths & _BEFORE[fields, 0]), v.SOURCE_V4, source_family, source)
@@ -120,19 +126,14 @@ def _sum(lengths: Any) -> Any:
 
 @compiled
 def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
-    out[at] = role + 1 if family == 6 else role
-    _four(out, at + _1, address, _0)
     if family == 6:
-        _four(out, at + _5, address, _4)
-        _four(out, at + _9, address, _8)
-        _four(out, at + _13, address, _12)
-
-
-@compiled
-def _four(out: Any, at: Any, data: Any, q: Any) -> None:
-    a, b, c, d = data[q], data[q + _1], data[q + _2], data[q + _3]  # read before anything is written: it is one move
-    out[at], out[at + _1] = v.BYTE + np.int32(a), v.BYTE + np.int32(b)
-    out[at + _2], out[at + _3] = v.BYTE + np.int32(c), v.BYTE + np.int32(d)
+        out[at] = role + 1
+        for q in range(_16):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
+    else:
+        out[at] = role
+        for q in range(_4):
+            out[at + _1 + q] = v.BYTE + np.int32(address[q])
 
 
 @compiled
