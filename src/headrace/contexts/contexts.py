@@ -107,7 +107,7 @@ class Contexts:
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
         """
         asked = (
-            np.arange(positions.start, positions.stop, positions.step, np.int64)
+            np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
             if isinstance(positions, range)
             else np.array([int(each) for each in positions], np.int64)
         )
