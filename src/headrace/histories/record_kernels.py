@@ -34,7 +34,7 @@ _MUL0 = tuple(
 _MUL1 = tuple(
     np.uint64(each) for each in (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 )
-_8, _16, _24, _32, _48, _56 = (np.uint64(each) for each in (8, 16, 24, 32, 48, 56))
+_1, _8, _16, _24, _32, _48, _56 = (np.uint64(each) for each in (1, 8, 16, 24, 32, 48, 56))
 _B0, _B1, _B2, _B3, _B4, _B5, _B6, _B7 = (np.uint64(0xFF << each) for each in range(0, 64, 8))
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -65,7 +65,7 @@ class Chunks:
             at = np.empty(last - first, np.int64)
             length, self._place = _put_records(
                 read_only(data), read_only(begins[first:last]), read_only(ends[first:last]), self._place, stage,
-                stage.view(np.uint64), np.zeros(3, np.uint64), out, at,
+                stage.view(np.uint64), np.zeros(8, np.uint64), out, at,
             )  # fmt: skip
             self._begins.append(at)
             self._sizes.append(sizes[first:last])
@@ -108,15 +108,15 @@ class Chunks:
         stage[_CHUNK_HEAD : _CHUNK_HEAD + len(data)] = np.frombuffer(data, np.uint8)
         out = np.empty(_with_headers(_CHUNK_HEAD + len(data)), np.uint8)
         length = _put_chunk(
-            kind, records, decoded, len(data), self._place, stage, stage.view(np.uint64), np.zeros(3, np.uint64), out, 0
+            kind, records, decoded, len(data), self._place, stage, stage.view(np.uint64), np.zeros(8, np.uint64), out, 0
         )
         self._place += _CHUNK_HEAD + len(data)
         return out[:length]
 
 
 def _stage(size: int) -> U8:
-    """Memory for a chunk with so much data."""
-    return np.zeros(-(-(_MOST_A_HEAD + size) // 8) * 8, np.uint8)
+    """Memory for a chunk with so much data, and for a whole packet of its hash behind it."""
+    return np.zeros(-(-(_MOST_A_HEAD + size) // 8) * 8 + 32, np.uint8)
 
 
 def _with_headers(size: int) -> int:
@@ -151,7 +151,7 @@ def _put_records(
         first = _CHUNK_HEAD + 2
         first = _put_varint(size, stage, first)
         stage[_CHUNK_HEAD + 1] = first - _CHUNK_HEAD - 2
-        stage[first : first + size] = data[begins[record] : ends[record]]
+        _copy(data, begins[record], stage, first, size)
         length = first + size - _CHUNK_HEAD
         chunks[record] = place + _BLOCK_HEAD * ((place + _ROOM - 1) // _ROOM)
         at = _put_chunk(_RECORDS, 1, size, length, place, stage, words, scratch, out, at)
@@ -186,12 +186,20 @@ def _put_chunk(
             scratch[1] = np.uint64(here - begin)
             scratch[2] = np.uint64(end - here)
             scratch[0] = _hash(bytes_of, scratch, 1, 16)
-            out[at : at + _BLOCK_HEAD] = bytes_of
+            _copy(bytes_of, 0, out, at, _BLOCK_HEAD)
             at += _BLOCK_HEAD
         take = min(_ROOM - used, whole - done)
-        out[at : at + take] = stage[done : done + take]
+        _copy(stage, done, out, at, take)
         at, done = at + take, done + take
     return at
+
+
+@compiled
+def _copy(data: Any, start: Any, out: Any, at: Any, size: Any) -> None:
+    """Bytes from one array to another; a loop over unsigned places becomes wide moves, which a slice does not."""
+    source, to = np.uint64(start), np.uint64(at)
+    for place in range(np.uint64(size)):
+        out[to + place] = data[source + place]
 
 
 @compiled
@@ -230,7 +238,7 @@ def _hash(data: Any, words: Any, first: Any, size: Any) -> Any:
         word += 4
     rest = size & 31
     if rest:
-        state = _remainder(state, data, 8 * word, rest)
+        state = _remainder(state, data, words, 8 * word, rest)
     for _ in range(4):
         v0 = state[0]
         state = _update(state, _swapped(v0[2]), _swapped(v0[3]), _swapped(v0[0]), _swapped(v0[1]))
@@ -289,25 +297,32 @@ def _zipped_odd(odd: Any, even: Any) -> Any:
 
 
 @compiled
-def _remainder(state: Any, data: Any, at: Any, rest: Any) -> Any:
-    """The last bytes, fewer than 32."""
+def _remainder(state: Any, data: Any, words: Any, at: Any, rest: Any) -> Any:
+    """The last bytes, fewer than 32, which begin with a word; there are 32 in the array."""
     (v00, v01, v02, v03), (v10, v11, v12, v13), mul0, mul1 = state
     more = np.uint64(rest) << _32 | np.uint64(rest)
     v00, v01, v02, v03 = v00 + more, v01 + more, v02 + more, v03 + more
     v10, v11, v12, v13 = _turned(v10, rest), _turned(v11, rest), _turned(v12, rest), _turned(v13, rest)
-    packet = np.zeros(4, np.uint64)
-    whole, odd = rest & ~3, rest & 3
-    for place in range(whole):
-        packet[place >> 3] |= np.uint64(data[at + place]) << np.uint64(8 * (place & 7))
+    whole, odd, word = rest & ~3, rest & 3, at >> 3
+    a, b = _cut(words[word], whole), _cut(words[word + 1], whole - 8)
+    c, d = _cut(words[word + 2], whole - 16), _cut(words[word + 3], whole - 24)
+    end = at + rest
     if rest & 16:
         for place in range(4):
-            packet[3] |= np.uint64(data[at + whole + place + odd - 4]) << np.uint64(32 + 8 * place)
+            d |= np.uint64(data[end - 4 + place]) << np.uint64(32 + 8 * place)
     elif odd:
-        packet[2] |= np.uint64(data[at + whole])
-        packet[2] |= np.uint64(data[at + whole + (odd >> 1)]) << _8
-        packet[2] |= np.uint64(data[at + whole + odd - 1]) << _16
+        c |= np.uint64(data[end - odd]) | np.uint64(data[end - odd + (odd >> 1)]) << _8
+        c |= np.uint64(data[end - 1]) << _16
     state = (v00, v01, v02, v03), (v10, v11, v12, v13), mul0, mul1
-    return _update(state, packet[0], packet[1], packet[2], packet[3])
+    return _update(state, a, b, c, d)
+
+
+@compiled
+def _cut(word: Any, size: Any) -> Any:
+    """The first bytes of a word: so many, none or all."""
+    if size <= 0:
+        return np.uint64(0)
+    return word if size >= 8 else word & ((_1 << np.uint64(8 * size)) - _1)
 
 
 @compiled
