@@ -166,7 +166,7 @@ def _put_chunk(
 ) -> Any:  # fmt: skip
     """The chunk whose data of this size stand in the stage behind room for a header; where `out` ends.
 
-    words: the stage as uint64; scratch: uint64 [3].
+    words: the stage as uint64; scratch: uint64 [8], for a block's header and what its hash looks at behind it.
     """
     words[1] = np.uint64(size)
     words[2] = _hash(stage, words, 5, size)
