@@ -32,12 +32,16 @@ PATIENCE_S = 200
 
 
 class Nodes:
-    """A cluster of a head that stays and two nodes that can be killed."""
+    """A cluster of a head that stays and two nodes that can be killed, and a connection of this process to it."""
 
     def __init__(self) -> None:
+        import ray
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+        # Connected while there is no other node: of several on one machine Ray may take any as ours, and one that we kill
+        # would take this process with it. One connection for all tests: each new one starts worker processes of its own.
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
         self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
 
     @property
@@ -63,8 +67,6 @@ def nodes() -> Iterator[Nodes]:
         patch.setenv("RAY_worker_niceness", "0")  # tests run beside others
         patch.setenv("PYTHONPATH", PATHS)
         made = Nodes()
-        # One connection for all tests: each new one starts worker processes of its own.
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
         ray.shutdown()
         made.cluster.shutdown()
