@@ -14,6 +14,7 @@ from environments import BUILD, ROOT, fresh, install, run
 TESTS = [
     "tests/cli",
     "tests/dataset",
+    "tests/engine",
     "tests/formats/test_parquet.py",
     "tests/formats/test_source.py",
     "tests/formats/test_write.py",

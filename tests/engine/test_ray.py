@@ -32,12 +32,16 @@ PATIENCE_S = 200
 
 
 class Nodes:
-    """A cluster of a head that stays and two nodes that can be killed."""
+    """A cluster of a head that stays and two nodes that can be killed, and a connection of this process to it."""
 
     def __init__(self) -> None:
+        import ray
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False})
+        # Connected while there is no other node: of several on one machine Ray may take any as ours, and one that we kill
+        # would take this process with it. One connection for all tests: each new one starts worker processes of its own.
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
         self.others = [self.cluster.add_node(**NODE) for _ in range(2)]
 
     @property
@@ -63,8 +67,6 @@ def nodes() -> Iterator[Nodes]:
         patch.setenv("RAY_worker_niceness", "0")  # tests run beside others
         patch.setenv("PYTHONPATH", PATHS)
         made = Nodes()
-        # One connection for all tests: each new one starts worker processes of its own.
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
         ray.shutdown()
         made.cluster.shutdown()
@@ -172,6 +174,44 @@ def test_an_interrupt_ends_the_tasks_and_lets_them_clean_up(tmp_path: Path, clus
 
     assert "interrupted" in out
     assert {f"ended-{place}" for place in range(3)} == {path.name for path in tmp_path.glob("ended-*")}
+
+
+CONNECTION_LOST = """
+import sys
+import time
+
+import ray
+from headrace.engine.ray import ray_engine
+
+address, connected_again = sys.argv[1:]
+
+def task(place):
+    return lambda tell: time.sleep(10_000 if place else 0)
+
+def done(place, result):
+    ray.shutdown()
+    if connected_again == "yes":
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    raise KeyboardInterrupt
+
+with ray_engine(address) as engine:
+    try:
+        engine.run([task(place) for place in range(3)], 3, hear=print, done=done)
+    except KeyboardInterrupt:
+        print("interrupted, connected again:", "yes" if ray.is_initialized() else "no")
+"""
+
+
+@pytest.mark.parametrize("connected_again", ["no", "yes"])
+def test_an_interrupt_without_the_connection_of_its_tasks_goes_on_and_connects_to_nothing(
+    cluster: Nodes, connected_again: str
+) -> None:
+    command = [sys.executable, "-c", CONNECTION_LOST, cluster.address, connected_again]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": PATHS}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+    assert f"interrupted, connected again: {connected_again}\n" == done.stdout, done.stderr
 
 
 def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

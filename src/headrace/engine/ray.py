@@ -140,13 +140,25 @@ class RayEngine:
     def _cancel(self, running: list[Any]) -> None:
         """End tasks: first as Ctrl-C does, so that they remove what they began, then for good."""
         for force in (False, True):
-            for reference in running:
-                self._ray.cancel(reference, force=force)
+            running = [reference for reference in running if self._told_to_end(reference, force)]
             until = time.monotonic() + _CANCEL_S
             while running and time.monotonic() < until:
                 _, running = self._ray.wait(running, num_returns=len(running), timeout=0.2)
             if not running:
                 return
+
+    def _told_to_end(self, reference: Any, force: bool) -> bool:
+        """Whether the cluster knows the task; not if the connection that owned it is gone, and the task with it.
+
+        Never raises because of that: what is on its way to the caller is why tasks end.
+        """
+        if not self._ray.is_initialized():
+            return False  # asked now, ray.cancel would start another Ray
+        try:
+            self._ray.cancel(reference, force=force)
+        except (self._ray.exceptions.RayError, TypeError, ValueError):  # TypeError: "No owner found for object."
+            return False
+        return True
 
     def _as_raised(self, error: BaseException, place: int) -> BaseException:
         """The task's own error; what Ray has to say of its machines as ours."""
