@@ -165,7 +165,7 @@ def agree(data: bytes, names: list[str], separator: str, wanted: pa.Schema, abse
 @st.composite
 def blocks(draw: st.DrawFn) -> tuple[bytes, list[str], str, pa.Schema, list[str]]:
     separator = draw(st.sampled_from(sorted(SEPARATORS)))
-    width = draw(st.integers(1, 4))
+    width = draw(st.integers(1, 6))
     odd = draw(st.sampled_from(["none", "quoted", "any"]))
     texts = st.sampled_from(TEXTS) if odd != "none" else st.sampled_from([*INTEGERS, *DECIMALS, *LONG, ""])
     if odd == "any":

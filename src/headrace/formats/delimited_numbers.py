@@ -17,8 +17,10 @@ import pyarrow.csv as pc
 
 from headrace.arrays import I64, U8
 from headrace.formats import records
+from headrace.formats.delimited import FEW_COLUMNS
 
-_AT_ONCE = 16 << 20  # bytes parsed together; a block of ours is shorter
+_AT_ONCE = 1 << 20  # bytes parsed together: more do not stay in the processor's cache
+_FIELD = 256  # bytes a field of a very wide row may have on average
 _SPACE, _TAB = 32, 9
 _BOM = b"\xef\xbb\xbf"
 
@@ -29,9 +31,11 @@ def parse_numbers(
     """The wanted columns of whole records: integers and floats as they are declared, the others as large strings.
 
     names: of all fields of a record, in order. null_values: texts that mean a missing number, beside the empty one.
-    None where this path must not be taken: there is no number to read, or something is odd or wrong.
+    None where this path is not to be taken: it is no faster, or something is odd or wrong.
     """
     if not data or len(names) < 2 or not any(map(_is_number, wanted.types)):
+        return None
+    if len(wanted) <= FEW_COLUMNS < len(names) and b'"' not in data:  # these are cut from the bytes
         return None
     quotes = records.quote_positions(records.as_bytes(data)) if b'"' in data else np.empty(0, np.int64)
     if not _is_plain(data, quotes, ord(separator)) or any('"' in each for each in null_values):
@@ -73,7 +77,7 @@ def _parse(
         read_options=pc.ReadOptions(
             use_threads=False,
             column_names=list(place.values()),
-            block_size=min(len(data) + 1, _AT_ONCE),
+            block_size=max(_AT_ONCE, _FIELD * len(names)),
         ),
         parse_options=pc.ParseOptions(
             delimiter=separator,
@@ -89,7 +93,7 @@ def _parse(
             quoted_strings_can_be_null=quoted == "null",
         ),
     )
-    return table.rename_columns(wanted.names)
+    return table.combine_chunks().rename_columns(wanted.names)
 
 
 def _is_plain(data: bytes, quotes: I64, separator: int) -> bool:
