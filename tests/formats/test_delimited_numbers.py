@@ -1,5 +1,7 @@
 """Numbers straight from the bytes: what parsing to text and casting give, bit for bit, or nothing."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +286,58 @@ def test_a_stream_of_many_blocks_is_the_numbers_that_were_written(tmp_path):
     assert len(dataset.split_index().block) > 1
     assert np.array_equal(a, np.concatenate([batch["a"] for batch in batches]))
     assert np.array_equal(b, np.concatenate([batch["b"] for batch in batches]))
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("text", ["t", '"two\nlines, ""and"" more"', '"x\r\n\r\ny"'])
+def test_blocks_that_are_parsed_in_several_goes_lose_no_row(newline, text):
+    rows = [f"{row},{row / 7},{text}{'x' * (row % 3) if text == 't' else ''}" for row in range(60_000)]
+    data = newline.join(rows).encode()
+    wanted = pa.schema([("c", pa.large_string()), ("a", pa.int32()), ("b", pa.float64())])
+
+    assert len(data) > 1 << 20
+    assert agree(data, ["a", "b", "c"], ",", wanted, [])
+    assert agree(data, ["a", "b", "c"], ",", wanted, ["NA"])
+
+
+def test_a_row_longer_than_what_is_parsed_at_once_is_left_to_the_other_path():
+    wanted = pa.schema([("a", pa.int32())])
+    data = f"1,{'x' * (3 << 20)}\n2,y\n".encode()
+
+    assert parse_numbers(data, separator=",", names=["a", "b"], wanted=wanted, null_values=()) is None
+    assert [1, 2] == by_way_of_text(data, ["a", "b"], ",", wanted, [])["a"].to_pylist()
+
+
+SIGNALLED = """
+import os, queue, signal, threading
+import pyarrow as pa
+from headrace.formats.delimited_numbers import parse_numbers
+from headrace.formats.forked import parse_delimited
+
+seen = []
+signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+data = b"".join(b"%d,%d.5\\n" % (row, row) for row in range(20_000))
+schema = pa.schema([("a", pa.int64()), ("b", pa.float64())])
+reads = queue.Queue()
+sends = lambda: [os.kill(os.getpid(), signal.SIGTERM) for _ in iter(reads.get, "end")]
+sender = threading.Thread(target=sends, daemon=True)
+sender.start()
+for _ in range(40):
+    reads.put("begins")
+    table = parse_numbers(data, separator=",", names=["a", "b"], wanted=schema, null_values=())
+    assert table is None or table.num_rows == 20_000
+    reads.put("begins")
+    assert parse_delimited(data, separator=",", width=2, columns=[0]).num_rows == 20_000
+reads.put("end")
+sender.join()
+print("signals were handled" if seen else "no signal")
+os.sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent as on POSIX")
+def test_a_signal_that_a_program_handles_does_not_end_reading_in_its_main_thread():
+    ended = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+
+    assert (0, "signals were handled\n") == (ended.returncode, ended.stdout), ended.stderr

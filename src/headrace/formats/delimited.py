@@ -3,7 +3,8 @@
 A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and compression. Values are
 parsed by polars without type inference; an empty field is null, a quoted empty field is empty text. Rows that only
 change place are not parsed and written again: their bytes are copied (`copy.py`). A few columns are cut from the
-bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser.
+bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser. Declared
+numbers of a block that is streamed are made without the text in between (`delimited_numbers`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -212,9 +212,7 @@ class DelimitedChunk:
             )
 
     def _check_encoding(self) -> None:
-        whole = records.slices(self.data, np.array([len(self.data)]))
-        with suppress(pa.ArrowInvalid):
-            whole.cast(pa.large_string())
+        if records.is_utf8(self.data):
             return
         try:
             bytes(self.data).decode("utf-8")

@@ -10,6 +10,8 @@ Memory is O(block).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,88 +35,83 @@ def parse_numbers(
     names: of all fields of a record, in order. null_values: texts that mean a missing number, beside the empty one.
     None where this path is not to be taken: it is no faster, or something is odd or wrong.
     """
-    if not data or len(names) < 2 or not any(map(_is_number, wanted.types)):
-        return None
-    if len(wanted) <= FEW_COLUMNS < len(names) and b'"' not in data:  # these are cut from the bytes
-        return None
-    quotes = records.quote_positions(records.as_bytes(data)) if b'"' in data else np.empty(0, np.int64)
-    if not _is_plain(data, quotes, ord(separator)) or any('"' in each for each in null_values):
-        return None
     numbers = [field.name for field in wanted if _is_number(field.type)]
     texts = [field.name for field in wanted if not _is_number(field.type)]
+    if not data or len(names) < 2 or not numbers or any('"' in each for each in null_values):
+        return None
+    quoted = b'"' in data
+    if len(wanted) <= FEW_COLUMNS < len(names) and not quoted:  # these are cut from the bytes
+        return None
+    if not _is_plain(data, ord(separator), quoted=quoted):
+        return None
+    block = _Block(data, separator, names, wanted, quoted)
+    absent = ("", *null_values)
     try:
         if not texts:
-            return _parse(data, separator, names, wanted, null_values=("", *null_values), quoted="null")
-        if not null_values and b'""' not in data:
-            return _parse(data, separator, names, wanted, null_values=("",), quoted="text")
-        parts = [
-            _parse(data, separator, names, _of(wanted, numbers), null_values=("", *null_values), quoted="null"),
-            _parse(data, separator, names, _of(wanted, texts), null_values=("",), quoted="text"),
-        ]
-    except pa.ArrowInvalid:
+            return block.read(numbers, absent, in_quotes="absent")
+        if not null_values and not (quoted and b'""' in data):
+            return block.read(wanted.names, absent, in_quotes="text")
+        found = block.read(numbers, absent, in_quotes="absent"), block.read(texts, ("",), in_quotes="text")
+    except (pa.ArrowInvalid, pa.ArrowCancelled):  # cancelled: a signal came; Python's handler has had it, and goes on
         return None
-    found = {name: part[name] for part in parts for name in part.column_names}
-    return pa.table({name: found[name] for name in wanted.names})
+    columns = {name: part for part in found for name, part in zip(part.column_names, part.columns, strict=True)}
+    return pa.table({name: columns[name] for name in wanted.names})
+
+
+@dataclass(frozen=True)
+class _Block:
+    data: bytes
+    separator: str
+    names: Sequence[str]
+    wanted: pa.Schema
+    quoted: bool
+
+    def read(self, columns: Sequence[str], absent: Sequence[str], in_quotes: Literal["absent", "text"]) -> pa.Table:
+        """Some columns, parsed at once. in_quotes: what a value of `absent` in quotes is. Raises `pa.ArrowInvalid`."""
+        place = {name: str(at) for at, name in enumerate(self.names)}
+        kinds = {name: self.wanted.field(name).type for name in columns}
+        table = pc.read_csv(
+            pa.BufferReader(self.data),
+            read_options=pc.ReadOptions(
+                use_threads=False,
+                column_names=list(place.values()),
+                block_size=max(_AT_ONCE, _FIELD * len(self.names)),
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=self.separator,
+                quote_char='"' if self.quoted else False,
+                newlines_in_values=self.quoted,
+                ignore_empty_lines=True,
+            ),
+            convert_options=pc.ConvertOptions(
+                column_types={
+                    place[name]: kind if _is_number(kind) else pa.large_string() for name, kind in kinds.items()
+                },
+                include_columns=[place[name] for name in columns],
+                null_values=list(absent),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=in_quotes == "absent",
+            ),
+        )
+        return table.combine_chunks().rename_columns(list(columns))
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def _of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in names])
-
-
-def _parse(
-    data: bytes, separator: str, names: Sequence[str], wanted: pa.Schema, *, null_values: Sequence[str], quoted: str
-) -> pa.Table:
-    """Columns parsed at once. quoted: whether a value in quotes may be "null". Raises `pa.ArrowInvalid`."""
-    place = {name: str(at) for at, name in enumerate(names)}
-    kinds = {place[field.name]: field.type if _is_number(field.type) else pa.large_string() for field in wanted}
-    in_quotes = b'"' in data
-    table = pc.read_csv(
-        pa.BufferReader(data),
-        read_options=pc.ReadOptions(
-            use_threads=False,
-            column_names=list(place.values()),
-            block_size=max(_AT_ONCE, _FIELD * len(names)),
-        ),
-        parse_options=pc.ParseOptions(
-            delimiter=separator,
-            quote_char='"' if in_quotes else False,
-            newlines_in_values=in_quotes,
-            ignore_empty_lines=True,
-        ),
-        convert_options=pc.ConvertOptions(
-            column_types=kinds,
-            include_columns=list(kinds),
-            null_values=list(null_values),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=quoted == "null",
-        ),
-    )
-    return table.combine_chunks().rename_columns(wanted.names)
-
-
-def _is_plain(data: bytes, quotes: I64, separator: int) -> bool:
-    """Whether all readers agree on the fields, and no field but quoted text within has space at an edge."""
+def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
+    """Whether all readers agree on the fields, and none has space at an edge but quoted text inside."""
     if data.startswith(_BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return False
-    if not (data.isascii() or _is_utf8(data)):
+    if not (data.isascii() or records.is_utf8(data)):
         return False
     array = records.as_bytes(data)
-    if len(quotes) and not _are_strict(array, quotes, separator):
+    quotes = records.quote_positions(array) if quoted else np.empty(0, np.int64)
+    if quoted and not _are_strict(array, quotes, separator):
         return False
     blanks = [byte for byte in (_SPACE, _TAB) if byte != separator and bytes([byte]) in data]
     return not any(_at_an_edge(array, quotes, byte, separator) for byte in blanks)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        records.slices(data, np.array([len(data)])).cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _are_strict(array: U8, quotes: I64, separator: int) -> bool:
