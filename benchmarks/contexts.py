@@ -2,10 +2,14 @@
 
     python benchmarks/contexts.py [--tables builders,runs,fill] [--rounds 3] [--data ../shared/data]
 
-Times are CPU seconds of the process, which say the same on a busy machine. "builders": from decoded
-rows of 400,000 measurements, 256 contexts a call. "runs": from prepared runs of 4 M measurements, rows opened from the
-page cache: all contexts of a row in a row (`shuffle="rows"`), and all at random. "fill": padding and coverage of an
-epoch, made whole, of a synthetic Zipf corpus and of RIPE Atlas and Seattle where --data has them.
+Times are CPU seconds of the process, which say the same on a busy machine. "builders": from decoded rows of 400,000
+measurements, once only to the tokens of contexts, once to the six arrays that a training loop takes, and each beside
+the loop that goes as far. The loop (`contexts_loop`) makes a list of tokens for each context, and numpy makes arrays of
+60 such lists; headrace finds which contexts they are and draws all of them, 256 a call, as int32 [256, 1025] tokens
+(`build`) or int32 [256, 1024] arrays (`Contexts.batch`): 4 or 24 KB a context. "runs": from prepared runs of 4 M
+measurements, rows opened from the page cache: all contexts of a row in a row (`shuffle="rows"`), and all at random.
+"fill": padding and coverage of an epoch, made whole, of a synthetic Zipf corpus and of RIPE Atlas and Seattle where
+--data has them.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from contexts_loop import plain_context
+from contexts_loop import plain_arrays, plain_context
 from figures import Cell, Table, figure, ratio
 from reporting import parser, publish
 
@@ -35,7 +39,7 @@ from headrace.contexts import ContextOptions, Contexts, open_contexts
 from headrace.contexts.builder import build
 from headrace.histories.rows import RowColumns
 
-CALL = 256
+CALL, PLAIN = 256, 60  # contexts a call, of headrace and of the loop
 
 
 class OneRow:
@@ -74,10 +78,24 @@ def rate(work: Callable[[int], Any], contexts: int, number: int) -> float:
     return contexts / (time.process_time() - begin)
 
 
-def plain_contexts(row: RowColumns, generator: random.Random, _: int) -> None:
-    """60 of them, by the loop."""
-    for _ in range(60):
-        plain_context(row, generator, 1025)
+def plain_contexts(row: RowColumns, generator: random.Random, _: int) -> list[list[int]]:
+    """The tokens of contexts, by the loop."""
+    return [plain_context(row, generator, 1025) for _ in range(PLAIN)]
+
+
+def plain_batch(row: RowColumns, generator: random.Random, number: int) -> None:
+    """Their arrays."""
+    plain_arrays(plain_contexts(row, generator, number))
+
+
+def headrace_contexts(contexts: Contexts, calls: int, arrays: bool, number: int) -> None:
+    """The tokens, or the arrays, of some calls' contexts."""
+    for call in range(calls):
+        begin = (number * calls + call) * CALL % 10_000
+        if arrays:
+            contexts.batch(range(begin, begin + CALL))
+        else:
+            build(contexts.index, contexts.rows, np.arange(begin, begin + CALL))
 
 
 def builders(rounds: int) -> Iterator[Table]:
@@ -85,29 +103,28 @@ def builders(rounds: int) -> Iterator[Table]:
     rows: list[tuple[Cell, ...]] = []
     for family in (4, 6):
         row = synthetic_row(400_000, family)
-        ways: dict[str, tuple[Callable[[int], Any], int]] = {
-            "a plain loop": (partial(plain_contexts, row, random.Random(0)), 60)
+        loop = (row, random.Random(0))
+        ways: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], int]] = {
+            "a plain loop": (partial(plain_contexts, *loop), partial(plain_batch, *loop), PLAIN)
         }
-        for kernel, calls in (("numpy", 4), ("numba", 12)):
+        for kernel, calls in (("numpy", 4), ("numba", 24)):
             contexts = Contexts(OneRow(row), ContextOptions(rows="measurements", kernel=kernel))
-            build(contexts.index, contexts.rows, np.arange(CALL))
-
-            def work(number: int, contexts: Contexts = contexts, calls: int = calls) -> None:
-                for call in range(calls):
-                    begin = (number * calls + call) * CALL % 10_000
-                    build(contexts.index, contexts.rows, np.arange(begin, begin + CALL))
-
-            ways[f'headrace, `kernel="{kernel}"`'] = work, calls * CALL
-        made: dict[str, list[float]] = {name: [] for name in ways}
+            contexts.batch(range(CALL))
+            tokens, arrays = (partial(headrace_contexts, contexts, calls, each) for each in (False, True))
+            ways[f'headrace, `kernel="{kernel}"`'] = tokens, arrays, calls * CALL
+        made: dict[tuple[str, int], list[float]] = {(name, goal): [] for name in ways for goal in (0, 1)}
         for number in range(rounds):
-            for name, (work_of, count) in ways.items():
-                made[name].append(rate(work_of, count, number))
-        rows += [
-            (f"IPv{family}", name, figure(rates, 0), ratio(rates, made["a plain loop"], 0))
-            for name, rates in made.items()
-        ]
-    heads = ("addresses", "builder", "contexts a CPU second", "times the loop's")
-    yield Table("builders", "Contexts from decoded rows of 400,000 measurements", heads, rows)
+            for name, (*works, count) in ways.items():
+                for goal, work in enumerate(works):
+                    made[name, goal].append(rate(work, count, number))
+        for name in ways:
+            cells = [
+                (figure(made[name, goal], 0), ratio(made[name, goal], made["a plain loop", goal], 0)) for goal in (0, 1)
+            ]
+            rows.append((f"IPv{family}", name, *cells[0], *cells[1]))
+    heads = ("addresses", "builder", "tokens", "times the loop's", "six arrays", "times the loop's")
+    note = "Contexts a CPU second, to their tokens and to the arrays of a training loop."
+    yield Table("builders", "Contexts from decoded rows of 400,000 measurements", heads, rows, note)
 
 
 def pings(path: Path, sizes: np.ndarray, *, families: int = 1) -> None:

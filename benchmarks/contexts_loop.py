@@ -1,15 +1,22 @@
-"""Contexts as a plain Python loop makes them: one measurement after another, lists of tokens. The same rules."""
+"""Contexts as a plain Python loop makes them: one measurement after another, lists of tokens. The same rules.
+
+The arrays of a batch are then made of the lists by numpy, all contexts at once: a loop over tokens would be slower.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 
+import numpy as np
+
+from headrace.arrays import I32
 from headrace.histories.rows import RowColumns
 
 
 def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[int]:
     """One context of a large row: window, random subset by real token lengths, mode, fields shuffled."""
+    assert row.peers is not None
     source = bytes(row.entity_bytes[: 4 if row.entity_family == 4 else 16])
     low = min(row.n, room // (2 * len(source) + 4) + 1)
     window = int(math.exp(math.log(low) + generator.random() * (math.log(row.n) - math.log(low))))
@@ -18,10 +25,11 @@ def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[
     mode = "full" if chance < 0.4 else "partial" if chance < 0.7 else "none"
     fraction = generator.uniform(0.1, 0.9)
     chosen: list[tuple[int, bool]] = []
-    total = 0
+    total = 0 if mode == "none" else 4  # the first timestamp is absolute, and 4 tokens longer than those counted below
     for index in generator.sample(range(begin, begin + window), min(window, low)):
         stamped = mode == "full" or (mode == "partial" and generator.random() >= fraction)
-        size = len(measurement(row, source, index, int(row.offsets[index]) - 256 if stamped else None, stamped))
+        destination = 17 if row.peer_family[row.peers[index]] == 6 else 5
+        size = 2 + len(source) + destination + (3 if row.codes[index] else 1) + (5 if stamped else 0)
         if total + size > room:
             break
         chosen.append((index, stamped))
@@ -37,6 +45,22 @@ def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[
         if stamped:
             previous = int(row.offsets[index])
     return tokens[:room] + [0] * (room - len(tokens))
+
+
+def plain_arrays(texts: list[list[int]]) -> dict[str, I32]:
+    """The six arrays that MaxText names, int32 [B, room - 1], of contexts of one segment each."""
+    drawn = np.array(texts, np.int32)
+    inputs, following = drawn[:, :-1], drawn[:, 1:]
+    segment = (inputs > 0).astype(np.int32)
+    position = np.arange(inputs.shape[1], dtype=np.int32) * segment
+    return {
+        "inputs": np.ascontiguousarray(inputs),
+        "inputs_position": position,
+        "inputs_segmentation": segment,
+        "targets": np.ascontiguousarray(following),
+        "targets_position": position.copy(),
+        "targets_segmentation": (following > 0).astype(np.int32),
+    }
 
 
 def measurement(

@@ -77,6 +77,15 @@ def checksum_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def digest_file(path: Path) -> FileDigest:
+    """Both digests of a file's bytes, of one reading; O(1) of memory."""
+    digest, buffer = FileDigest(), memoryview(bytearray(_READ_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest
+
+
 def derive_key(seed: int, purpose: str, *parts: int) -> tuple[int, int]:
     """A 128-bit key, as two 64-bit halves, for one purpose under one seed.
 

@@ -3,33 +3,19 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-import typer.main
+from all_commands import COMMANDS
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
 from headrace.cli.help_text import flowing
 
-ROOT = typer.main.get_command(app)
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
 OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "report", "rewrite", "peek", "plan", "stream", "where", "seen", "init split", "init rewrite", "schema")  # fmt: skip
-
-
-def commands(command: Any = ROOT, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    below = getattr(command, "commands", {})
-    if not below:
-        yield words, command
-    for name, each in below.items():
-        yield from commands(each, (*words, name))
-
-
-COMMANDS = dict(commands())
 EXAMPLES = [(words, example) for words, each in COMMANDS.items() for example in EXAMPLE.findall(each.help or "")]
 
 

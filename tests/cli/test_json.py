@@ -5,33 +5,21 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-import typer.main
+from all_commands import COMMANDS
 from chats import small_tokenizer
 
 import headrace
-from headrace.cli import app, main
+from headrace.cli import main
 from headrace.cli.for_machines import as_json
 
 NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
 LINES = {("histories", "decode")}  # an object a line
-
-
-def commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    command = typer.main.get_command(app) if command is None else command
-    below = getattr(command, "commands", {})
-    if not below:
-        yield words, command
-    for name, each in below.items():
-        yield from commands(each, (*words, name))
-
-
-COMMANDS = dict(commands())
 
 
 def no_constant(word: str) -> None:

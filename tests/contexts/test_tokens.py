@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import vocabulary
+from headrace.contexts.draw_kernels import prefixes_in_numba
 from headrace.contexts.draws import permuted_prefixes
-from headrace.contexts.kernels import prefixes_in_numba, tokens_in_numba
+from headrace.contexts.kernels import tokens_in_numba
 from headrace.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.contexts.tokens import tokens_in_numpy
 from headrace.errors import InputError

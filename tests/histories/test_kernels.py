@@ -15,7 +15,7 @@ from headrace.histories.addresses import Addresses, parse
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.kernels import hash_rows, parse_texts, places_of
+from headrace.histories.kernels import hash_addresses, parse_texts, places_of
 from headrace.recipes.histories.known import KnownAddresses
 from headrace.recipes.histories.parse import code_addresses
 
@@ -44,12 +44,15 @@ def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) ->
     assert same(parse(array, "address"), Addresses(*parse_texts(array.cast(pa.string()))))
 
 
-@given(st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), max_size=20), st.integers(0, 2**64 - 1))
-def test_rows_have_the_hash_of_the_digest(rows: list[tuple[int, ...]], key: int) -> None:
-    words = np.array(rows, np.uint64).reshape(-1, 3)
+@given(st.lists(st.tuples(st.sampled_from([4, 6]), st.binary(min_size=16, max_size=16)), max_size=20), st.integers(0, 2**64 - 1), st.integers(0, 3))  # fmt: skip
+def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], key: int, above: int) -> None:
+    family = np.array([each for each, _ in rows], np.uint8)
+    data = np.frombuffer(b"".join(each for _, each in rows), np.uint8).reshape(-1, 16)
+    words = np.column_stack([family.astype(np.uint64) | np.uint64(above << 8), Addresses(family, data).words()])
 
-    for expected, found in zip(hash_words((key, 7), words), hash_rows((key, 7), words), strict=True):
-        assert np.array_equal(expected, found)
+    expected = hash_words((key, 7), words.astype(np.uint64))
+    for each, found in zip(expected, hash_addresses((key, 7), family, data, above), strict=True):
+        assert np.array_equal(each, found)
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 4, 6]), st.integers(0, 3), st.integers(0, 1)), max_size=60))

@@ -139,7 +139,7 @@ def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(childr
     second.enter(store, rank=1, world_size=2, epoch=0)
     key = f"{second.prefix}/{second.place}"
     process, pid, began = json.loads(store[key])
-    store.set(key, json.dumps([process, pid, began + "0"]))  # as if the number had been another process's before
+    store.set(key, json.dumps([process, pid, 10 * began]))  # as if the number had been another process's before
 
     assert [] == first.lost()
     assert [1] == [lost.process for lost in first.lost()]

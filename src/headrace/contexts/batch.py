@@ -24,6 +24,7 @@ MAXTEXT = (
     "targets_position",
     "targets_segmentation",
 )
+FOUR = ("inputs", "targets", "segmentation", "positions")
 
 
 def batch_of(tokens: Tokens, segments: Segments, *, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.arrays import I64
-from headrace.contexts.draws import permuted_prefixes
+from headrace.arrays import I32, I64
+from headrace.contexts.batch import batch_of
 from headrace.contexts.index import ContextIndex
-from headrace.contexts.options import ContextOptions
-from headrace.contexts.sample import Candidates, Segments, candidates
+from headrace.contexts.options import ContextOptions, Keys
+from headrace.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
 from headrace.contexts.small import SmallFacts, may_be_small
 from headrace.contexts.tokens import Kernel, Tokens, tokens_in_numpy
+from headrace.contexts.vocabulary import Vocabulary
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.histories.rows import RowColumns
 
-Prefixes = Callable[[np.typing.NDArray[np.uint64], I64, I64], I64]
 Builder = Callable[[Segments, Candidates, int, int], Tokens]
+
+
+class Batcher(Protocol):
+    """`batch_of`, or the same compiled."""
+
+    def __call__(self, tokens: Tokens, segments: Segments, *, vocab: Vocabulary, keys: Keys) -> dict[str, I32]: ...
 
 
 class Rows(Protocol):
@@ -60,17 +67,26 @@ def index_rows(rows: Rows, options: ContextOptions) -> ContextIndex:
 _ROWS_AT_A_TIME = 1024
 
 
-def chosen_kernel(kernel: Kernel) -> tuple[Prefixes, Builder]:
-    """Permuted prefixes and tokens by numba or numpy. Raises `MissingExtra` if numba is asked for and not there."""
+class Kernels(NamedTuple):
+    """Every step that there is in numpy and compiled, alike to the bit."""
+
+    sampling: Sampling
+    tokens: Builder
+    batch: Batcher
+
+
+@cache
+def chosen_kernels(kernel: Kernel) -> Kernels:
+    """Those of numba or numpy. Raises `MissingExtra` if numba is asked for and not there."""
     if kernel != "numpy":
         try:
-            from headrace.contexts.kernels import prefixes_in_numba, tokens_in_numba
+            from headrace.contexts.kernels import IN_NUMBA
         except MissingExtra:
             if kernel == "numba":
                 raise
         else:
-            return prefixes_in_numba, tokens_in_numba
-    return permuted_prefixes, tokens_in_numpy
+            return Kernels(*IN_NUMBA)
+    return Kernels(IN_NUMPY, tokens_in_numpy, batch_of)
 
 
 def build(index: ContextIndex, rows: Rows, positions: I64) -> Built:
@@ -78,13 +94,13 @@ def build(index: ContextIndex, rows: Rows, positions: I64) -> Built:
 
     Raises `CorruptShard` if a row is not what it was when the index was made.
     """
-    prefixes, builder = chosen_kernel(index.options.kernel)
-    segments = index.segments(*index.at(positions))
+    kernels = chosen_kernels(index.options.kernel)
+    segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
     opened = rows.open(np.unique(segments.row).tolist())
-    found = candidates(segments, opened, index.options.room, prefixes)
-    tokens = builder(segments, found, len(positions), index.options.room)
-    lost = np.flatnonzero(~segments.sampled & (tokens.taken != segments.count))
-    if len(lost):
-        row = int(segments.row[lost[0]])
+    found = candidates(segments, opened, index.options.room, kernels.sampling)
+    tokens = kernels.tokens(segments, found, len(positions), index.options.room)
+    lost = ~segments.sampled & (tokens.taken != segments.count)
+    if lost.any():
+        row = int(segments.row[lost.argmax()])
         raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
     return Built(segments, found, tokens)

@@ -18,8 +18,7 @@ from typing import Any, SupportsIndex, TypedDict
 import numpy as np
 
 from headrace.arrays import I32, I64
-from headrace.contexts.batch import batch_of
-from headrace.contexts.builder import Rows, build, index_rows
+from headrace.contexts.builder import Rows, build, chosen_kernels, index_rows
 from headrace.contexts.index import ContextIndex
 from headrace.contexts.options import ContextOptions, Keys, Shuffle, Weighting
 from headrace.contexts.reading import open_rows
@@ -104,13 +103,19 @@ class Contexts:
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
         """The contexts at these positions, in this order; each row that they touch is opened once.
 
+        The arrays of a batch may lie in one block of memory, which stays as long as one of them does.
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
         """
-        asked = np.array([int(each) for each in positions], np.int64)
+        asked = (
+            np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+            if isinstance(positions, range)
+            else np.array([int(each) for each in positions], np.int64)
+        )
         if len(asked) and (int(asked.min()) < 0 or not len(self)):
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
         built = build(self.index, self.rows, asked)
-        return batch_of(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
+        made = chosen_kernels(self.options.kernel).batch
+        return made(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.

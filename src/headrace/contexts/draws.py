@@ -7,6 +7,8 @@ of 64-bit integers, or of floats in operations that IEEE 754 rounds exactly.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from headrace.arrays import F64, I64, U64
@@ -32,9 +34,15 @@ def mix(words: U64) -> U64:
     return words ^ (words >> np.uint64(31))
 
 
+@lru_cache(maxsize=64)
+def epoch_key(seed: int, purpose: str, epoch: int) -> tuple[int, int]:
+    """`derive_key`, remembered: a batch of one context would spend a tenth of its time on it."""
+    return derive_key(seed, purpose, epoch)
+
+
 def context_keys(seed: int, epoch: int, ids: I64) -> U64:
     """The key of each context of one epoch; uint64, same length."""
-    first, second = derive_key(seed, "contexts", epoch)
+    first, second = epoch_key(seed, "contexts", epoch)
     return mix(mix(ids.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(first)) + np.uint64(second))
 
 
@@ -108,7 +116,7 @@ def _half(round_key: U64, value: U64) -> U64:
     return ((word ^ (word >> _SHIFT)) * np.uint64(MIX_B)) >> _SHIFT
 
 
-_LN2 = 0.6931471805599453
+LN2 = 0.6931471805599453
 
 
 def _log2(x: F64) -> F64:
@@ -120,13 +128,13 @@ def _log2(x: F64) -> F64:
     square, total = z * z, np.zeros_like(z)
     for odd in range(21, 0, -2):
         total = total * square + 1.0 / odd
-    logarithm: F64 = power + total * z * (2.0 / _LN2)
+    logarithm: F64 = power + total * z * (2.0 / LN2)
     return logarithm
 
 
 def _exp2(y: F64) -> F64:
     whole = np.floor(y)
-    x, total = (y - whole) * _LN2, np.ones_like(y)
+    x, total = (y - whole) * LN2, np.ones_like(y)
     for term in range(18, 0, -1):
         total = total * x / term + 1
     scaled: F64 = np.ldexp(total, whole.astype(np.int32))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from headrace.arrays import I64, U64
 from headrace.contexts import draws
 from headrace.contexts.options import ContextOptions
-from headrace.contexts.sample import FULL, NONE, PARTIAL, Segments
+from headrace.contexts.sample import FULL, IN_NUMPY, NONE, PARTIAL, Sampling, Segments
 from headrace.contexts.small import Packed, SmallFacts, pack_group
 from headrace.digest import derive_key, permutation
 
@@ -135,22 +136,21 @@ class ContextIndex:
         """The contexts of the small rows in this epoch: ids 0..S-1."""
         return self._small(epoch % CYCLE)
 
-    def at(self, positions: I64) -> tuple[I64, I64]:
+    def at(self, positions: I64, sampling: Sampling = IN_NUMPY) -> tuple[I64, I64]:
         """(epoch, context id) of positions 0, 1, 2, … of an endless run, in the order of `shuffle`; int64."""
-        total = len(self)
-        epochs, inside = positions // total, positions % total
+        epochs, inside = np.divmod(positions, len(self))
         if self.options.shuffle == "none":
             return epochs, inside
         ids = np.empty_like(inside)
-        for epoch in np.unique(epochs).tolist():
+        for epoch in _distinct(epochs):
             mine = epochs == epoch
-            ids[mine] = self._shuffled(epoch, inside[mine])
+            ids[mine] = self._shuffled(epoch, inside[mine], sampling)
         return epochs, ids
 
-    def _shuffled(self, epoch: int, places: I64) -> I64:
+    def _shuffled(self, epoch: int, places: I64, sampling: Sampling) -> I64:
         if self.options.shuffle == "contexts":
-            key = np.array([derive_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
-            return draws.permuted(key, np.array([len(self)]), places)
+            key = np.array([draws.epoch_key(self.options.seed, "contexts.order", epoch)[0]], np.uint64)
+            return sampling.permuted(key, np.array([len(self)]), places)
         ends, firsts = self._units(epoch)
         unit = np.searchsorted(ends, places, side="right")
         shuffled: I64 = firsts[unit] + places
@@ -168,24 +168,28 @@ class ContextIndex:
         """(row, k) of contexts of large rows: the k-th of the row's K; ids int64, S <= id < N."""
         place = ids - self.small_contexts
         which = np.searchsorted(self.ends, place, side="right")
-        begins = np.concatenate([[0], self.ends[:-1]])
-        return self.large_rows[which], place - begins[which]
+        begins = np.where(which > 0, self.ends[which - 1], 0)
+        return self.large_rows[which], place - begins
 
-    def segments(self, epochs: I64, ids: I64) -> Segments:
+    def segments(self, epochs: I64, ids: I64, sampling: Sampling = IN_NUMPY) -> Segments:
         """The segments of these contexts, in order; context c of the answer is the c-th asked for."""
         keys = np.empty(len(ids), np.uint64)
         parts = []
-        for epoch in np.unique(epochs).tolist() or [0]:
+        for epoch in _distinct(epochs) or [0]:
             mine = np.flatnonzero(epochs == epoch)
-            keys[mine] = draws.context_keys(self.options.seed, epoch, ids[mine])
+            keys[mine] = sampling.context_keys(self.options.seed, epoch, ids[mine])
             is_small = ids[mine] < self.small_contexts
-            parts.append(self._small_segments(epoch, mine[is_small], ids, keys))
-            parts.append(self._large_segments(mine[~is_small], ids, keys))
+            if is_small.any():
+                parts.append(self._small_segments(epoch, mine[is_small], ids, keys))
+            if not is_small.all() or not len(mine):
+                parts.append(self._large_segments(mine[~is_small], ids, keys, sampling))
+        if len(parts) == 1:  # in order already
+            return Segments(*parts[0])
         columns = [np.concatenate(part) for part in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         return Segments(*(column[order] for column in columns))
 
-    def _small_segments(self, epoch: int, mine: I64, ids: I64, keys: U64) -> tuple[npt.NDArray[np.generic], ...]:
+    def _small_segments(self, epoch: int, mine: I64, ids: I64, keys: U64) -> tuple[Any, ...]:
         small = self.small_contexts_of(epoch)
         sizes = small.offsets[ids[mine] + 1] - small.offsets[ids[mine]]
         number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -196,12 +200,9 @@ class ContextIndex:
             small.mode[of_context], small.fraction[of_context], draws.segment_keys(keys[context], number),
         )  # fmt: skip
 
-    def _large_segments(self, mine: I64, ids: I64, keys: U64) -> tuple[npt.NDArray[np.generic], ...]:
+    def _large_segments(self, mine: I64, ids: I64, keys: U64, sampling: Sampling) -> tuple[Any, ...]:
         row, _ = self.row_and_turn(ids[mine])
-        own = draws.segment_keys(keys[mine], np.zeros(len(mine), np.int64))
-        chance = draws.unit(draws.draw(own, draws.MODE))
-        mode = np.where(chance < 0.4, FULL, np.where(chance < 0.7, PARTIAL, NONE)).astype(np.uint8)
-        fraction = partial_fractions(draws.draw(own, draws.FRACTION))
+        mode, fraction, own = sampling.dealt(keys[mine])
         return mine, row, np.zeros_like(mine), self.n[row], np.ones(len(mine), bool), mode, fraction, own
 
 
@@ -217,10 +218,12 @@ def _even_groups(tokens: I64, seed: int) -> I64:
     return groups
 
 
-def partial_fractions(words: U64) -> npt.NDArray[np.uint64]:
-    """Uniform in 10..90 %, in 2**-32."""
-    tenth = np.uint64((1 << 32) // 10)
-    return tenth + (((words >> np.uint64(32)) * (np.uint64(8) * tenth)) >> np.uint64(32))
+def _distinct(values: I64) -> list[int]:
+    """Each value once, rising; mostly there is one."""
+    if len(values) and (values == values[0]).all():
+        return [int(values[0])]
+    distinct: list[int] = np.unique(values).tolist()
+    return distinct
 
 
 def _restored(values: dict[str, object]) -> ContextIndex:

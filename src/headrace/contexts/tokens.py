@@ -177,7 +177,7 @@ def _fields(
     every = np.arange(len(measurement))[:, None]
     tokens, lengths = tokens[every, orders], lengths[every, orders]
     rows = np.full((len(measurement), 1 + 4 * width), v.START, np.uint16)
-    rows[:, 1:] = tokens.reshape(len(measurement), -1)
+    rows[:, 1:] = tokens.reshape(len(measurement), 4 * width)
     kept = np.ones(rows.shape, bool)
-    kept[:, 1:] = (np.arange(width)[None, None, :] < lengths[:, :, None]).reshape(len(measurement), -1)
+    kept[:, 1:] = (np.arange(width)[None, None, :] < lengths[:, :, None]).reshape(len(measurement), 4 * width)
     return rows[kept]

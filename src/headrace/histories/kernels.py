@@ -21,7 +21,9 @@ _DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
 _DIGIT[[*b"ABCDEF"]] = np.arange(10, 16)
 _GROUPS = 8  # of an IPv6 address, 16 bits each
 _LONGEST, _LONGEST_DOTTED = 45, 15  # text of an address
-_8, _BYTE = np.uint64(8), np.uint64(0xFF)
+_8, _16, _32, _BYTE = (np.uint64(each) for each in (8, 16, 32, 0xFF))
+_EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+_SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -44,10 +46,14 @@ def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
     return np.frombuffer(texts.buffers()[1], width)[texts.offset : texts.offset + len(texts) + 1]
 
 
-def hash_rows(key: tuple[int, int], words: U64) -> tuple[U64, U64]:
-    """As `digest.hash_words`: SipHash-2-4-128 of rows of words; uint64 [N, W] → two uint64 arrays [N]."""
-    high, low = np.empty(len(words), np.uint64), np.empty(len(words), np.uint64)
-    _hash(np.uint64(key[0]), np.uint64(key[1]), read_only(words), high, low)
+def hash_addresses(key: tuple[int, int], family: U8, data: U8, above: int) -> tuple[U64, U64]:
+    """As `digest.hash_words` of three words each: SipHash-2-4-128 of the family below a number, and of the 16 bytes as
+    two words, the first byte uppermost. family uint8 [N], data uint8 [N, 16] → two uint64 arrays [N]."""
+    high, low = np.empty(len(family), np.uint64), np.empty(len(family), np.uint64)
+    _hash(
+        np.uint64(key[0]), np.uint64(key[1]), read_only(family), np.uint64(above << 8),
+        read_only(data.view(np.uint64)), high, low,
+    )  # fmt: skip
     return high, low
 
 
@@ -225,16 +231,21 @@ def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @compiled
-def _hash(k0: Any, k1: Any, words: Any, high: Any, low: Any) -> None:
-    width = words.shape[1]
-    size = np.uint64((8 * width) & 0xFF) << np.uint64(56)
+def _swapped(x: Any) -> Any:
+    """The bytes of a word from the other end."""
+    x = ((x >> _8) & _EVERY_8) | ((x & _EVERY_8) << _8)
+    x = ((x >> _16) & _EVERY_16) | ((x & _EVERY_16) << _16)
+    return (x >> _32) | (x << _32)
+
+
+@compiled
+def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low: Any) -> None:
     for row in range(len(high)):
         a = k0 ^ np.uint64(0x736F6D6570736575)
         b = k1 ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
         c = k0 ^ np.uint64(0x6C7967656E657261)
         d = k1 ^ np.uint64(0x7465646279746573)
-        for column in range(width + 1):
-            word = words[row, column] if column < width else size
+        for word in (np.uint64(family[row]) | above, _swapped(words[row, 0]), _swapped(words[row, 1]), _SIZE):
             d ^= word
             a, b, c, d = _round(a, b, c, d)
             a, b, c, d = _round(a, b, c, d)

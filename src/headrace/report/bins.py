@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import F64
+from headrace.arrays import F64, I64
 
 _STEPS = (1, 2, 2.5, 5, 10)
 _STRETCHES = 72  # of time, over the width of a page
@@ -92,26 +92,31 @@ def edges_for(values: F64) -> tuple[F64, bool]:
 
 def counted(values: F64, edges: F64, weights: F64 | None = None) -> F64:
     """Values (or their weights) in each bin [edge, next edge): float64 [bins]."""
-    place = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
-    return np.bincount(place, weights=weights, minlength=len(edges) - 1).astype(np.float64)
+    return np.bincount(_bin_of(values, edges), weights=weights, minlength=len(edges) - 1).astype(np.float64)
+
+
+def _bin_of(values: F64, edges: F64) -> I64:
+    return np.asarray(np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2), np.int64)
 
 
 def spread(begins: F64, ends: F64, weights: F64, edges: F64) -> F64:
     """Weights laid evenly over their spans [begin, end], summed in bins of time: float64 [bins].
 
     A span of no length falls into the bin that holds it. The sum over bins is the sum of weights if the edges hold all
-    spans. O(spans) time and memory for every edge.
+    spans. O(spans + edges) time and memory.
     """
-    lengths = ends - begins
-    moments = lengths <= 0
-    safe = np.where(moments, 1.0, lengths)
-    below = np.array(
-        [float((weights * np.clip((edge - begins) / safe, 0.0, 1.0))[~moments].sum()) for edge in edges], np.float64
-    )
-    found = np.diff(below)
-    if moments.any():
-        found = found + counted(begins[moments], edges, weights[moments])
-    return found
+    moments = ends <= begins
+    found = counted(begins[moments], edges, weights[moments])
+    begins, ends, weights = begins[~moments], ends[~moments], weights[~moments]
+    pace = weights / (ends - begins)
+    # From its begin on, a span adds its pace to what passes; from its end on, it takes it away again.
+    for at, sign in ((begins, 1.0), (ends, -1.0)):
+        at = np.clip(at, edges[0], edges[-1])
+        place = _bin_of(at, edges)
+        within = np.bincount(place, weights=pace * (edges[place + 1] - at), minlength=len(edges) - 1)
+        before = np.cumsum(np.bincount(place + 1, weights=pace, minlength=len(edges)))[:-1]
+        found += sign * (within + before * np.diff(edges))
+    return np.maximum(found, 0.0)  # of nothing, sums and differences may leave a little less
 
 
 def thinned(values: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
-import polars as pl
 import pyarrow.parquet as pq
 
-from headrace.arrays import F64
+from headrace.arrays import F64, I32, I64, Bools
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard
 from headrace.report import charts, common
@@ -33,31 +35,61 @@ def figures(facts: RunFacts) -> list[Figure]:
     ]
 
 
-def _rows(facts: RunFacts) -> pl.DataFrame | None:
-    """rows.parquet but for what no picture needs; None where it is larger than pictures need."""
+@dataclass(frozen=True)
+class _Rows:
+    """rows.parquet but for names, [R]; those of an entity stand together. Times in seconds since 1970."""
+
+    path: Path
+    splits: list[str]
+    split: I32
+    part: I32
+    measurements: I64
+    first_time: I64
+    last_time: I64
+    bytes: I64
+
+    def of(self, split: str) -> Bools:
+        """Which rows are of a split."""
+        return np.equal(self.split, self.splits.index(split) if split in self.splits else -1)
+
+    def name(self, row: int) -> str:
+        """The entity of a row."""
+        with pq.ParquetFile(self.path) as file:
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if row < rows:
+                    return str(file.read_row_group(group, columns=["src_id"])["src_id"][row].as_py())
+                row -= rows
+        raise IndexError(row)
+
+
+def _rows(facts: RunFacts) -> _Rows | None:
+    """None where there are none, or more than pictures need."""
     path = facts.run.root / "rows.parquet"
     if sum(each.rows for each in facts.manifest.splits.values()) > _MOST_ROWS:
         return None
+    names = ["split", "part", "n_measurements", "first_time", "last_time", "bytes"]
     try:
-        table = pq.read_table(path, columns=["src_id", "n_measurements", "first_time", "last_time", "split", "bytes"])
+        table = pq.read_table(path, columns=names, read_dictionary=["split"])
     except (OSError, ValueError) as error:
         raise CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again") from error
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame if len(frame) else None
+    if not table.num_rows:
+        return None
+    split = table["split"].unify_dictionaries().combine_chunks()
+    return _Rows(
+        path, split.dictionary.to_pylist(), split.indices.to_numpy(), *(table[name].to_numpy() for name in names[1:])
+    )
 
 
-def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _timeline_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
     if rows is None:
         return []
-    begins, ends = (rows[name].cast(pl.Float64).to_numpy() * 1e6 for name in ("first_time", "last_time"))
-    low, high = float(begins.min()), float(ends.max())
-    edges = time_edges(low, high)
-    weights = rows["n_measurements"].cast(pl.Float64).to_numpy()
+    begins, ends = (each.astype(np.float64) * 1e6 for each in (rows.first_time, rows.last_time))
+    edges = time_edges(float(begins.min()), float(ends.max()))
     parts, lines = {}, []
     for split in facts.splits:
-        own = (rows["split"] == split).to_numpy()
-        parts[split] = spread(begins[own], ends[own], weights[own], edges)
+        own = rows.of(split)
+        parts[split] = spread(begins[own], ends[own], rows.measurements[own].astype(np.float64), edges)
         if own.any():
             lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
     answer = (
@@ -68,54 +100,52 @@ def _timeline_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure
     return [Figure("timeline", "When are the measurements?", answer, chart, "plain", "full")]
 
 
-def _size_figures(facts: RunFacts, rows: pl.DataFrame | None) -> list[Figure]:
+def _size_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
     if rows is None:
         answer = f"There are more than {_MOST_ROWS:,} big rows, too many to read for a picture."
         return [Figure("entities", "How large are the entities?", answer)]
-    entities = rows.group_by("split", "src_id").agg(pl.col("n_measurements").sum().alias("n"), pl.len().alias("parts"))
-    sizes = entities["n"].cast(pl.Float64).to_numpy()
-    several = int((entities["parts"] > 1).sum())
-    largest = entities.row(int(entities["n"].arg_max() or 0), named=True)
+    starts = np.flatnonzero(rows.part == 0)
+    sizes = np.add.reduceat(rows.measurements, starts).astype(np.float64)
+    several = int(np.count_nonzero(np.diff(starts, append=len(rows.part)) > 1))
+    largest = rows.name(int(starts[np.argmax(sizes)]))
     answer = (
-        f"{many(len(entities), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
-        f"{sizes.max():,.0f} at most (of {largest['src_id']}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
+        f"{many(len(sizes), 'entity', 'entities')}: {np.median(sizes):,.0f} measurements in the middle, "
+        f"{sizes.max():,.0f} at most (of {largest}, {share(float(sizes.max()), float(sizes.sum()))} of all). "
         f"{many(several, 'entity is', 'entities are') if several else 'None is'} cut into several rows."
     )
-    long = (rows["last_time"].cast(pl.Float64) - rows["first_time"].cast(pl.Float64)).to_numpy()
+    long = (rows.last_time - rows.first_time).astype(np.float64)
     long_answer = (
         f"{span(float(np.median(long)))} in the middle, {span(float(long.max()))} at most; "
         f"{many(int((long == 0).sum()), 'row')} of a single moment. A row takes "
-        f"{size(float(rows['bytes'].cast(pl.Float64).median() or 0))} in the middle."  # type: ignore[arg-type]  # numbers
+        f"{size(float(np.median(rows.bytes)))} in the middle."
     )
+    of_rows = {split: rows.of(split) for split in facts.splits}
+    of_entities = {split: own[starts] for split, own in of_rows.items()}
     return [
         _spread(
-            facts,
             "entities",
             "How large are the entities?",
             answer,
             sizes,
-            entities["split"],
+            of_entities,
             "entities",
             "measurements of an entity",
         ),
         _spread(
-            facts,
             "time-spans",
             "How much time does a row cover?",
             long_answer,
             np.maximum(long, 1.0),
-            rows["split"],
+            of_rows,
             "rows",
             "from first to last",
         ),
     ]
 
 
-def _spread(
-    facts: RunFacts, key: str, question: str, answer: str, values: F64, split: pl.Series, of: str, title: str
-) -> Figure:
+def _spread(key: str, question: str, answer: str, values: F64, splits: dict[str, Bools], of: str, title: str) -> Figure:
     edges, grows = span_edges(values) if key == "time-spans" else edges_for(values)
-    parts = {name: counted(values[(split == name).to_numpy()], edges) for name in facts.splits}
+    parts = {name: counted(values[own], edges) for name, own in splits.items()}
     texts = [span(float(edge)) for edge in edges] if key == "time-spans" else None
     return Figure(key, question, answer, charts.histogram(edges, parts, of=of, title=title, grows=grows, texts=texts))
 

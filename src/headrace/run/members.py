@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from headrace.errors import RunBusy, SettingsError, StoreError
+from headrace.machine import boot_id
 from headrace.storage import local
 
 _COUNTER = 20  # digits before the record, so that a beat replaces bytes in place
@@ -75,7 +76,7 @@ class Members:
     ) -> None:
         self.token = secrets.token_hex(8)
         self._directory, self._share, self._patience = directory, share, patience
-        self._kernel = _kernel() if kernel is None else kernel
+        self._kernel = boot_id() if kernel is None else kernel
         self._clock = clock
         self._beats: dict[str, tuple[bytes, float]] = {}
         self._file: int | None = None
@@ -242,11 +243,3 @@ def _record(data: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _kernel() -> str:
-    """A name of the running kernel, the same for all processes that can see each other's locks; "" if unknown."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any, Self
+
+from headrace.machine import began, boot_id
+from headrace.stream.present_group import text_of
 
 _PREFIX = "headrace/here"
 
@@ -42,7 +45,7 @@ class Neighbours:
     prefix: str
     place: int
     _found: int = 0
-    _alive: dict[int, tuple[int, int, str]] = field(default_factory=dict)  # place → number, id, when it began
+    _alive: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # place → number, id, when it began
     _missed: set[int] = field(default_factory=set)
     _passes: dict[int, str] = field(default_factory=dict)  # of this process, those that are open
     _looking: Lock = field(default_factory=Lock)
@@ -54,14 +57,14 @@ class Neighbours:
         pid: of the process that is meant; None: this one.
         """
         pid = os.getpid() if pid is None else pid
-        machine, began = _machine(), _began(pid)
-        if machine is None or began is None:
+        machine, since = _machine(), began(pid)
+        if machine is None or since is None:
             return None
         prefix = f"{_PREFIX}/{machine}"
         try:
             place = int(store.add(prefix, 1))
             store.set(f"{prefix}/{place}/pass", "")
-            store.set(f"{prefix}/{place}", json.dumps([process, pid, began]))
+            store.set(f"{prefix}/{place}", json.dumps([process, pid, since]))
         except RuntimeError:  # the store has gone: then there is nobody to hear
             return None
         return cls(store=store, prefix=prefix, place=place)
@@ -80,13 +83,13 @@ class Neighbours:
         """Who ended in the midst of a pass and was not told of before; each is told of in one process."""
         with self._looking:
             self._look_for_new_ones()
-            missing = {place for place, (_, pid, began) in self._alive.items() if _began(pid) != began}
+            missing = {place for place, (_, pid, since) in self._alive.items() if began(pid) != since}
             gone, self._missed = missing & self._missed, missing  # its last words may be on their way: look twice
             return [lost for place in sorted(gone) if (lost := self._lost(place)) is not None]
 
     def _lost(self, place: int) -> Lost | None:
         process, pid, _ = self._alive.pop(place)
-        reading = _text(self.store.get(f"{self.prefix}/{place}/pass"))
+        reading = text_of(self.store.get(f"{self.prefix}/{place}/pass"))
         if not reading or int(self.store.add(f"{self.prefix}/{place}/gone", 1)) > 1:
             return None
         rank, world_size, epoch = json.loads(reading)
@@ -99,9 +102,9 @@ class Neighbours:
     def _look_for_new_ones(self) -> None:
         while self.store.check([key := f"{self.prefix}/{self._found + 1}"]):
             self._found += 1
-            process, pid, began = json.loads(self.store.get(key))
+            process, pid, since = json.loads(self.store.get(key))
             if self._found != self.place:
-                self._alive[self._found] = process, pid, began
+                self._alive[self._found] = process, pid, since
 
     def _say(self) -> None:
         self.store.set(f"{self.prefix}/{self.place}/pass", next(iter(self._passes.values()), ""))
@@ -109,21 +112,7 @@ class Neighbours:
 
 def _machine() -> str | None:
     """A name for all processes that see each other, by the same ids: of one user; None where there is none."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
-    except OSError:
-        return None
-
-
-def _began(pid: int) -> str | None:
-    """When this process began, in the kernel's clock; None if there is no such process, or only its remains."""
-    try:
-        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if state in "ZX" else numbers[18]
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    boot = boot_id()
+    with suppress(OSError):
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}" if boot else None
+    return None

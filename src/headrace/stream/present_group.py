@@ -17,13 +17,12 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.digest import canonical_json, sha256_hex
+from headrace.machine import began, boot_id
 
 _KEY = "headrace/group"
 _APART_S = 10.0
@@ -39,7 +38,7 @@ class Moment:
 
     @classmethod
     def now(cls) -> Moment:
-        return cls(machine=_machine(), since_start=_since_start(), of_day=time.time())
+        return cls(machine=boot_id(), since_start=_since_start(), of_day=time.time())
 
     def earlier(self, seconds: float) -> Moment:
         """So long before."""
@@ -68,9 +67,9 @@ def present_name(store: Any, now: Moment, before: Moment | None, *, process: int
     not the one.
     """
     mine = json.dumps([process, asdict(now)])
-    found = _text(store.compare_set(_KEY, "", mine))
+    found = text_of(store.compare_set(_KEY, "", mine))
     if found != mine and _is_old(found, before, earlier):
-        found = _text(store.compare_set(_KEY, found, mine))  # or what another one of this group put there meanwhile
+        found = text_of(store.compare_set(_KEY, found, mine))  # or what another one of this group put there meanwhile
     return _name(found)
 
 
@@ -105,10 +104,19 @@ def group_connection(store: Any) -> Any:
 
 def own_connection(store: Any) -> Any:
     """The same store over a connection of its own, so that a long wait elsewhere in the process does not block ours."""
-    innermost = store
-    while hasattr(innermost, "underlying_store"):
-        innermost = innermost.underlying_store
-    return store.clone() if type(innermost).__name__ == "TCPStore" else store
+    return store.clone() if kind_of(store) == "TCPStore" else store
+
+
+def kind_of(store: Any) -> str:
+    """The class of the store that is inside of all that stand before it, as "TCPStore" or "FileStore"."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return type(store).__name__
+
+
+def text_of(value: Any) -> str:
+    """What a store gave, which is bytes or a string."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _is_old(found: str, before: Moment | None, earlier: str) -> bool:
@@ -124,32 +132,22 @@ def _name(text: str) -> str:
 def _own() -> _Own:
     """What this process knows of itself; a fork is another process."""
     if not _OWN or _OWN[-1].process != os.getpid():
-        _OWN.append(_Own(process=os.getpid(), before=_began()))
+        _OWN.append(_Own(process=os.getpid(), before=_own_begin()))
     return _OWN[-1]
 
 
-def _began() -> Moment | None:
+def _own_begin() -> Moment | None:
     """When this process began, which is not after now. None: there is nothing that says it."""
-    with suppress(OSError, ValueError, AttributeError):
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        now = Moment.now()
-        return now.earlier(max(0.0, now.since_start - ticks / os.sysconf("SC_CLK_TCK")))
-    return None
-
-
-def _machine() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
+    ticks = began(os.getpid())
+    if ticks is None:
+        return None
+    now = Moment.now()
+    return now.earlier(max(0.0, now.since_start - ticks / os.sysconf("SC_CLK_TCK")))
 
 
 def _since_start() -> float:
     boottime = getattr(time, "CLOCK_BOOTTIME", None)  # by which /proc says when a process began
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 _NAMES: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

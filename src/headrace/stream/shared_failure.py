@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.neighbours import Neighbours
-from headrace.stream.present_group import group_connection, group_size, group_store
+from headrace.stream.present_group import group_connection, group_size, group_store, kind_of
 
 _PREFIX = "headrace"
 _LOOK_SECONDS, _TELL_SECONDS = 0.05, 3.0
@@ -73,10 +73,7 @@ class Bulletin:
     @property
     def keeps_latest(self) -> bool:
         """Whether the store forgets a value that is replaced; a file store keeps all it was ever told."""
-        innermost = self.store
-        while hasattr(innermost, "underlying_store"):
-            innermost = innermost.underlying_store
-        return type(innermost).__name__ != "FileStore"
+        return kind_of(self.store) != "FileStore"
 
     def failure(self, message: str) -> Failure:
         """A failure of this process."""

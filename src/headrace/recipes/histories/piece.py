@@ -55,20 +55,12 @@ class PieceWriter:
         if not len(parsed.micros):
             return 0
         partition = partition_of(hashes, self._partitions)
-        by_partition = np.argsort(partition, kind="stable")
-        entities = np.zeros(len(by_partition), ENTITY)
-        words = parsed.entities.words()[by_partition]
-        entities["word0"], entities["word1"] = words[:, 0], words[:, 1]
-        entities["family"] = parsed.entities.family[by_partition]
-        held = np.bincount(partition, minlength=self._partitions)
-        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(held)])[:-1]
-        local = np.empty(len(by_partition), np.int64)
-        local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
-
+        place = _placed_compiled if compiled else _placed
+        entities, local, held = place(parsed.entities, partition, self._partitions)
         group = _grouped_compiled if compiled else _grouped
         records, counts, total = group(parsed, hashes, partition, local, self._partitions)
         begin = self._file.tell()
-        self._write(entities.view(np.uint8).data)
+        self._write(entities.view(np.uint8).reshape(-1).data)
         self._write(records.view(np.uint8).reshape(-1).data)
         zero = np.zeros(1, np.int64)
         row = [begin + zero, zero, np.cumsum(held), zero, np.cumsum(counts)]
@@ -85,6 +77,26 @@ class PieceWriter:
     def _write(self, data: bytes | memoryview) -> None:
         self._checksum.update(data)
         self._file.write(data)
+
+
+def _placed(entities: Addresses, partition: U16, partitions: int) -> tuple[Records, I64, I64]:
+    """Records of the entities, partition by partition, the place of each in its own, and how many each has."""
+    by_partition = np.argsort(partition, kind="stable")
+    records = np.zeros(len(by_partition), ENTITY)
+    words = entities.words()[by_partition]
+    records["word0"], records["word1"] = words[:, 0], words[:, 1]
+    records["family"] = entities.family[by_partition]
+    held = np.bincount(partition, minlength=partitions)
+    before = np.cumsum(held) - held
+    local = np.empty(len(by_partition), np.int64)
+    local[by_partition] = np.arange(len(by_partition)) - before[partition[by_partition]]
+    return records, local, held
+
+
+def _placed_compiled(entities: Addresses, partition: U16, partitions: int) -> tuple[U64, I64, I64]:
+    from headrace.histories.gather_kernels import placed
+
+    return placed(partition, entities.family, entities.bytes, partitions)
 
 
 def _grouped(parsed: Parsed, hashes: U64, partition: U16, local: I64, partitions: int) -> tuple[Records, I64, int]:

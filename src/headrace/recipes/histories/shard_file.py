@@ -7,16 +7,18 @@ the row that brings them to 8 MiB, or to 4,096 rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.digest import checksum_file, sha256_file
+from headrace.arrays import I64, U8
+from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
-from headrace.formats.write import Written
+from headrace.formats.write import HashingFile, Written
+from headrace.histories.rows import Encoded
 from headrace.storage.local import failed, storing
 
 EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
@@ -40,21 +42,24 @@ FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), 
 class ShardFile(Protocol):
     """A shard that is being written."""
 
-    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
-        """The next rows. facts: of `FACTS_SCHEMA`, parallel to the blobs."""
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
+        """The next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
 
-    def close(self) -> None:
-        """No more rows."""
+    def finish(self, rows: int) -> Written:
+        """No more rows than these."""
 
-
-def open_shard(path: Path, format_: str) -> ShardFile:
-    """A new shard under a temporary name. Raises `MissingExtra` without the array-record package."""
-    return _ArrayRecordFile(path) if format_ == "array_record" else _ArrowFile(path)
+    def abandon(self) -> None:
+        """Let go of the file; it is not whole."""
 
 
-def written(path: Path, rows: int) -> Written:
-    """The facts of a closed shard; it is read once for its digests."""
-    return Written(rows, path.stat().st_size, sha256_file(path), (), checksum_file(path))
+def open_shard(path: Path, format_: str, *, compiled: bool = False) -> ShardFile:
+    """A new shard under a temporary name. Raises `MissingExtra` without the array-record package.
+
+    compiled: ArrayRecord by numba, the same bytes without a call for each row.
+    """
+    if format_ == "arrow":
+        return _ArrowFile(path)
+    return _CompiledFile(path) if compiled else _ArrayRecordFile(path)
 
 
 def read_blobs(path: Path) -> Iterator[memoryview]:
@@ -91,45 +96,78 @@ class _ArrayRecordFile:
             path.touch(exist_ok=False)  # its errors say what the directory allows; the library's do not
         self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
 
-    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:  # noqa: ARG002 - blobs tell them
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs tell them
         try:
-            for blob in blobs:
+            for blob in rows.blobs(places):
                 self._writer.write(blob)
         except RuntimeError as error:
             raise failed(self._path, error) from error
 
-    def close(self) -> None:
+    def finish(self, rows: int) -> Written:
+        self.abandon()
+        digest = digest_file(self._path)
+        return Written(rows, self._path.stat().st_size, digest.sha256, (), digest.checksum)
+
+    def abandon(self) -> None:
         try:
             self._writer.close()
         except RuntimeError as error:
             raise failed(self._path, error) from error
 
 
+class _CompiledFile:
+    def __init__(self, path: Path) -> None:
+        from headrace.histories.record_kernels import Chunks
+
+        self._path, self._file = path, HashingFile(path)
+        self._chunks = Chunks()
+        self._put([self._chunks.start()])
+
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs tell them
+        self._put(self._chunks.records(rows.data, rows.offsets[places], rows.offsets[places + 1]))
+
+    def finish(self, rows: int) -> Written:
+        self._put(self._chunks.finish())
+        self.abandon()
+        return self._file.holding(rows)
+
+    def abandon(self) -> None:
+        with storing(self._path):
+            self._file.close()
+
+    def _put(self, pieces: Iterable[U8]) -> None:
+        for piece in pieces:
+            self._file.write(piece.data)
+
+
 class _ArrowFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        with storing(path):
-            self._file = path.open("xb")
+        self._file = HashingFile(path)
         self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
         self._facts: list[pa.RecordBatch] = []
         self._blobs: list[bytes] = []
         self._bytes = 0
 
-    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
         start = 0
-        for place, blob in enumerate(blobs):
+        for place, blob in enumerate(rows.blobs(places)):
             self._blobs.append(blob)
             self._bytes += len(blob)
             if self._bytes >= _BATCH_BYTES or len(self._blobs) >= _BATCH_ROWS:
                 self._facts.append(facts.slice(start, place + 1 - start))
                 start = place + 1
                 self._flush()
-        if start < len(blobs):
+        if start < len(places):
             self._facts.append(facts.slice(start))
 
-    def close(self) -> None:
+    def finish(self, rows: int) -> Written:
         if self._blobs:
             self._flush()
+        self.abandon()
+        return self._file.holding(rows)
+
+    def abandon(self) -> None:
         with storing(self._path):
             self._writer.close()
             self._file.close()

@@ -27,7 +27,7 @@ from headrace.recipes.histories.cut import cut_rows
 from headrace.recipes.histories.gather import piece_file
 from headrace.recipes.histories.keyed import hash_entities
 from headrace.recipes.histories.piece import ALONE, WITH_PEER, segments
-from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard, written
+from headrace.recipes.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.recipes.histories.slabs import Partition, Slab, open_partition
 from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -82,8 +82,8 @@ def write_partition(
                 if not len(places):
                     continue
                 if split not in outputs:
-                    outputs[split] = _Output.begin(files, settings, split, number)
-                outputs[split].write(facts.take(pa.array(places)), encoded.blobs(places))
+                    outputs[split] = _Output.begin(files, settings, split, number, compiled=compiled)
+                outputs[split].write(facts.take(pa.array(places)), encoded, places)
     except BaseException:
         for output in outputs.values():
             output.abandon()
@@ -179,22 +179,22 @@ class _Output:
     facts: list[pa.RecordBatch] = field(default_factory=list)
 
     @staticmethod
-    def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
+    def begin(files: TaskFiles, settings: Histories, split: str, number: int, *, compiled: bool) -> _Output:
         target, facts_target = shard_name(split, number, settings.format), facts_file(split, number)
         temporary = files.temporary(target)
-        return _Output(target, facts_target, temporary, open_shard(temporary, settings.format), settings.format)
+        shard = open_shard(temporary, settings.format, compiled=compiled)
+        return _Output(target, facts_target, temporary, shard, settings.format)
 
-    def write(self, facts: pa.RecordBatch, blobs: list[bytes]) -> None:
-        self.shard.write(facts, blobs)
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
+        self.shard.write(facts, rows, places)
         self.facts.append(facts)
 
     def abandon(self) -> None:
-        self.shard.close()
+        self.shard.abandon()
 
     def finish(self, files: TaskFiles) -> dict[str, Any]:
-        self.shard.close()
         table = pa.Table.from_batches(self.facts)
-        files.finished(self.temporary, self.target, written(self.temporary, table.num_rows))
+        files.finished(self.temporary, self.target, self.shard.finish(table.num_rows))
         write_arrow(files, self.facts_target, table)
         return {
             "rows": table.num_rows,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.digest import checksum_file, sha256_file
+from headrace.digest import digest_file
 from headrace.formats.write import Block, Written
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
@@ -117,7 +117,7 @@ def _write_legacy(files: TaskFiles, target: str, rows: Iterator[PackedRows]) -> 
         for each in rows:
             writer.write_bins(each)
         result = writer.finalize()
-    return _one_block(files, temporary, target, result["num_bins"], sha256_file(temporary))
+    return _one_block(files, temporary, target, result["num_bins"])
 
 
 def _write_binary(
@@ -130,11 +130,11 @@ def _write_binary(
         for each in rows:
             writer.write_bins(each)
         result = writer.finalize()
-    return _one_block(files, temporary, target, result["num_bins"], result["sha256"])
+    return _one_block(files, temporary, target, result["num_bins"])
 
 
-def _one_block(files: TaskFiles, temporary: Path, target: str, bins: int, digest: str) -> list[dict[str, Any]]:
-    size = temporary.stat().st_size
+def _one_block(files: TaskFiles, temporary: Path, target: str, bins: int) -> list[dict[str, Any]]:
+    size, digest = temporary.stat().st_size, digest_file(temporary)
     block = Block(first_row=0, rows=bins, offset=0, length=size, key_min=None, key_max=None)
-    files.finished(temporary, target, Written(bins, size, digest, (block,), checksum_file(temporary)))
+    files.finished(temporary, target, Written(bins, size, digest.sha256, (block,), digest.checksum))
     return [asdict(block)]

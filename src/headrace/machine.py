@@ -1,0 +1,24 @@
+"""What the kernel says of this machine and its processes, where it does: by /proc, which Linux has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def boot_id() -> str:
+    """A name of the running kernel from its start to its halt, the same in all its containers; "" if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def began(process: int) -> int | None:
+    """When a process began, in clock ticks since the kernel did. None: there is no such process, or only its remains,
+    or nothing that says it.
+    """
+    try:
+        state, *numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return None if state in "ZX" else int(numbers[18])
+    except (OSError, ValueError, IndexError):
+        return None
