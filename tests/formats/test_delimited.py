@@ -281,3 +281,14 @@ def test_one_column_that_is_rendered_is_read_back(tmp_path: Path, values: list[s
     path = written(fresh(tmp_path), b"a\n" + delimited.render(table, dialect))
 
     assert values == [row["a"] for row in rows(path)]
+
+
+@pytest.mark.parametrize(
+    "header", [b"a,b\n", b"a," + b"b" * 65_531 + b"\r\n", b'"a\n",' + b"b" * 70_000 + b"\n", b'"' + b"\n" * 300_000]
+)
+@pytest.mark.parametrize("rest", [b"", b"1,2\n", b'1,"2\n3"\n' * 20_000])
+def test_what_stands_behind_a_header_of_any_length_is_found(header: bytes, rest: bytes) -> None:
+    if header.count(b'"') % 2:
+        header += b'"\n'
+
+    assert rest == delimited.without_header(header + rest)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats import arrow, delimited, jsonl, parquet
 from headrace.formats.compress import decompress_block
+from headrace.formats.delimited_numbers import parse_numbers
 from headrace.formats.detect import Kind, kind_of_name
 from headrace.formats.forked import require_polars
 from headrace.formats.schema import is_text
@@ -75,7 +76,9 @@ def read_block(
         if offset == 0:
             data = delimited.without_header(data)
         shard = _text_shard(path, word, schema)
-        table = delimited.parse_block(data, shard, wanted.names)
+        table = _straight(data, shard, wanted, null_values)
+        if table is None:
+            table = delimited.parse_block(data, shard, wanted.names)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
@@ -107,6 +110,12 @@ def _bytes_of(path: Path, offset: int, length: int) -> bytes:
             raise CorruptShard("the file ends before")
         file.seek(offset)
         return file.read(length)
+
+
+def _straight(data: bytes, shard: Shard, wanted: pa.Schema, null_values: Sequence[str]) -> pa.Table | None:
+    assert shard.dialect is not None
+    separator, names = shard.dialect.separator, shard.schema.names
+    return parse_numbers(data, separator=separator, names=names, wanted=wanted, null_values=null_values)
 
 
 def _text_shard(path: Path, word: str, schema: pa.Schema) -> Shard:

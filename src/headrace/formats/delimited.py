@@ -3,7 +3,8 @@
 A shard is read in chunks that end on a record, so memory is O(chunk) for any file size and compression. Values are
 parsed by polars without type inference; an empty field is null, a quoted empty field is empty text. Rows that only
 change place are not parsed and written again: their bytes are copied (`copy.py`). A few columns are cut from the
-bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser.
+bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser. Declared
+numbers of a block that is streamed are made without the text in between (`delimited_numbers`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ from headrace.formats.shard import Dialect, Shard, each_once
 
 CHUNK_BYTES = 32 << 20
 _HEAD_BYTES = 1 << 20
-_FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
+FEW_COLUMNS = 4  # up to here, cutting columns from the bytes beats parsing
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -111,11 +111,12 @@ class DelimitedChunk:
         names = self.shard.schema.names
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in self._parsed]
-        if missing and len(missing) <= _FEW_COLUMNS < len(names):
-            self._parsed |= self._cut([names.index(name) for name in missing])
+        places = {name: place for place, name in enumerate(names)}
+        if missing and len(missing) <= FEW_COLUMNS < len(names):
+            self._parsed |= self._cut([places[name] for name in missing])
             missing = [name for name in missing if name not in self._parsed]
         if missing:
-            read = sorted({names.index(name) for name in missing})
+            read = sorted({places[name] for name in missing})
             for place, column in zip(read, self._parse(read).columns, strict=True):
                 self._parsed[names[place]] = column.cast(pa.large_string())
         return pa.table({name: self._parsed[name] for name in wanted})
@@ -211,9 +212,7 @@ class DelimitedChunk:
             )
 
     def _check_encoding(self) -> None:
-        whole = records.slices(self.data, np.array([len(self.data)]))
-        with suppress(pa.ArrowInvalid):
-            whole.cast(pa.large_string())
+        if records.is_utf8(self.data):
             return
         try:
             bytes(self.data).decode("utf-8")
@@ -238,7 +237,15 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
 
 def without_header(data: bytes) -> bytes:
     """The bytes behind the first record of a whole file; empty if there is none."""
-    ends = records.record_ends(records.as_bytes(data), records.quote_positions(records.as_bytes(data)))
+    reach = 1 << 16
+    while reach < len(data):  # a record that ends before this does ends there in the whole
+        head = records.as_bytes(data[:reach])
+        end = int(records.record_ends(head, records.quote_positions(head))[0])
+        if end < reach:
+            return data[end:]
+        reach *= 4
+    whole = records.as_bytes(data)
+    ends = records.record_ends(whole, records.quote_positions(whole))
     return data[int(ends[0]) :] if len(ends) else b""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,6 +42,12 @@ def parse_delimited(data: bytes, *, separator: str, width: int, columns: Sequenc
 
     data: records of `width` fields each, without a header. Raises `pa.ArrowInvalid`.
     """
+    while True:
+        with suppress(pa.ArrowCancelled):  # a signal came in the main thread; Python's handler has had it, and goes on
+            return _parse(data, separator, width, columns)
+
+
+def _parse(data: bytes, separator: str, width: int, columns: Sequence[int]) -> pa.Table:
     names = [f"column_{place + 1}" for place in range(width)]
     wanted = [names[place] for place in columns]
     return pc.read_csv(

@@ -130,6 +130,15 @@ def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
     )
 
 
+def is_utf8(data: Data) -> bool:
+    """Whether the whole is UTF-8."""
+    try:
+        slices(data, np.array([len(data)])).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def joined(records: pa.LargeBinaryArray) -> pa.Buffer:
     """The bytes of consecutive values of a freshly filtered binary array, as one buffer."""
     offsets, values = records.buffers()[1], records.buffers()[2]

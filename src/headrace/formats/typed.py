@@ -25,21 +25,27 @@ def typed(
     table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
 ) -> pa.Table:
     """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
+    places = {name: place for place, name in enumerate(table.column_names)}
+    columns, fields = list(table.columns), list(table.schema)
+    changed = False
     for name, kind in types.items():
-        if name not in table.column_names or not is_text(table.schema.field(name).type) or is_text(kind):
+        place = places.get(name)
+        if place is None or not is_text(fields[place].type) or is_text(kind):
             continue
-        column = nulled(table[name], ("", *null_values))
+        column = nulled(columns[place], ("", *null_values))
         try:
-            read = column.cast(kind)
+            columns[place] = column.cast(kind)
         except pa.ArrowInvalid:
             row, value = first_unreadable(column, kind)
             raise InputError(
                 f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
                 f"correct the value, name it in null_values, or declare another type"
             ) from None
-        place = table.column_names.index(name)
-        table = table.set_column(place, pa.field(name, kind), read)
-    return table
+        fields[place] = pa.field(name, kind)
+        changed = True
+    if not changed:
+        return table
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=table.schema.metadata))
 
 
 def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
