@@ -46,10 +46,10 @@ class ShardFile(Protocol):
         """The next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
 
     def finish(self, rows: int) -> Written:
-        """No more rows than these."""
+        """No more rows than these; closes the file."""
 
-    def abandon(self) -> None:
-        """Let go of the file; it is not whole."""
+    def close(self) -> None:
+        """Let go of the file, whole or not."""
 
 
 def open_shard(path: Path, format_: str, *, compiled: bool = False) -> ShardFile:
@@ -104,11 +104,11 @@ class _ArrayRecordFile:
             raise failed(self._path, error) from error
 
     def finish(self, rows: int) -> Written:
-        self.abandon()
+        self.close()
         digest = digest_file(self._path)
         return Written(rows, self._path.stat().st_size, digest.sha256, (), digest.checksum)
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         try:
             self._writer.close()
         except RuntimeError as error:
@@ -128,10 +128,10 @@ class _CompiledFile:
 
     def finish(self, rows: int) -> Written:
         self._put(self._chunks.finish())
-        self.abandon()
+        self.close()
         return self._file.holding(rows)
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         with storing(self._path):
             self._file.close()
 
@@ -164,10 +164,10 @@ class _ArrowFile:
     def finish(self, rows: int) -> Written:
         if self._blobs:
             self._flush()
-        self.abandon()
+        self.close()
         return self._file.holding(rows)
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         with storing(self._path):
             self._writer.close()
             self._file.close()

@@ -190,7 +190,7 @@ class _Output:
         self.facts.append(facts)
 
     def abandon(self) -> None:
-        self.shard.abandon()
+        self.shard.close()
 
     def finish(self, files: TaskFiles) -> dict[str, Any]:
         table = pa.Table.from_batches(self.facts)
