@@ -34,6 +34,7 @@ ROW_SCHEMA = pa.schema(
 )
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
+_READ_ROWS = 1024
 
 
 FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
@@ -77,15 +78,26 @@ def read_blobs(path: Path) -> Iterator[memoryview]:
     try:
         if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
             raise _unreadable(path, ValueError("it has no records"))
-        for place in range(reader.num_records()):
-            try:
-                (blob,) = reader.read([place])
-            except (ValueError, RuntimeError, OSError, IndexError) as error:
-                raise _unreadable(path, error) from error
-            yield memoryview(blob)
+        rows = reader.num_records()
+        # A call costs as much as a hundred small rows; so many are read with one as are a few MB on average.
+        at_once = max(1, min(_READ_ROWS, _BATCH_BYTES * rows // path.stat().st_size))
+        for first in range(0, rows, at_once):
+            for blob in _read(reader, path, range(first, min(first + at_once, rows))):
+                yield memoryview(blob)
     finally:
         with suppress(RuntimeError):  # a damaged file says so once more
             reader.close()
+
+
+def _read(reader: Any, path: Path, places: range) -> Iterator[bytes]:
+    """Rows of an ArrayRecord file; where one of several cannot be read, those before it are given."""
+    try:
+        yield from reader.read(list(places))
+    except (ValueError, RuntimeError, OSError, IndexError) as error:
+        if len(places) == 1:
+            raise _unreadable(path, error) from error
+        for place in places:
+            yield from _read(reader, path, range(place, place + 1))
 
 
 class _ArrayRecordFile:
