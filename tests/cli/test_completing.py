@@ -5,13 +5,14 @@ import shutil
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import typer.main
+from all_commands import COMMANDS
 
 import headrace
 from headrace.cli import app, completing
@@ -136,18 +137,10 @@ def words_in(annotation: Any) -> set[str]:
     return set().union(*map(words_in, typing.get_args(annotation)))
 
 
-def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    below = getattr(command, "commands", {})
-    if not below:
-        yield words, command
-    for name, each in below.items():
-        yield from commands(each, (*words, name))
-
-
 def test_the_words_are_those_that_settings_take() -> None:
     recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
     others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "on_topology_change": words_in(options.OnTopologyChange), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", "iso", "epoch_s", "epoch_ms", "yyyymmdd"}, "time_format": {"iso", "epoch_s", "epoch_ms"}, "recipe": set(RECIPES), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "split": {"train", "test"}}  # fmt: skip
-    for words, command in commands(typer.main.get_command(app)):
+    for words, command in COMMANDS.items():
         fields = getattr(headrace, RECIPES[recipes[words]]).model_fields if words in recipes else {}
         known = completing.WORDS.get(words, {})
         names = {str(each.name) for each in command.params}

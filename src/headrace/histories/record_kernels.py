@@ -81,7 +81,7 @@ class Chunks:
         listed, lengths = np.empty(_MOST_LISTED * len(begins), np.uint8), np.empty(len(begins), np.uint8)
         listed = listed[: _list_chunks(read_only(begins), read_only(sizes), listed, lengths)]
         about = b"\x0a" + _varint(len(about)) + about
-        at = _in_file(self._place)
+        at = int(_in_file(self._place))
         yield self._several([about], listed.tobytes(), lengths.tobytes())
         yield self._padding()
         last = b"\x08" + _varint(at) + b"\x10" + _varint(_MAGIC)
@@ -124,11 +124,6 @@ def _with_headers(size: int) -> int:
     return size + _BLOCK_HEAD * (2 + size // _ROOM)
 
 
-def _in_file(place: int) -> int:
-    """Where in the file a chunk begins; at the begin of a block that is before the block's header."""
-    return place + _BLOCK_HEAD * -(-place // _ROOM)
-
-
 def _varint(value: int) -> bytes:
     """Seven bits a byte, the lowest first, the highest bit of all but the last set."""
     out = bytearray()
@@ -137,6 +132,12 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+@compiled
+def _in_file(place: Any) -> Any:
+    """Where in the file a chunk begins; at the begin of a block that is before the block's header."""
+    return place + _BLOCK_HEAD * ((place + _ROOM - 1) // _ROOM)
 
 
 @compiled
@@ -153,7 +154,7 @@ def _put_records(
         stage[_CHUNK_HEAD + 1] = first - _CHUNK_HEAD - 2
         _copy(data, begins[record], stage, first, size)
         length = first + size - _CHUNK_HEAD
-        chunks[record] = place + _BLOCK_HEAD * ((place + _ROOM - 1) // _ROOM)
+        chunks[record] = _in_file(place)
         at = _put_chunk(_RECORDS, 1, size, length, place, stage, words, scratch, out, at)
         place += _CHUNK_HEAD + length
     return at, place
@@ -174,9 +175,7 @@ def _put_chunk(
     words[4] = np.uint64(decoded)
     words[0] = _hash(stage, words, 1, 32)
     whole = _CHUNK_HEAD + size
-    begin = place + _BLOCK_HEAD * ((place + _ROOM - 1) // _ROOM)
-    end = place + whole
-    end += _BLOCK_HEAD * ((end + _ROOM - 1) // _ROOM)
+    begin, end = _in_file(place), _in_file(place + whole)
     bytes_of = scratch.view(np.uint8)
     done = 0
     while done < whole:

@@ -92,12 +92,14 @@ def read_blobs(path: Path) -> Iterator[memoryview]:
 def _read(reader: Any, path: Path, places: range) -> Iterator[bytes]:
     """Rows of an ArrayRecord file; where one of several cannot be read, those before it are given."""
     try:
-        yield from reader.read(list(places))
+        found = reader.read(list(places))
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         if len(places) == 1:
             raise _unreadable(path, error) from error
         for place in places:
             yield from _read(reader, path, range(place, place + 1))
+    else:
+        yield from found
 
 
 class _ArrayRecordFile:
