@@ -20,7 +20,7 @@ from headrace.arrays import I64
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
-from headrace.histories.addresses import render
+from headrace.histories.addresses import texts
 from headrace.histories.rows import Encoded, Measurements, encode_rows
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.cut import cut_rows
@@ -100,7 +100,7 @@ def _names(partition: Partition, settings: Histories, *, compiled: bool) -> pa.A
         from headrace.histories.text_kernels import render_texts
 
         return render_texts(entities)
-    return pa.array(render(entities, settings.entity_kind), pa.string())
+    return texts(entities, settings.entity_kind)
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded) -> pa.RecordBatch:
