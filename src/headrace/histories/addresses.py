@@ -29,9 +29,9 @@ _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"
 # dot, and how many are no padding.
 _LETTERS = np.frombuffer("".join(f"{number}.".ljust(4) for number in range(256)).encode(), np.uint8).reshape(256, 4)
 _NUMBERS = _LETTERS.view(np.uint32).ravel()
-_WRITTEN = (_LETTERS != ord(" ")).view(np.uint32).ravel()
+_WRITTEN = (ord(" ") != _LETTERS).view(np.uint32).ravel()
 _BEFORE_DOT = (_LETTERS > _DOT).view(np.uint32).ravel()
-_SIZES = (_LETTERS != ord(" ")).sum(axis=1, dtype=np.int32)
+_SIZES = (ord(" ") != _LETTERS).sum(axis=1, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,12 @@ def render(addresses: Addresses, kind: Kind) -> list[str]:
     ]
 
 
-def texts(addresses: Addresses, kind: Kind) -> pa.StringArray:
-    """The same as a column [N]; IPv4 and numbers in a quarter of the time."""
+def texts(addresses: Addresses, kind: Kind, *, compiled: bool = False) -> pa.StringArray:
+    """The same as a column [N]; IPv4 and numbers in a quarter of the time. compiled: addresses by numba, all in a tenth."""
+    if compiled and kind == "address":
+        from headrace.histories.text_kernels import render_texts
+
+        return render_texts(addresses)
     if kind == "number":
         numbers = np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel()
         return pa.array(numbers.astype(np.uint32)).cast(pa.string())
