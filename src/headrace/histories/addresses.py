@@ -143,7 +143,7 @@ def render(addresses: Addresses, kind: Kind) -> list[str]:
 
 
 def texts(addresses: Addresses, kind: Kind, *, compiled: bool = False) -> pa.StringArray:
-    """The same as a column [N]; IPv4 and numbers in a quarter of the time. compiled: addresses by numba, all in a tenth."""
+    """The same as a column [N]; IPv4 and numbers in a quarter of the time. compiled: addresses by numba, in a tenth."""
     if compiled and kind == "address":
         from headrace.histories.text_kernels import render_texts
 

@@ -6,8 +6,10 @@ It says that all is right, or nothing: `row_laws` finds the row that is wrong, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +20,8 @@ from headrace.histories.many import Columns, Joined, columns_of, joined_at, peer
 from headrace.recipes.histories.keyed import mixed_peers, multiset_sum
 from headrace.recipes.histories.row_laws import Entities, Partition, RowBefore
 from headrace.recipes.histories.shard_file import Blobs
+
+Number = TypeVar("Number", np.int64, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,10 @@ class Right:
 
 
 def check_piece(piece: Blobs, partition: Partition, facts: pa.RecordBatch, before: RowBefore | None) -> Right | None:
-    """All rows of a piece; None if one of them is wrong. facts: what `rows.parquet` says of each; before: the row before
-    the first. A hundred bytes of memory a measurement."""
+    """All rows of a piece; None if one of them is wrong. Some 50 bytes of memory a measurement.
+
+    facts: what `rows.parquet` says of each; before: the row before the first.
+    """
     if len(piece.sizes) != facts.num_rows:
         return None
     found = joined_at(piece.data, piece.sizes)
@@ -92,6 +98,10 @@ def _sum_of(found: Joined, columns: Columns, order: U64, first_time: I64) -> int
         peers = found.peers4 + found.peers6
         mixed = np.append(mixed_peers(peers_of(found)), np.uint64(0))
         begin = np.where(peers > 0, np.cumsum(peers) - peers, len(mixed) - 1)
-        peer = mixed[np.repeat(begin, n) + columns.index]
-    times = np.repeat(first_time, n) + columns.seconds
-    return multiset_sum(np.repeat(order, n), times, peer, columns.codes)
+        peer = mixed[_spread(begin, n) + columns.index]
+    return multiset_sum(_spread(order, n), _spread(first_time, n) + columns.seconds, peer, columns.codes)
+
+
+def _spread(values: npt.NDArray[Number], n: I64) -> npt.NDArray[Number]:
+    """What each of n measurements has of its row."""
+    return np.repeat(values, n) if len(n) > 1 else np.broadcast_to(values, int(n[0]))

@@ -113,9 +113,9 @@ def _facts(path: Path, metadata: pq.FileMetaData, place: Place) -> pa.Table:
 
 
 def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = MOST) -> Found:
-    """Every row of a shard against the laws. facts: of its rows, of `rows.parquet`; most: rows that are checked at once.
+    """Every row of a shard against the laws. The first that is wrong is the problem, however many are checked at once.
 
-    The first row that is wrong is the problem, however many are checked at once.
+    facts: what `rows.parquet` says of its rows; most: how much is checked at once.
     """
     checker = _ShardCheck(path, partition, facts)
     try:
