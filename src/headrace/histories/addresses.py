@@ -30,7 +30,7 @@ _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"
 _LETTERS = np.frombuffer("".join(f"{number}.".ljust(4) for number in range(256)).encode(), np.uint8).reshape(256, 4)
 _NUMBERS = _LETTERS.view(np.uint32).ravel()
 _WRITTEN = (ord(" ") != _LETTERS).view(np.uint32).ravel()
-_BEFORE_DOT = (_LETTERS > _DOT).view(np.uint32).ravel()
+_BEFORE_DOT = np.greater(_LETTERS, _DOT).view(np.uint32).ravel()
 _SIZES = (ord(" ") != _LETTERS).sum(axis=1, dtype=np.int32)
 
 

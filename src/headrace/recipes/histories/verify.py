@@ -22,11 +22,11 @@ from headrace.dataset.verify import Check
 from headrace.digest import sha256_file
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard
-from headrace.histories.rows import decode_row
+from headrace.histories.rows import RowColumns, decode_row
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.piece_laws import check_piece
 from headrace.recipes.histories.recipe import WORTH_COMPILING
-from headrace.recipes.histories.row_laws import FACTS, Partition, RowBefore, row_problem
+from headrace.recipes.histories.row_laws import FACTS, Partition, RowBefore, first_problem
 from headrace.recipes.histories.rows_file import ROWS
 from headrace.recipes.histories.shard_file import MOST, Blobs, Most, read_pieces
 from headrace.storage.fetched import local_copy
@@ -149,7 +149,7 @@ class _ShardCheck:
         return None
 
     def _problem(self, piece: Blobs) -> str | None:
-        (facts,) = self._facts.slice(self._checked, len(piece.sizes)).to_batches() or [None]
+        (facts,) = self._facts.slice(self._checked, len(piece.sizes)).combine_chunks().to_batches() or [None]
         right = None if facts is None else check_piece(piece, self._partition, facts, self._before)
         if right is None:
             return self._worded(piece)
@@ -161,15 +161,18 @@ class _ShardCheck:
 
     def _worded(self, piece: Blobs) -> str:
         """The first problem in a piece that is not right."""
-        facts = self._facts.slice(self._checked, len(piece.sizes)).to_pylist()
-        before = self._before
-        for place, blob in enumerate(piece):
-            number = self._checked + place + 1
-            row = decode_row(blob, f"{self._path}: row {number}")
-            if place == len(facts):
-                return f"row {number}: is not in {ROWS}"
-            found = row_problem(row, self._partition, facts[place], before)
-            if isinstance(found, str):
-                return f"row {number}: {found}"
-            before = found
-        return f"row {self._checked + 1} or a row behind it is damaged; restore the file or prepare the run again"
+        rows: list[RowColumns] = []
+        unreadable: CorruptShard | None = None
+        for number, blob in enumerate(piece, self._checked + 1):
+            try:
+                rows.append(decode_row(blob, f"{self._path}: row {number}"))
+            except CorruptShard as error:
+                unreadable = error
+                break
+        facts = self._facts.slice(self._checked, len(rows)).to_pylist()
+        found = first_problem(rows, self._partition, facts, self._before)
+        if found is not None:
+            return f"row {self._checked + found[0] + 1}: {found[1]}"
+        if unreadable is not None:
+            raise unreadable
+        return f"row {self._checked + 1} or one read with it is damaged; restore the file or prepare the run again"
