@@ -22,16 +22,17 @@ Kind = Literal["address", "number"]
 KINDS: tuple[Kind, ...] = ("address", "number")
 
 
-_DOT, _ZERO = ord("."), ord("0")
+_DOT, _ZERO, _SPACE = ord("."), ord("0"), ord(" ")
 _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"
 
 # Each number of a byte with a dot behind it: four letters as a word, which of them are no padding, which are before the
 # dot, and how many are no padding.
 _LETTERS = np.frombuffer("".join(f"{number}.".ljust(4) for number in range(256)).encode(), np.uint8).reshape(256, 4)
 _NUMBERS = _LETTERS.view(np.uint32).ravel()
-_WRITTEN = (ord(" ") != _LETTERS).view(np.uint32).ravel()
+_IS_WRITTEN = np.not_equal(_LETTERS, _SPACE)
+_WRITTEN = _IS_WRITTEN.view(np.uint32).ravel()
 _BEFORE_DOT = np.greater(_LETTERS, _DOT).view(np.uint32).ravel()
-_SIZES = (ord(" ") != _LETTERS).sum(axis=1, dtype=np.int32)
+_SIZES = _IS_WRITTEN.sum(axis=1, dtype=np.int32)
 
 
 @dataclass(frozen=True)

@@ -70,19 +70,24 @@ def write(path: Path, blobs: list[bytearray]) -> None:
 
 @pytest.fixture(scope="module", params=["peers", "alone"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """The larger shard of a run with many entities of one row, and some of many."""
+    """A shard of a run with many entities of one row, and some of several: of train with peers, of test without."""
     directory = tmp_path_factory.mktemp("verify")
     pings = [ping for seed in range(12) for ping in random_pings(seed, 250 if seed < 2 else 25)]
     source = write_pings(directory / "in", dealt(pings, 2))
-    peer, most = ("dst_addr", 250) if request.param == "peers" else (None, 200)
-    settings = {"peer": peer, "partitions": 2, "max_row_bytes": most}
+    peers = request.param == "peers"
+    settings = {
+        "peer": "dst_addr" if peers else None,
+        "partitions": 2,
+        "max_row_bytes": 250 if peers else 200,
+        "train_ratio": 0.6 if peers else 0.3,
+    }
     prepared = histories(source, directory / "out", **settings)
-    name = "histories/train/part-00001.array_record"
+    name = f"histories/{'train' if peers else 'test'}/part-00001.array_record"
     facts = pq.read_table(prepared.run / "rows.parquet").filter(pc.field("shard") == name)
     blobs = [bytes(blob) for blob in read_blobs(prepared.run / name)]
     assert len(blobs) > 30
     assert max(row["part"] for row in facts.to_pylist()) > 2
-    config = Histories(source=source, **{"train_ratio": 0.6, **settings})
+    config = Histories(source=source, **settings)
     return Case(directory, Partition(config, 1, 2), blobs, facts)
 
 
@@ -163,6 +168,14 @@ def strange_code(rows: Rows, place: int, number: int, agrees: bool) -> None:
 def other_code(rows: Rows, place: int, number: int, agrees: bool) -> None:
     held = codes(rows, place)
     held[number % len(held)] = number % 1500
+
+
+def other_peer(rows: Rows, place: int, number: int, agrees: bool) -> None:
+    """One of the row, or the one behind its last."""
+    head = header(rows, place)
+    n, peers = int(head["n"][0]), int(head["peers4"][0] + head["peers6"][0])
+    if peers:
+        rows.blobs[place][HEADER_BYTES + 4 * n + -(-2 * n // 4) * 4 + number % n] = peers if agrees else number % peers
 
 
 def other_part(rows: Rows, place: int, number: int, agrees: bool) -> None:
@@ -250,7 +263,7 @@ def without_peers(rows: Rows, place: int, number: int, agrees: bool) -> None:
 
 
 DAMAGE: list[Callable[[Rows, int, int, bool], None]] = [
-    strange_code, other_code, other_part, other_time, all_times, other_entity, other_family, swapped, lost, doubled,
+    strange_code, other_code, other_peer, other_part, other_time, all_times, other_entity, other_family, swapped, lost, doubled,
     other_fact, other_bit, cut, without_peers,
 ]  # fmt: skip
 
@@ -280,13 +293,13 @@ def test_every_damage_is_found_at_every_row(case: Case, change: Callable[[Rows, 
     for place in range(0, len(case.blobs), 5):
         for agrees in (False, True):
             rows = case.rows()
-            change(rows, place, 7 * place + 1, agrees)
+            change(rows, place, 11 * place + 1, agrees)
             path, facts = case.written(rows, "array_record")
             expected = told_one_by_one(case, path, rows)
             found = check_shard(path, case.partition, facts, Most(rows=4, bytes=1 << 20))
             same(expected, found)
             problems += expected.problem is not None or expected.sum != whole.sum
-    changes_nothing = change is without_peers and case.partition.settings.peer is None
+    changes_nothing = change in (other_peer, without_peers) and case.partition.settings.peer is None
     assert (problems == 0) if changes_nothing else problems > 4
 
 
@@ -296,7 +309,7 @@ def test_other_settings_are_found_in_the_first_row_they_do_not_fit(case: Case) -
     for other in (
         replace(case.partition, number=0),
         replace(case.partition, partitions=3),
-        replace(case.partition, settings=settings.model_copy(update={"train_ratio": 0.3})),
+        replace(case.partition, settings=settings.model_copy(update={"train_ratio": 0.45})),
         replace(case.partition, settings=settings.model_copy(update={"seed": 1})),
         replace(case.partition, settings=settings.model_copy(update={"entity_kind": "number"})),
     ):
