@@ -15,7 +15,8 @@ from headrace.histories.addresses import Addresses, parse
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.kernels import hash_addresses, parse_texts, places_of
+from headrace.histories.kernels import hash_addresses, places_of
+from headrace.histories.parse_kernels import parse_texts
 from headrace.recipes.histories.known import KnownAddresses
 from headrace.recipes.histories.parse import code_addresses
 
@@ -28,6 +29,12 @@ TEXT = (
     | st.binary(min_size=16, max_size=16).map(lambda raw: socket.inet_ntop(socket.AF_INET6, raw))
     | st.ip_addresses().map(str)
     | st.text("0123456789abcdefF:.: %x\x00é", max_size=50)
+    | st.tuples(
+        st.ip_addresses().map(str),
+        st.integers(0, 39),
+        st.sampled_from(["", *"0.:/@Gg`aFf", "::", "00"]),
+        st.integers(0, 2),
+    ).map(lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] + parts[3] :])
 )
 
 
@@ -41,6 +48,8 @@ def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) ->
     array = pa.array(texts, pa.large_string()).slice(skip)
 
     assert same(parse(array, "address"), Addresses(*parse_texts(array)))
+    more = pa.array([*texts, "-" * 64])  # behind each of them is what is looked at with it
+    assert same(parse(more, "address"), Addresses(*parse_texts(more)))
     assert same(parse(array, "address"), Addresses(*parse_texts(array.cast(pa.string()))))
 
 

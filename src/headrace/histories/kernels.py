@@ -1,49 +1,18 @@
-"""Texts into addresses, into places and into hashes, compiled by numba: the same as without it.
-
-Parsing takes a tenth of a microsecond a text instead of one, so what is read needs no memo. Extra `histories`; compiled
-once for a machine, which takes seconds: worth it from many thousands of texts on. The interpreter lock is not held.
-"""
+"""Addresses into places and into hashes, compiled by numba: the same as without it. Extra `histories`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from headrace.arrays import I64, U8, U64, Ints
+from headrace.arrays import I64, U8, U64
 from headrace.compiled import compiled, read_only
 
-_DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
-_NONE = 16  # no digit
-_DIGIT = np.full(256, _NONE, np.int64)
-_DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
-_DIGIT[[*b"ABCDEF"]] = np.arange(10, 16)
-_GROUPS = 8  # of an IPv6 address, 16 bits each
-_LONGEST, _LONGEST_DOTTED = 45, 15  # text of an address
-_8, _16, _32, _BYTE = (np.uint64(each) for each in (8, 16, 32, 0xFF))
+_8, _16, _32 = (np.uint64(each) for each in (8, 16, 32))
 _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
-
-
-def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
-    """The family, 0 for what is no address, and the bytes of each text: uint8 [N], uint8 [N, 16]."""
-    n = len(texts)
-    family, data = np.zeros(n, np.uint8), np.zeros((n, 16), np.uint8)
-    if n:
-        values = texts.buffers()[2]
-        letters = np.zeros(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
-        _parse(read_only(letters), read_only(offsets_of(texts)), family, data.view(np.uint16))
-    return family, data
-
-
-def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
-    """Where each text begins and the last ends: [N + 1]."""
-    width: type[np.integer] = np.int64 if pa.types.is_large_string(texts.type) else np.int32
-    if not len(texts):
-        return np.zeros(1, width)
-    return np.frombuffer(texts.buffers()[1], width)[texts.offset : texts.offset + len(texts) + 1]
 
 
 def hash_addresses(key: tuple[int, int], family: U8, data: U8, above: int) -> tuple[U64, U64]:
@@ -66,125 +35,6 @@ def places_of(family: U8, data: U8) -> tuple[I64, I64]:
     slots = np.full(max(16, 1 << (2 * len(family)).bit_length()), -1, np.int32)
     found = _places(read_only(family), read_only(data.view(np.uint64)), slots, place, first)
     return place, first[:found]
-
-
-@compiled
-def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
-    """halves uint16 [N, 8]: of the bytes of the address."""
-    groups = np.zeros(_GROUPS, np.uint64)
-    for row in range(len(family)):
-        start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
-        if stop - start > _LONGEST:
-            continue
-        colon = False
-        for at in range(start, min(start + 5, stop)):  # where one of IPv6 has one
-            colon |= letters[at] == _COLON
-        if colon:
-            if _coloned(letters, start, stop, groups):
-                family[row] = 6
-                for place in range(_GROUPS):
-                    halves[row, place] = ((groups[place] & _BYTE) << _8) | (groups[place] >> _8)
-            continue
-        value = _dotted(letters, start, stop)
-        if value >= 0:
-            family[row] = 4
-            halves[row, 0] = (value >> 24) | ((value >> 8) & 0xFF00)
-            halves[row, 1] = ((value >> 8) & 0xFF) | ((value & 0xFF) << 8)
-
-
-@compiled
-def _dotted(letters: Any, start: Any, stop: Any) -> Any:
-    """Four decimal numbers of at most 255 without leading zeros, as one number; −1 if the text is not that.
-
-    A letter costs no jump, as a processor could not guess which are dots. Leading zeros show in the length.
-    """
-    if stop - start > _LONGEST_DOTTED:
-        return -1
-    value: Any = 0
-    part: Any = 0
-    parts: Any = 1
-    large: Any = 0
-    wrong: Any = 0
-    before: Any = -1
-    for at in range(start, stop):
-        letter = np.int64(letters[at])
-        dot = -np.int64(letter == _DOT)  # all bits, or none
-        wrong |= (-np.int64((letter < _ZERO) | (letter > _NINE)) & ~dot) | (dot & before)
-        before = dot
-        value ^= (value ^ ((value << 8) | part)) & dot
-        parts -= dot
-        part = (10 * part + letter - _ZERO) & ~dot
-        large |= part
-    value = (value << 8) | part
-    if wrong != 0 or before != 0 or parts != 4 or large > 255:
-        return -1
-    length = 3
-    for place in range(4):
-        part = (value >> (8 * place)) & 0xFF
-        length += 1 + (part > 9) + (part > 99)
-    return value if length == stop - start else -1
-
-
-@compiled
-def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
-    """Whether the text is eight groups of hexadecimal digits, `::` once for those that are zero; fills `groups`.
-
-    The last two groups may be dotted.
-    """
-    groups[:] = 0
-    at, count, gap, digits = start, 0, -1, 0
-    value = 0
-    if at < stop and data[at] == _COLON:  # only as the first half of ::
-        at += 1
-        if at == stop or data[at] != _COLON:
-            return False
-    group_at = at
-    while at < stop:
-        digit = _DIGIT[data[at]]
-        if digit != _NONE:
-            if digits == 4:
-                return False
-            value = (value << 4) | digit
-            digits += 1
-            at += 1
-        elif data[at] == _COLON:
-            at += 1
-            group_at = at
-            if digits == 0:
-                if gap >= 0:
-                    return False
-                gap = count
-                continue
-            if at == stop or count == _GROUPS:  # a single colon is followed by something
-                return False
-            groups[count] = value
-            count, value, digits = count + 1, 0, 0
-        elif data[at] == _DOT:
-            if count + 2 > _GROUPS:
-                return False
-            four = _dotted(data, group_at, stop)
-            if four < 0:
-                return False
-            groups[count], groups[count + 1] = four >> 16, four & 0xFFFF
-            count, digits = count + 2, 0
-            break
-        else:
-            return False
-    if digits > 0:
-        if count == _GROUPS:
-            return False
-        groups[count] = value
-        count += 1
-    if gap < 0:
-        return count == _GROUPS
-    if count == _GROUPS:  # a gap of no group
-        return False
-    behind = count - gap
-    for place in range(1, behind + 1):
-        groups[_GROUPS - place] = groups[count - place]
-    for place in range(gap, _GROUPS - behind):
-        groups[place] = 0
-    return True
 
 
 @compiled

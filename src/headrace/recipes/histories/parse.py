@@ -180,7 +180,8 @@ def code_addresses(
 
 
 def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
-    from headrace.histories.kernels import offsets_of, parse_texts, places_of
+    from headrace.histories.kernels import places_of
+    from headrace.histories.parse_kernels import offsets_of, parse_texts
 
     if column.type not in (pa.string(), pa.large_string()):
         column = as_text(column, (), f"column {name!r}")
