@@ -99,3 +99,22 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
     read = expected.place >= 0
     assert np.array_equal(expected.place[~read], found.place[~read])
     assert same(expected.distinct.take(expected.place[read]), found.distinct.take(found.place[read]))
+
+
+@pytest.mark.parametrize("entities", [500, 60_000])
+def test_addresses_that_hardly_repeat_are_kept_as_they_come(entities: int) -> None:
+    generator = np.random.default_rng(entities)
+    rows = 20_000
+    names = np.array([f"10.{k >> 16}.{k >> 8 & 255}.{k & 255}" for k in range(entities)], object)
+    texts = names[generator.integers(0, entities, rows)]
+    texts[generator.choice(rows, 300, replace=False)] = None
+    texts[generator.choice(rows, 300, replace=False)] = "no address"
+    column = pa.chunked_array([pa.array(texts, pa.string())])
+
+    expected = code_addresses(column, KnownAddresses("address"), "src")
+    found = code_addresses(column, KnownAddresses("address", compiled=True), "src")
+
+    assert np.array_equal(np.minimum(expected.place, 0), np.minimum(found.place, 0))
+    rows_read = np.flatnonzero(expected.place >= 0)
+    assert same(expected.distinct.take(expected.place[rows_read]), found.distinct.take(found.place[rows_read]))
+    assert (len(found.distinct) > len(expected.distinct)) == (entities > rows)
