@@ -62,6 +62,7 @@ def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], ke
     expected = hash_words((key, 7), words.astype(np.uint64))
     for each, found in zip(expected, hash_addresses((key, 7), family, data, above), strict=True):
         assert np.array_equal(each, found)
+    assert np.array_equal(expected[0], hash_addresses((key, 7), family, data, above, half="high")[0])
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 4, 6]), st.integers(0, 3), st.integers(0, 1)), max_size=60))
