@@ -1,6 +1,7 @@
 """Rows that are verified many at a time: whatever is wrong and wherever pieces end, what is told is what each row by
 itself tells."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
 
+import headrace
+from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import Addresses, render
 from headrace.histories.rows import HEADER, HEADER_BYTES, Measurements, decode_row, encode_rows
@@ -362,3 +365,17 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         found = check_shard(path, case.partition, facts, most)
         assert "cannot be read" in (found.problem or "")
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements
+
+
+@pytest.mark.parametrize("row_group_size", [1, 7, 1000])
+def test_facts_are_found_however_the_rows_file_is_grouped(tmp_path: Path, row_group_size: int) -> None:
+    source = write_pings(tmp_path / "in", dealt(random_pings(3, 300), 2))
+    prepared = histories(source, tmp_path / "out", max_row_bytes=400)
+    path = prepared.run / "rows.parquet"
+    pq.write_table(pq.read_table(path), path, row_group_size=row_group_size)
+    manifest = json.loads((prepared.run / "manifest.json").read_bytes())
+    manifest.pop("digest")
+    manifest["facts"]["rows_digest"] = sha256_file(path)
+    (prepared.run / "manifest.json").write_text(json.dumps(manifest))
+
+    assert headrace.verify(prepared.out).problems == []

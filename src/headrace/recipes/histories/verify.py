@@ -79,11 +79,12 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
 
 @dataclass(frozen=True)
 class Place:
-    """Where the facts of a shard's rows are in `rows.parquet`: its rows from start up to stop."""
+    """Where the facts of a shard's rows are in `rows.parquet`: so many rows, behind others, of these row groups."""
 
     shard: str
-    start: int
-    stop: int
+    groups: range
+    behind: int
+    rows: int
 
 
 def _opened(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -99,17 +100,21 @@ def _places(file: pq.ParquetFile) -> list[Place]:
     starts = np.flatnonzero(np.diff(shard, prepend=-1))
     stops = np.append(starts[1:], len(shard))
     names = column.dictionary.take(pa.array(shard[starts])).to_pylist()
-    return [Place(*each) for each in zip(names, starts.tolist(), stops.tolist(), strict=True)]
+    ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+    first, last = (np.searchsorted(ends, row, side="right") for row in (starts, stops - 1))
+    behind = starts - np.where(first > 0, ends[first - 1], 0)
+    columns = (each.tolist() for each in (first, last + 1, behind, stops - starts))
+    return [
+        Place(name, range(begin, end), before, rows)
+        for name, begin, end, before, rows in zip(names, *columns, strict=True)
+    ]
 
 
 def _facts(path: Path, metadata: pq.FileMetaData, place: Place) -> pa.Table:
     """What `rows.parquet` says of the rows of a shard. O(row groups it is in) of memory: one, as it is written."""
-    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    ends = np.cumsum(rows)
-    first, last = np.searchsorted(ends, [place.start, place.stop - 1], side="right").tolist()
     with _opened(path, metadata) as file:
-        table = file.read_row_groups(list(range(first, last + 1)), [*FACTS, "bytes"], use_threads=False)
-    return table.slice(place.start - (int(ends[first]) - rows[first]), place.stop - place.start).combine_chunks()
+        table = file.read_row_groups(list(place.groups), [*FACTS, "bytes"], use_threads=False)
+    return table.slice(place.behind, place.rows).combine_chunks()
 
 
 def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = MOST) -> Found:
