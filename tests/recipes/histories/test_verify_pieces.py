@@ -1,7 +1,6 @@
 """Rows that are verified many at a time: whatever is wrong and wherever pieces end, what is told is what each row by
 itself tells."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
 
-import headrace
+from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.histories.addresses import Addresses, render
@@ -25,7 +24,7 @@ from headrace.histories.rows import HEADER, HEADER_BYTES, Measurements, decode_r
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.row_laws import Partition, first_problem
 from headrace.recipes.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
-from headrace.recipes.histories.verify import Found, check_shard
+from headrace.recipes.histories.verify import Found, check_shard, verify_histories
 
 FORMATS = ["array_record", "arrow"]
 MOSTS = st.builds(Most, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20]))
@@ -373,9 +372,9 @@ def test_facts_are_found_however_the_rows_file_is_grouped(tmp_path: Path, row_gr
     prepared = histories(source, tmp_path / "out", max_row_bytes=400)
     path = prepared.run / "rows.parquet"
     pq.write_table(pq.read_table(path), path, row_group_size=row_group_size)
-    manifest = json.loads((prepared.run / "manifest.json").read_bytes())
-    manifest.pop("digest")
-    manifest["facts"]["rows_digest"] = sha256_file(path)
-    (prepared.run / "manifest.json").write_text(json.dumps(manifest))
+    run = FinishedRun(*find_run(prepared.out))
+    facts = {**run.manifest.facts, "rows_digest": sha256_file(path)}
+    checks = verify_histories(FinishedRun(run.root, replace(run.manifest, facts=facts)))
 
-    assert headrace.verify(prepared.out).problems == []
+    assert ["rows", "exactly once"] == [check.name for check in checks]
+    assert [None, None] == [check.problem for check in checks]
