@@ -49,7 +49,7 @@ def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     pl.DataFrame(pings).write_parquet(tmp_path / "pings.parquet")
     asked = ["--out", tmp_path / "out", "--time-format", "epoch_s", "--format", "arrow", "--report", "never"]
     kernel = (
-        "import pyarrow as pa; from headrace.histories.kernels import parse_texts\n"
+        "import pyarrow as pa; from headrace.histories.parse_kernels import parse_texts\n"
         "print(parse_texts(pa.array(['10.0.0.1']))[0].tolist(), {'scipy', 'pandas'} & set(sys.modules))"
     )
 
