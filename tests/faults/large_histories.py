@@ -17,10 +17,10 @@ from headrace.recipes.histories.config import Histories
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 
-ROWS, SHARDS, ENTITIES, PEERS = 400_000, 10, 500, 64
+ROWS, SHARDS, ENTITIES, PEERS = 300_000, 10, 500, 64
 IN_MEMORY: dict[str, Any] = {"partitions": 6, "memory_limit": 2 << 30}
 MERGED: dict[str, Any] = {"partitions": 3, "memory_limit": 128 << 20}  # two pieces at a time, slabs of 32,768
-MERGED_ALONE: dict[str, Any] = {"partitions": 4, "memory_limit": 32 << 20}
+MERGED_ALONE: dict[str, Any] = {"partitions": 4, "memory_limit": 64 << 20}
 
 
 class Compiled(Histories):
@@ -35,8 +35,8 @@ class Compiled(Histories):
 
 
 def write_large(directory: Path, rows: int = ROWS) -> Path:
-    """Shards in no order of time. An entity has a third of all measurements, half of them have a few hundredths of a
-    percent; there are ties and failures."""
+    """Shards in no order of time. One entity has more than a quarter of all measurements, and half of the entities
+    have less than one in 4,000 each; there are ties and failures."""
     directory.mkdir(parents=True)
     random = np.random.default_rng(rows)
     weights = 1 / np.arange(1, ENTITIES + 1) ** 1.3

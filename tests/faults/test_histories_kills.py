@@ -1,6 +1,5 @@
 """SIGKILL in each pass of histories, compiled and not: nothing torn, lost or doubled, and the same bytes at the end."""
 
-import json
 import random
 import shutil
 import signal
@@ -13,27 +12,28 @@ from fault_recipes import LARGE, settings_of, undisturbed
 from fault_table import note
 from killed_passes import PASSES, alone, kill_again_and_again, stop_in_pass
 from killed_runs import check_and_resume
-from large_histories import ROWS, SHARDS
+from large_histories import ROWS, SHARDS, Compiled
 
 import headrace
 from headrace.recipes.histories import recipe
 from headrace.storage.local import strays
 
-WANTED = {"gather": 50, "order": 50, "rows": 10, "publish": 10}
-WORKERS = {name: 1 if name.endswith("alone") else 2 for name in LARGE}
+WANTED = {"gather": 50, "order": 50, "rows": 5, "publish": 5}
+WORKERS = {name: 1 if name == "histories compiled alone" else 2 for name in LARGE}
 TRIALS_A_KILL = 6  # a child may be quicker than its model
 
 
-@pytest.fixture(autouse=True)
-def _numba(request: pytest.FixtureRequest) -> None:
-    if "compiled" in request.node.name:
-        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+def is_compiled(name: str) -> bool:
+    """Whether numba takes part; a test that it cannot take part in is skipped."""
+    if LARGE[name].make is not Compiled:
+        return False
+    pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
+    return True
 
 
 def check(name: str, out: Path, lives: int) -> None:
-    """The run that was killed so often goes on to the same end."""
-    resumed = check_and_resume(name, out, WORKERS[name], lives=lives)
-    note("SIGKILL in a pass", name, redone=resumed.redone, strays=resumed.strays)
+    """The run that was stopped so often goes on to the same end."""
+    check_and_resume(name, out, WORKERS[name], lives=lives)
 
     assert [] == headrace.verify(out).problems
     assert [] == strays(out)
@@ -54,6 +54,8 @@ def kills(directory: Path, name: str) -> tuple[Counter[str], Counter[str]]:
         kernels.update(Path(f"{out}.kernels").read_text().split() if ends else ())
         if ends:
             check(name, out, len(ends))
+        for each in ends:
+            note(f"SIGKILL in pass {each}", name)
         shutil.rmtree(out, ignore_errors=True)
     return counts, kernels
 
@@ -61,7 +63,8 @@ def kills(directory: Path, name: str) -> tuple[Counter[str], Counter[str]]:
 @pytest.mark.faults
 @pytest.mark.parametrize("name", LARGE)
 def test_the_undisturbed_run_is_what_it_is_compared_for(name: str) -> None:
-    """Each measurement once, by pass and by entity; compiled where that is asked, and merged where that is asked."""
+    """Each measurement is there once; it is compiled where that is asked, and merged where that is asked."""
+    compiled = is_compiled(name)
     prepared = undisturbed(name)
     asked = settings_of(name)
     source = pq.read_table(asked["source"], columns=["src_addr"])["src_addr"].to_pylist()
@@ -75,31 +78,30 @@ def test_the_undisturbed_run_is_what_it_is_compared_for(name: str) -> None:
     assert 20 < max(rows["part"])
     assert [] == headrace.verify(prepared.out).problems
     assert recipe.WORTH_COMPILING > ROWS
-    if name == "histories numpy":
-        assert Counter() == kernels
-    else:
+    if compiled:
         assert SHARDS == kernels["gather"]
-        assert (kernels["order"] == asked["partitions"]) == (name == "histories compiled")
+        assert (name == "histories compiled") == (kernels["order"] == asked["partitions"])
+    else:
+        assert Counter() == kernels
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", LARGE)
 def test_50_kills_in_each_pass_tear_lose_and_double_nothing(tmp_path: Path, name: str) -> None:
+    compiled = is_compiled(name)
     counts, kernels = kills(tmp_path, name)
-    print(json.dumps({"kills": counts, "kernels": kernels}))
 
-    assert {each: counts[each] for each in PASSES if counts[each] < WANTED[each]} == {}
-    assert {each for each in ("gather", "order") if kernels[each]} == (
-        set() if name == "histories numpy" else {"gather", "order"}
-    )
+    assert [] == [each for each in PASSES if counts[each] < WANTED[each]], counts
+    assert compiled == (kernels["gather"] > 0) == (kernels["order"] > 0)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_compiled_runs_that_are_told_to_stop_go_on(tmp_path: Path, number: signal.Signals) -> None:
     name, few = "histories compiled merged", 10
+    is_compiled(name)
     counts: Counter[str] = Counter()
     for trial in range(TRIALS_A_KILL * 2 * few):
         short = [each for each in ("gather", "order") if counts[each] < few]
@@ -111,6 +113,7 @@ def test_compiled_runs_that_are_told_to_stop_go_on(tmp_path: Path, number: signa
         if end is not None:
             counts[end] += 1
             check(name, out, 1)
+            note(f"{number.name} in pass {end}", name)
         shutil.rmtree(out, ignore_errors=True)
 
-    assert {each: counts[each] for each in ("gather", "order") if counts[each] < few} == {}
+    assert few <= min(counts["gather"], counts["order"]), counts
