@@ -1,4 +1,7 @@
-"""Functions compiled by numba, which release the interpreter lock. Extra `histories`."""
+"""Functions compiled by numba, which release the interpreter lock. Extra `histories`.
+
+`ir`, `types`, `instructions` and `intrinsic` are llvmlite's and numba's, for kernels that are not Python.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,21 @@ import numpy as np
 from headrace.errors import MissingExtra
 
 try:
-    from numba import njit
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic as numba_intrinsic
 except ImportError as error:
     raise MissingExtra("numba", "histories") from error
+
+__all__ = ["compiled", "instructions", "intrinsic", "ir", "read_only", "types"]
+
+instructions: Any = cgutils  # what LLVM's builder lacks: loops, branches, local variables
+
+
+def intrinsic(function: Any) -> Any:
+    """A function of kernels whose LLVM instructions are written by hand, as numba's `intrinsic` describes."""
+    return numba_intrinsic(function)
 
 
 def read_only(array: np.ndarray[Any, Any]) -> Any:

@@ -15,7 +15,8 @@ from headrace.histories.addresses import Addresses, parse
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.kernels import hash_addresses, parse_texts, places_of
+from headrace.histories.kernels import hash_addresses, places_of
+from headrace.histories.parse_kernels import parse_texts
 from headrace.recipes.histories.known import KnownAddresses
 from headrace.recipes.histories.parse import code_addresses
 
@@ -28,6 +29,12 @@ TEXT = (
     | st.binary(min_size=16, max_size=16).map(lambda raw: socket.inet_ntop(socket.AF_INET6, raw))
     | st.ip_addresses().map(str)
     | st.text("0123456789abcdefF:.: %x\x00é", max_size=50)
+    | st.tuples(
+        st.ip_addresses().map(str),
+        st.integers(0, 39),
+        st.sampled_from(["", *"0.:/@Gg`aFf", "::", "00"]),
+        st.integers(0, 2),
+    ).map(lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] + parts[3] :])
 )
 
 
@@ -41,6 +48,8 @@ def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) ->
     array = pa.array(texts, pa.large_string()).slice(skip)
 
     assert same(parse(array, "address"), Addresses(*parse_texts(array)))
+    more = pa.array([*texts, "-" * 64])  # behind each of them is what is looked at with it
+    assert same(parse(more, "address"), Addresses(*parse_texts(more)))
     assert same(parse(array, "address"), Addresses(*parse_texts(array.cast(pa.string()))))
 
 
@@ -53,6 +62,7 @@ def test_addresses_have_the_hash_of_the_digest(rows: list[tuple[int, bytes]], ke
     expected = hash_words((key, 7), words.astype(np.uint64))
     for each, found in zip(expected, hash_addresses((key, 7), family, data, above), strict=True):
         assert np.array_equal(each, found)
+    assert np.array_equal(expected[0], hash_addresses((key, 7), family, data, above, half="high")[0])
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 4, 6]), st.integers(0, 3), st.integers(0, 1)), max_size=60))
@@ -90,3 +100,22 @@ def test_addresses_that_may_repeat_are_those_of_their_rows(chunks: list[list[str
     read = expected.place >= 0
     assert np.array_equal(expected.place[~read], found.place[~read])
     assert same(expected.distinct.take(expected.place[read]), found.distinct.take(found.place[read]))
+
+
+@pytest.mark.parametrize("entities", [500, 60_000])
+def test_addresses_that_hardly_repeat_are_kept_as_they_come(entities: int) -> None:
+    generator = np.random.default_rng(entities)
+    rows = 20_000
+    names = np.array([f"10.{k >> 16}.{k >> 8 & 255}.{k & 255}" for k in range(entities)], object)
+    texts = names[generator.integers(0, entities, rows)]
+    texts[generator.choice(rows, 300, replace=False)] = None
+    texts[generator.choice(rows, 300, replace=False)] = "no address"
+    column = pa.chunked_array([pa.array(texts, pa.string())])
+
+    expected = code_addresses(column, KnownAddresses("address"), "src")
+    found = code_addresses(column, KnownAddresses("address", compiled=True), "src")
+
+    assert np.array_equal(np.minimum(expected.place, 0), np.minimum(found.place, 0))
+    rows_read = np.flatnonzero(expected.place >= 0)
+    assert same(expected.distinct.take(expected.place[rows_read]), found.distinct.take(found.place[rows_read]))
+    assert (len(found.distinct) > len(expected.distinct)) == (entities > rows)

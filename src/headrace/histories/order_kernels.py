@@ -27,30 +27,29 @@ _HALF, _WORD, _BYTE = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
 
 
-def peers_of_records(records: U64) -> tuple[U32, I64]:
-    """The peers of `piece.WITH_PEER`, uint64 [N, 4]: of each its place among those that differ, in the order they
-    first appear, uint32 [N]; and where those first stand, int64 [D]."""
+def peers_of_records(records: U64) -> tuple[U32, U64]:
+    """The peers of `piece.WITH_PEER`, uint64 [N, 4]: of each its place among those that differ, uint32 [N]; and those
+    in the order they first appear: both words and the family, uint64 [D, 3]."""
     return _distinct(records, 1, 48)
 
 
-def entities_of_records(records: U64) -> tuple[U32, I64]:
+def entities_of_records(records: U64) -> tuple[U32, U64]:
     """The same of the entities of `piece.ENTITY`, uint64 [N, 3]."""
     return _distinct(records, 0, 0)
 
 
-def _distinct(records: U64, column: int, shift: int) -> tuple[U32, I64]:
+def _distinct(records: U64, column: int, shift: int) -> tuple[U32, U64]:
     """Of addresses whose words begin in a column, and whose family is a byte of the one behind them."""
     records = read_only(records)
     place = np.empty(len(records), np.uint32)
     size, row, found = _FIRST_SLOTS, 0, 0
-    slots, known, first = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64), np.empty(size >> 1, np.int64)
+    slots, known = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64)
     while True:
-        row, found = _fill(records, column, shift, row, slots, known, first, found, place)
+        row, found = _fill(records, column, shift, row, slots, known, found, place)
         if row == len(records):
-            return place, first[:found]
+            return place, known[:found]
         size *= 4
-        slots = np.zeros(size, np.uint64)
-        known, first = np.resize(known, (size >> 1, 3)), np.resize(first, size >> 1)
+        slots, known = np.zeros(size, np.uint64), np.resize(known, (size >> 1, 3))
         _fill_again(known, found, slots)
 
 
@@ -89,9 +88,7 @@ def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
 
 
 @compiled
-def _fill(
-    records: Any, column: Any, shift: Any, row: Any, slots: Any, known: Any, first: Any, found: Any, place: Any
-) -> Any:
+def _fill(records: Any, column: Any, shift: Any, row: Any, slots: Any, known: Any, found: Any, place: Any) -> Any:
     """Records from `row` on into an open hash table, until it is full: how far it came, and how many differ.
 
     slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
@@ -116,7 +113,6 @@ def _fill(
             found += 1
             slots[slot] = (half << _32) | np.uint64(found)
             known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
-            first[number] = row
         place[row] = number
         row += 1
     return row, found

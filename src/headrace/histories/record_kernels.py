@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64, U8
-from headrace.compiled import compiled, read_only
+from headrace.compiled import compiled, instructions, intrinsic, ir, read_only, types
 
 OPTIONS = b"group_size:1,transpose:false,pad_to_block_boundary:false,uncompressed,max_parallelism:1"
 
@@ -25,18 +25,10 @@ _SIGNATURE, _PADDING, _RECORDS = ord("s"), ord("p"), ord("r")
 _MOST_A_HEAD = _CHUNK_HEAD + 2 + 10  # of a record: the chunk's, no compression, how long its length is, its length
 _MAGIC = 0x71930E704FDAE05E  # of the postscript
 _MOST_LISTED = 3 + 2 * 10  # of a chunk in the list: three fields, of which the last is 1
+_LAST, _SCRATCH = 8, 12  # words of scratch memory: where a packet begins, and all
 _AT_ONCE = 1 << 20  # bytes of records that are made into chunks at a time
 
-_KEY = tuple(np.uint64(int.from_bytes(each, "little")) for each in (b"Riegeli/", b"records\n") * 2)
-_MUL0 = tuple(
-    np.uint64(each) for each in (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
-)
-_MUL1 = tuple(
-    np.uint64(each) for each in (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
-)
-_1, _8, _16, _24, _32, _48, _56 = (np.uint64(each) for each in (1, 8, 16, 24, 32, 48, 56))
-_B0, _B1, _B2, _B3, _B4, _B5, _B6, _B7 = (np.uint64(0xFF << each) for each in range(0, 64, 8))
-_LOW = np.uint64(0xFFFFFFFF)
+_1, _8, _16 = (np.uint64(each) for each in (1, 8, 16))
 
 
 class Chunks:
@@ -65,7 +57,7 @@ class Chunks:
             at = np.empty(last - first, np.int64)
             length, self._place = _put_records(
                 read_only(data), read_only(begins[first:last]), read_only(ends[first:last]), self._place, stage,
-                stage.view(np.uint64), np.zeros(8, np.uint64), out, at,
+                stage.view(np.uint64), np.zeros(_SCRATCH, np.uint64), out, at,
             )  # fmt: skip
             self._begins.append(at)
             self._sizes.append(sizes[first:last])
@@ -107,8 +99,9 @@ class Chunks:
         stage = _stage(len(data))
         stage[_CHUNK_HEAD : _CHUNK_HEAD + len(data)] = np.frombuffer(data, np.uint8)
         out = np.empty(_with_headers(_CHUNK_HEAD + len(data)), np.uint8)
+        scratch = np.zeros(_SCRATCH, np.uint64)
         length = _put_chunk(
-            kind, records, decoded, len(data), self._place, stage, stage.view(np.uint64), np.zeros(8, np.uint64), out, 0
+            kind, records, decoded, len(data), self._place, stage, stage.view(np.uint64), scratch, out, 0
         )
         self._place += _CHUNK_HEAD + len(data)
         return out[:length]
@@ -167,13 +160,14 @@ def _put_chunk(
 ) -> Any:  # fmt: skip
     """The chunk whose data of this size stand in the stage behind room for a header; where `out` ends.
 
-    words: the stage as uint64; scratch: uint64 [8], for a block's header and what its hash looks at behind it.
+    words: the stage as uint64; scratch: for a block's header and what its hash looks at behind it, and for a packet.
     """
     words[1] = np.uint64(size)
-    words[2] = _hash(stage, words, 5, size)
+    last = scratch[_LAST:]
+    words[2] = _hash(stage, words, 5, size, last)
     words[3] = np.uint64(kind) | np.uint64(records) << _8
     words[4] = np.uint64(decoded)
-    words[0] = _hash(stage, words, 1, 32)
+    words[0] = _hash(stage, words, 1, 32, last)
     whole = _CHUNK_HEAD + size
     begin, end = _in_file(place), _in_file(place + whole)
     bytes_of = scratch.view(np.uint8)
@@ -184,7 +178,7 @@ def _put_chunk(
             here = (place + done) // _ROOM * _BLOCK
             scratch[1] = np.uint64(here - begin)
             scratch[2] = np.uint64(end - here)
-            scratch[0] = _hash(bytes_of, scratch, 1, 16)
+            scratch[0] = _hash(bytes_of, scratch, 1, 16, last)
             _copy(bytes_of, 0, out, at, _BLOCK_HEAD)
             at += _BLOCK_HEAD
         take = min(_ROOM - used, whole - done)
@@ -228,92 +222,27 @@ def _put_varint(value: Any, out: Any, at: Any) -> Any:
 
 
 @compiled
-def _hash(data: Any, words: Any, first: Any, size: Any) -> Any:
-    """Of so many bytes from a word on. data: the words as bytes."""
-    state = _begin()
-    word = first
-    for _ in range(size >> 5):
-        state = _update(state, words[word], words[word + 1], words[word + 2], words[word + 3])
-        word += 4
+def _hash(data: Any, words: Any, first: Any, size: Any, last: Any) -> Any:
+    """Of so many bytes from a word on. data: the words as bytes; last: uint64 [4], for what is no whole packet."""
     rest = size & 31
     if rest:
-        state = _remainder(state, data, words, 8 * word, rest)
-    for _ in range(4):
-        v0 = state[0]
-        state = _update(state, _swapped(v0[2]), _swapped(v0[3]), _swapped(v0[0]), _swapped(v0[1]))
-    return state[0][0] + state[1][0] + state[2][0] + state[3][0]
+        _last_packet(data, words, 8 * first + size - rest, rest, last)
+    return _highway(words, first, size >> 5, rest, last)
 
 
 @compiled
-def _begin() -> Any:
-    """v0, v1, mul0 and mul1 of the key, four words each."""
-    v0 = (_MUL0[0] ^ _KEY[0], _MUL0[1] ^ _KEY[1], _MUL0[2] ^ _KEY[2], _MUL0[3] ^ _KEY[3])
-    v1 = (
-        _MUL1[0] ^ _swapped(_KEY[0]), _MUL1[1] ^ _swapped(_KEY[1]),
-        _MUL1[2] ^ _swapped(_KEY[2]), _MUL1[3] ^ _swapped(_KEY[3]),
-    )  # fmt: skip
-    return v0, v1, _MUL0, _MUL1
-
-
-@compiled
-def _swapped(x: Any) -> Any:
-    """Its halves in the other order."""
-    return (x >> _32) | (x << _32)
-
-
-@compiled
-def _update(state: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    (v00, v01, v02, v03), (v10, v11, v12, v13), (m00, m01, m02, m03), (m10, m11, m12, m13) = state
-    v10, v11, v12, v13 = v10 + a + m00, v11 + b + m01, v12 + c + m02, v13 + d + m03
-    m00, m01 = m00 ^ (v10 & _LOW) * (v00 >> _32), m01 ^ (v11 & _LOW) * (v01 >> _32)
-    m02, m03 = m02 ^ (v12 & _LOW) * (v02 >> _32), m03 ^ (v13 & _LOW) * (v03 >> _32)
-    v00, v01, v02, v03 = v00 + m10, v01 + m11, v02 + m12, v03 + m13
-    m10, m11 = m10 ^ (v00 & _LOW) * (v10 >> _32), m11 ^ (v01 & _LOW) * (v11 >> _32)
-    m12, m13 = m12 ^ (v02 & _LOW) * (v12 >> _32), m13 ^ (v03 & _LOW) * (v13 >> _32)
-    v00, v01 = v00 + _zipped_even(v11, v10), v01 + _zipped_odd(v11, v10)
-    v02, v03 = v02 + _zipped_even(v13, v12), v03 + _zipped_odd(v13, v12)
-    v10, v11 = v10 + _zipped_even(v01, v00), v11 + _zipped_odd(v01, v00)
-    v12, v13 = v12 + _zipped_even(v03, v02), v13 + _zipped_odd(v03, v02)
-    return (v00, v01, v02, v03), (v10, v11, v12, v13), (m00, m01, m02, m03), (m10, m11, m12, m13)
-
-
-@compiled
-def _zipped_even(odd: Any, even: Any) -> Any:
-    """Bytes of two words in the order 3, 12, 2, 5, 14, 1, 15, 0; those of the odd word are numbered from 8."""
-    return (
-        ((even & _B3 | odd & _B4) >> _24) | ((even & _B5 | odd & _B6) >> _16) | (even & _B2) | ((even & _B1) << _32)
-        | ((odd & _B7) >> _8) | (even << _56)
-    )  # fmt: skip
-
-
-@compiled
-def _zipped_odd(odd: Any, even: Any) -> Any:
-    """Likewise 11, 4, 10, 13, 9, 6, 8, 7."""
-    return (
-        ((odd & _B3 | even & _B4) >> _24) | (odd & _B2) | ((odd & _B5) >> _16) | ((odd & _B1) << _24)
-        | ((even & _B6) >> _8) | ((odd & _B0) << _48) | (even & _B7)
-    )  # fmt: skip
-
-
-@compiled
-def _remainder(state: Any, data: Any, words: Any, at: Any, rest: Any) -> Any:
-    """The last bytes, fewer than 32, which begin with a word; there are 32 in the array."""
-    (v00, v01, v02, v03), (v10, v11, v12, v13), mul0, mul1 = state
-    more = np.uint64(rest) << _32 | np.uint64(rest)
-    v00, v01, v02, v03 = v00 + more, v01 + more, v02 + more, v03 + more
-    v10, v11, v12, v13 = _turned(v10, rest), _turned(v11, rest), _turned(v12, rest), _turned(v13, rest)
+def _last_packet(data: Any, words: Any, at: Any, rest: Any, out: Any) -> None:
+    """What is hashed for the last bytes, fewer than 32, which begin with a word; there are 32 in the array."""
     whole, odd, word = rest & ~3, rest & 3, at >> 3
-    a, b = _cut(words[word], whole), _cut(words[word + 1], whole - 8)
-    c, d = _cut(words[word + 2], whole - 16), _cut(words[word + 3], whole - 24)
+    for place in range(4):
+        out[place] = _cut(words[word + place], whole - 8 * place)
     end = at + rest
     if rest & 16:
         for place in range(4):
-            d |= np.uint64(data[end - 4 + place]) << np.uint64(32 + 8 * place)
+            out[3] |= np.uint64(data[end - 4 + place]) << np.uint64(32 + 8 * place)
     elif odd:
-        c |= np.uint64(data[end - odd]) | np.uint64(data[end - odd + (odd >> 1)]) << _8
-        c |= np.uint64(data[end - 1]) << _16
-    state = (v00, v01, v02, v03), (v10, v11, v12, v13), mul0, mul1
-    return _update(state, a, b, c, d)
+        out[2] |= np.uint64(data[end - odd]) | np.uint64(data[end - odd + (odd >> 1)]) << _8
+        out[2] |= np.uint64(data[end - 1]) << _16
 
 
 @compiled
@@ -324,9 +253,114 @@ def _cut(word: Any, size: Any) -> Any:
     return word if size >= 8 else word & ((_1 << np.uint64(8 * size)) - _1)
 
 
-@compiled
-def _turned(x: Any, bits: Any) -> Any:
-    """Both halves turned left by so many bits, 1 to 31."""
-    low, high, left, right = x & _LOW, x >> _32, np.uint64(bits), np.uint64(32 - bits)
-    low, high = (low << left | low >> right) & _LOW, (high << left | high >> right) & _LOW
-    return high << _32 | low
+@intrinsic
+def _highway(typing: Any, words: Any, first: Any, packets: Any, rest: Any, last: Any) -> Any:  # noqa: ARG001
+    """HighwayHash of packets of four words, from word `first` on, and of the last packet if it has `rest` bytes.
+
+    Its four lanes are vectors of the processor, whichever it has: on single words it takes five times as long, most
+    of it for moving bytes, which is one instruction for a vector.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, last = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 4)
+        )
+        first, packets, rest = (
+            context.cast(builder, arguments[place], signature.args[place], types.int64) for place in (1, 2, 3)
+        )
+        return _Lanes(builder).digest(words, first, packets, rest, last)
+
+    return types.uint64(words, first, packets, rest, last), generate
+
+
+class _Lanes:
+    """HighwayHash in the instructions of LLVM; v0, v1, mul0 and mul1 are vectors of four words."""
+
+    WORDS, HALVES, BYTES = (ir.VectorType(ir.IntType(64 // n), 4 * n) for n in (1, 2, 8))
+    # Per 16 bytes: how they are mixed between two words.
+    ZIPPED = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
+    PERMUTED = (5, 4, 7, 6, 1, 0, 3, 2)  # halves of v0 where the digest is made
+    INITIAL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
+    INITIAL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
+    KEY = tuple(int.from_bytes(each, "little") for each in (b"Riegeli/", b"records\n") * 2)
+
+    def __init__(self, builder: Any) -> None:
+        self._builder = builder
+        self._state = [instructions.alloca_once(builder, self.WORDS) for _ in range(4)]
+
+    def digest(self, words: Any, first: Any, packets: Any, rest: Any, last: Any) -> Any:
+        """The hash, an LLVM value."""
+        builder, one = self._builder, ir.Constant(ir.IntType(64), 1)
+        turned = [(key << 32 | key >> 32) & (1 << 64) - 1 for key in self.KEY]
+        initial = [
+            [each ^ key for each, key in zip(self.INITIAL0, self.KEY, strict=True)],
+            [each ^ key for each, key in zip(self.INITIAL1, turned, strict=True)],
+            self.INITIAL0,
+            self.INITIAL1,
+        ]
+        self._put([ir.Constant(self.WORDS, list(each)) for each in initial])
+        with instructions.for_range(builder, packets) as loop:
+            place = builder.add(first, builder.shl(loop.index, ir.Constant(ir.IntType(64), 2)))
+            self._update(self._packet(words, place))
+        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(ir.IntType(64), 0))):
+            self._lengthen(rest)
+            self._update(self._packet(last, builder.sub(one, one)))
+        for _ in range(4):
+            self._update(self._shuffled(builder.load(self._state[0]), self.HALVES, self.PERMUTED))
+        total = ir.Constant(ir.IntType(64), 0)
+        for vector in self._get():
+            total = builder.add(total, builder.extract_element(vector, ir.Constant(ir.IntType(32), 0)))
+        return total
+
+    def _get(self) -> list[Any]:
+        return [self._builder.load(each) for each in self._state]
+
+    def _put(self, state: list[Any]) -> None:
+        for value, place in zip(state, self._state, strict=True):
+            self._builder.store(value, place)
+
+    def _packet(self, words: Any, place: Any) -> Any:
+        at = self._builder.bitcast(self._builder.gep(words, [place]), self.WORDS.as_pointer())
+        return self._builder.load(at, align=8)
+
+    def _every(self, vector: ir.VectorType, value: int) -> Any:
+        return ir.Constant(vector, [value] * vector.count)
+
+    def _shuffled(self, value: Any, parts: ir.VectorType, order: tuple[int, ...]) -> Any:
+        value = self._builder.bitcast(value, parts)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), list(order))
+        return self._builder.bitcast(self._builder.shuffle_vector(value, value, mask), self.WORDS)
+
+    def _zipped(self, value: Any) -> Any:
+        return self._shuffled(value, self.BYTES, (*self.ZIPPED, *(16 + each for each in self.ZIPPED)))
+
+    def _product(self, low: Any, high: Any) -> Any:
+        """The lower halves of one times the upper halves of the other."""
+        builder = self._builder
+        low = builder.and_(low, self._every(self.WORDS, (1 << 32) - 1))
+        return builder.mul(low, builder.lshr(high, self._every(self.WORDS, 32)))
+
+    def _update(self, packet: Any) -> None:
+        builder = self._builder
+        v0, v1, mul0, mul1 = self._get()
+        v1 = builder.add(v1, builder.add(packet, mul0))
+        mul0 = builder.xor(mul0, self._product(v1, v0))
+        v0 = builder.add(v0, mul1)
+        mul1 = builder.xor(mul1, self._product(v0, v1))
+        v0 = builder.add(v0, self._zipped(v1))
+        v1 = builder.add(v1, self._zipped(v0))
+        self._put([v0, v1, mul0, mul1])
+
+    def _lengthen(self, rest: Any) -> None:
+        """Before the last packet: v0 grows by its size in bytes, and both halves of v1 are turned by it, 1 to 31."""
+        builder = self._builder
+        v0, v1, mul0, mul1 = self._get()
+        size = ir.Constant(self.HALVES, ir.Undefined)
+        half = builder.trunc(rest, ir.IntType(32))
+        for place in range(self.HALVES.count):
+            size = builder.insert_element(size, half, ir.Constant(ir.IntType(32), place))
+        v0 = builder.add(v0, builder.bitcast(size, self.WORDS))
+        halves = builder.bitcast(v1, self.HALVES)
+        left = builder.shl(halves, size)
+        right = builder.lshr(halves, builder.sub(self._every(self.HALVES, 32), size))
+        self._put([v0, builder.bitcast(builder.or_(left, right), self.WORDS), mul0, mul1])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U16, U32, Ints
+from headrace.arrays import I64, U8, U16, U32, U64, Ints
 from headrace.compiled import compiled, read_only
 
 _ONE, _58 = np.uint64(1), np.uint64(58)
@@ -39,6 +39,11 @@ def fill_columns(
         data, data.view("<u2"), data.view("<u4"), at_times, at_codes, at_index, read_only(starts), read_only(times),
         read_only(codes), read_only(none if index is None else index), read_only(width),
     )  # fmt: skip
+
+
+def fill_headers(data: U8, header: U64, begin: I64) -> None:
+    """Write the headers of rows, uint64 [R, W]. begin [R]: at which byte they begin."""
+    _fill_headers(data.view("<u8"), read_only(header), read_only(begin))
 
 
 def fill_peers(data: U8, at_peers: I64, held: Ints, count: I64, fours: int, peer_bytes: U8) -> None:
@@ -116,6 +121,14 @@ def _fill(
             to = at_index[row] >> 2
             for place in range(n):
                 words[to + place] = index[start + place]
+
+
+@compiled
+def _fill_headers(words: Any, header: Any, begin: Any) -> None:
+    for row in range(len(begin)):
+        to = begin[row] >> 3
+        for place in range(header.shape[1]):
+            words[to + place] = header[row, place]
 
 
 @compiled

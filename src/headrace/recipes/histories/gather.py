@@ -17,7 +17,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.write import Written
 from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.keyed import hash_entities, sampled
+from headrace.recipes.histories.keyed import order_hashes, sampled
 from headrace.recipes.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
 from headrace.recipes.histories.piece import PieceWriter
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -65,9 +65,9 @@ def gather_shard(
                 if str(error).startswith(place.path):
                     raise
                 raise InputError(f"{place.path}: {error}") from error
-            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
+            orders = order_hashes(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, hashes.order, compiled=known.compiled)
+                total = writer.append(parsed, orders, compiled=known.compiled)
             counts.take(parsed, total)
         with storing(temporary):
             checksum = writer.finish()

@@ -75,7 +75,7 @@ class KnownAddresses:
         """What each text is; without nulls, best each once, of any Arrow string type: [N]."""
         texts = texts.cast(pa.large_string())
         if self.compiled:
-            from headrace.histories.kernels import parse_texts
+            from headrace.histories.parse_kernels import parse_texts
 
             return Addresses(*parse_texts(texts))
         import polars as pl

@@ -19,7 +19,7 @@ import xxhash
 
 from headrace.arrays import I64, U16, U64
 from headrace.errors import CorruptShard
-from headrace.histories.addresses import Addresses, of_words
+from headrace.histories.addresses import Addresses
 from headrace.recipes.histories.keyed import mixed_peers, multiset_sum
 from headrace.recipes.histories.parse import Parsed
 
@@ -227,8 +227,3 @@ def _segments(files: Reading, path: Path, partition: int, dtype: np.dtype[np.voi
 def partition_of(order: npt.NDArray[np.uint64], partitions: int) -> npt.NDArray[np.uint16]:
     """The partition of each entity: equal ranges of the upper half of its hash, so partitions follow hash order."""
     return ((order >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint16)
-
-
-def addresses_of(records: Records) -> Addresses:
-    """The addresses in the fields `word0`, `word1` and `family`."""
-    return of_words(records["family"], np.column_stack([records["word0"], records["word1"]]))

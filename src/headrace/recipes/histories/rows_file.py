@@ -56,8 +56,8 @@ def write_rows(files: TaskFiles, shards: Sequence[RowShard]) -> int:
                 sums = before.get(shard.split, 0) + np.cumsum(n) - n
                 columns = {
                     **{name: facts[name] for name in FACTS_SCHEMA.names},
-                    "split": pa.array([shard.split] * len(n)),
-                    "shard": pa.array([shard.path] * len(n)),
+                    "split": pa.repeat(shard.split, len(n)),
+                    "shard": pa.repeat(shard.path, len(n)),
                     "position": pa.array(np.arange(len(n))),
                     "measurements_before": pa.array(sums),
                 }

@@ -234,14 +234,13 @@ def _peers_of(records: Records, *, compiled: bool) -> tuple[Addresses, _Peers]:
         return peers, _Peers(place, np.arange(len(peers)))
     from headrace.histories.order_kernels import peers_of_records
 
-    of_record, first = peers_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
-    leader = records[first]
-    family, word0, word1 = leader["family"], leader["word0"], leader["word1"]
+    of_record, found = peers_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
+    word0, word1 = np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+    family = found[:, 2].astype(np.uint8)
     order = by_bytes(family, word0, word1)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    words = np.column_stack([word0[order], word1[order]])
-    return of_words(family[order], words), _Peers(of_record, rank)
+    return of_words(family[order], found[order, :2]), _Peers(of_record, rank)
 
 
 def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:

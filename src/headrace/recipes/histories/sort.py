@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U8, U16, U32, U64, Ints
 from headrace.histories.addresses import Addresses, of_words
 from headrace.recipes.histories.keyed import EntityHashes, mix_words
-from headrace.recipes.histories.piece import Records, addresses_of
+from headrace.recipes.histories.piece import Records
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def distinct_entities(
     if compiled:
         from headrace.histories.order_kernels import entities_of_records
 
-        place, first = entities_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
-        found = addresses_of(records[first])
+        place, words = entities_of_records(records.view(np.uint64).reshape(-1, records.dtype.itemsize // 8))
+        found = of_words(words[:, 2].astype(np.uint8), words[:, :2])
     else:
         columns = (np.ascontiguousarray(records[name]) for name in ("family", "word0", "word1"))
         found, place = distinct_peers(*columns)

@@ -1,0 +1,312 @@
+"""Texts into addresses, compiled by numba: the same as `addresses.parse` without a call each. Extra `histories`.
+
+A text is looked at eight bytes at a time: which of them are separators is a number with a bit for each, and a group of
+digits is turned into its value as one word. What is not plainly an address that way is read letter by letter, which
+decides. The interpreter lock is not held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import U8, Ints
+from headrace.compiled import compiled, intrinsic, ir, read_only, types
+
+_DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
+_LOWER_A, _LOWER_F, _UPPER_A, _UPPER_F = (ord(letter) for letter in "afAF")
+_NONE = 16  # no digit
+_DIGIT = np.full(256, _NONE, np.int64)
+_DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
+_DIGIT[[*b"ABCDEF"]] = np.arange(10, 16)
+_GROUPS = 8  # of an IPv6 address, 16 bits each
+_LONGEST, _LONGEST_DOTTED, _LONGEST_COLONED = 45, 15, 39  # text of an address; of numbers; of groups alone
+_LOOKED_AT = 64  # bytes from the begin of a text on, whatever its length
+_1, _2, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (np.uint64(each) for each in (1, 2, 3, 4, 6, 8, 10, 16, 24, 32, 100))
+_BYTE, _UPPER_BYTE, _HALF = (np.uint64(each) for each in (0xFF, 0xFF00, 0xFFFF))
+_EVERY, _NIBBLES, _LETTERS = np.uint64(0x01010101), np.uint64(0x0F0F0F0F), np.uint64(9)
+_SHIFT = np.uint64(63)  # the largest that is one
+_LEAST = np.uint64(0x640A0000)  # number of so many digits, a byte each
+
+
+def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
+    """The family, 0 for what is no address, and the bytes of each text: uint8 [N], uint8 [N, 16]."""
+    n = len(texts)
+    family, data = np.zeros(n, np.uint8), np.zeros((n, 16), np.uint8)
+    if n:
+        values = texts.buffers()[2]
+        letters = np.zeros(0, np.uint8) if values is None else np.frombuffer(values, np.uint8)
+        _parse(read_only(letters), read_only(offsets_of(texts)), family, data.view(np.uint16))
+    return family, data
+
+
+def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
+    """Where each text begins and the last ends: [N + 1]."""
+    width: type[np.integer] = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    if not len(texts):
+        return np.zeros(1, width)
+    return np.frombuffer(texts.buffers()[1], width)[texts.offset : texts.offset + len(texts) + 1]
+
+
+@compiled
+def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
+    """halves uint16 [N, 8]: of the bytes of the address; zeros."""
+    groups = np.zeros(_GROUPS, np.uint64)
+    for row in range(len(family)):
+        start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
+        size = stop - start
+        if size > _LONGEST:
+            continue
+        if 0 < size <= _LONGEST_COLONED and start + _LOOKED_AT <= len(letters):
+            mine = (_1 << np.uint64(size)) - _1
+            colons = _between64(letters, start, _COLON, _COLON) & mine
+            if colons != 0:
+                if _plainly_coloned(letters, start, size, mine, colons, halves, row):
+                    family[row] = 6
+                    continue
+                for place in range(_GROUPS):
+                    halves[row, place] = 0
+            elif size <= _LONGEST_DOTTED and _plainly_dotted(letters, start, size, mine, halves, row):
+                family[row] = 4
+                continue
+        _by_letters(letters, start, stop, groups, family, halves, row)
+
+
+@compiled
+def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any, row: Any) -> Any:
+    """Four decimal numbers; fills two of `halves`. False, and nothing filled, where that is not sure.
+
+    How long a number is costs no jump, as a processor could not guess it.
+    """
+    dots = _between16(letters, start, _DOT, _DOT) & mine
+    if dots | (_between16(letters, start, _ZERO, _NINE) & mine) != mine:
+        return False
+    at = 0
+    value, wrong = np.uint64(0), False
+    for part in range(4):
+        end = min(_lowest(dots), size) if part < 3 else size
+        bits = np.uint64(end - at) << _3
+        wrong |= (end - at < 1) | (end - at > 3)
+        digits = (_word(letters, start + at) << ((_32 - bits) & _SHIFT)) & _NIBBLES  # the last one uppermost
+        number = (digits >> _24) + _10 * ((digits >> _16) & _BYTE) + _100 * ((digits >> _8) & _BYTE)
+        wrong |= (number > _BYTE) | (number < (_LEAST >> (bits & _SHIFT)) & _BYTE)
+        value |= number << np.uint64(8 * part)
+        if part < 3:
+            dots &= dots - _1
+        at = end + 1
+    if wrong or dots != 0:
+        return False
+    halves[row, 0], halves[row, 1] = value & _HALF, value >> _16
+    return True
+
+
+@compiled
+def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any, halves: Any, row: Any) -> Any:
+    """Eight groups of hexadecimal digits, or fewer around one `::`; fills `halves`. False where that is not sure."""
+    digits = _between64(letters, start, _ZERO, _NINE) | _between64(letters, start, _LOWER_A, _LOWER_F)
+    digits = (digits | _between64(letters, start, _UPPER_A, _UPPER_F)) & mine
+    double = colons & (colons >> _1)
+    if digits | colons != mine or double & (double - _1) != 0:
+        return False
+    group, gap, at = 0, -1, 0
+    if colons & _1 != 0:
+        if double & _1 == 0:
+            return False
+        gap, at = 0, 2
+        colons &= ~_3
+    while at < size:
+        end = min(_lowest(colons), size)
+        if end - at > 4 or group == _GROUPS:
+            return False
+        word = _word(letters, start + at) << ((_32 - (np.uint64(end - at) << _3)) & _SHIFT)  # the last digit uppermost
+        word = (word & _NIBBLES) + _LETTERS * ((word >> _6) & _EVERY)  # letters have a bit that digits have not
+        word = (word << _4) | (word >> _8)
+        halves[row, group] = (word & _BYTE) | ((word >> _8) & _UPPER_BYTE)
+        group, at = group + 1, end + 1
+        colons &= colons - _1
+        if end < size and (double >> np.uint64(end)) & _1 != 0:
+            gap, at = group, end + 2
+            colons &= colons - _1
+        elif at == size:  # a single colon is followed by something
+            return False
+    if gap < 0:
+        return group == _GROUPS
+    if group == _GROUPS:  # a gap of no group
+        return False
+    behind = group - gap
+    for place in range(1, behind + 1):
+        halves[row, _GROUPS - place] = halves[row, group - place]
+    for place in range(gap, _GROUPS - behind):
+        halves[row, place] = 0
+    return True
+
+
+@compiled
+def _by_letters(letters: Any, start: Any, stop: Any, groups: Any, family: Any, halves: Any, row: Any) -> None:
+    colon = False
+    for at in range(start, min(start + 5, stop)):  # where one of IPv6 has one
+        colon |= letters[at] == _COLON
+    if colon:
+        if _coloned(letters, start, stop, groups):
+            family[row] = 6
+            for place in range(_GROUPS):
+                halves[row, place] = ((groups[place] & _BYTE) << _8) | (groups[place] >> _8)
+        return
+    value = _dotted(letters, start, stop)
+    if value >= 0:
+        family[row] = 4
+        halves[row, 0] = (value >> 24) | ((value >> 8) & 0xFF00)
+        halves[row, 1] = ((value >> 8) & 0xFF) | ((value & 0xFF) << 8)
+
+
+@intrinsic
+def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
+    """The four bytes that begin there, the first lowermost; places need not be multiples of four."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        loaded = builder.load(_pointer(context, builder, signature, arguments, word), align=1)
+        return builder.zext(loaded, ir.IntType(64))
+
+    return types.uint64(letters, at), generate
+
+
+@intrinsic
+def _lowest(typing: Any, bits: Any) -> Any:  # noqa: ARG001
+    """The number of the lowest bit that is 1; 64 if there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+def _between(count: int) -> Any:
+    def between(typing: Any, letters: Any, at: Any, least: Any, most: Any) -> Any:  # noqa: ARG001
+        """Which of the bytes that begin there are from `least` to `most`: a bit each, the first lowermost."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector, byte = ir.VectorType(ir.IntType(8), count), ir.IntType(8)
+            loaded = builder.load(_pointer(context, builder, signature, arguments, vector), align=1)
+            low, high = (builder.trunc(arguments[place], byte) for place in (2, 3))
+            spread = [ir.Constant(vector, ir.Undefined), ir.Constant(vector, ir.Undefined)]
+            for place in range(count):
+                number = ir.Constant(ir.IntType(32), place)
+                spread = [
+                    builder.insert_element(v, x, number)
+                    for v, x in zip(spread, (low, builder.sub(high, low)), strict=True)
+                ]
+            inside = builder.icmp_unsigned("<=", builder.sub(loaded, spread[0]), spread[1])
+            bits = builder.bitcast(inside, ir.IntType(count))
+            return bits if count == 64 else builder.zext(bits, ir.IntType(64))
+
+        return types.uint64(letters, at, types.int64, types.int64), generate
+
+    return intrinsic(between)
+
+
+_between16, _between64 = _between(16), _between(64)
+
+
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, pointed: Any) -> Any:
+    """To what begins at arguments[1] of arguments[0]."""
+    letters = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    at = context.cast(builder, arguments[1], signature.args[1], types.int64)
+    return builder.bitcast(builder.gep(letters, [at]), pointed.as_pointer())
+
+
+@compiled
+def _dotted(letters: Any, start: Any, stop: Any) -> Any:
+    """Four decimal numbers of at most 255 without leading zeros, as one number; −1 if the text is not that.
+
+    A letter costs no jump, as a processor could not guess which are dots. Leading zeros show in the length.
+    """
+    if stop - start > _LONGEST_DOTTED:
+        return -1
+    value: Any = 0
+    part: Any = 0
+    parts: Any = 1
+    large: Any = 0
+    wrong: Any = 0
+    before: Any = -1
+    for at in range(start, stop):
+        letter = np.int64(letters[at])
+        dot = -np.int64(letter == _DOT)  # all bits, or none
+        wrong |= (-np.int64((letter < _ZERO) | (letter > _NINE)) & ~dot) | (dot & before)
+        before = dot
+        value ^= (value ^ ((value << 8) | part)) & dot
+        parts -= dot
+        part = (10 * part + letter - _ZERO) & ~dot
+        large |= part
+    value = (value << 8) | part
+    if wrong != 0 or before != 0 or parts != 4 or large > 255:
+        return -1
+    length = 3
+    for place in range(4):
+        part = (value >> (8 * place)) & 0xFF
+        length += 1 + (part > 9) + (part > 99)
+    return value if length == stop - start else -1
+
+
+@compiled
+def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
+    """Whether the text is eight groups of hexadecimal digits, `::` once for those that are zero; fills `groups`.
+
+    The last two groups may be dotted.
+    """
+    groups[:] = 0
+    at, count, gap, digits = start, 0, -1, 0
+    value = 0
+    if at < stop and data[at] == _COLON:  # only as the first half of ::
+        at += 1
+        if at == stop or data[at] != _COLON:
+            return False
+    group_at = at
+    while at < stop:
+        digit = _DIGIT[data[at]]
+        if digit != _NONE:
+            if digits == 4:
+                return False
+            value = (value << 4) | digit
+            digits += 1
+            at += 1
+        elif data[at] == _COLON:
+            at += 1
+            group_at = at
+            if digits == 0:
+                if gap >= 0:
+                    return False
+                gap = count
+                continue
+            if at == stop or count == _GROUPS:  # a single colon is followed by something
+                return False
+            groups[count] = value
+            count, value, digits = count + 1, 0, 0
+        elif data[at] == _DOT:
+            if count + 2 > _GROUPS:
+                return False
+            four = _dotted(data, group_at, stop)
+            if four < 0:
+                return False
+            groups[count], groups[count + 1] = four >> 16, four & 0xFFFF
+            count, digits = count + 2, 0
+            break
+        else:
+            return False
+    if digits > 0:
+        if count == _GROUPS:
+            return False
+        groups[count] = value
+        count += 1
+    if gap < 0:
+        return count == _GROUPS
+    if count == _GROUPS:  # a gap of no group
+        return False
+    behind = count - gap
+    for place in range(1, behind + 1):
+        groups[_GROUPS - place] = groups[count - place]
+    for place in range(gap, _GROUPS - behind):
+        groups[place] = 0
+    return True
