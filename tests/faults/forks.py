@@ -117,7 +117,7 @@ class Server:
 @functools.cache
 def server(first: str = "") -> Server:
     """The server of this process. first: a function that another one calls before it serves, "module:function", so
-    that its children begin with what that has loaded."""
+    that its children begin with what that has loaded. It ends its threads; pyarrow begins its own anew in a fork."""
     made = Server(first)
     atexit.register(made.close)
     return made
