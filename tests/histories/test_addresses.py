@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.addresses import of_words, parse, render
+from headrace.histories.addresses import KINDS, Addresses, of_words, parse, render, texts
 
 ADDRESSES = st.lists(st.ip_addresses().map(str), max_size=30)
 
@@ -32,6 +32,25 @@ def test_numbers_come_back(numbers: list[int]) -> None:
     got = parse(pa.array([str(number) for number in numbers], pa.large_string()), "number")
 
     assert [str(number) for number in numbers] == render(got, "number")
+
+
+@given(ADDRESSES)
+def test_a_column_of_texts_is_the_usual_texts(drawn: list[str]) -> None:
+    got = parse(pa.array(drawn, pa.string()), "address")
+
+    for kind in KINDS:
+        column = texts(got, kind)
+        column.validate(full=True)
+        assert pa.string() == column.type
+        assert render(got, kind) == column.to_pylist()
+
+
+def test_every_number_of_an_ipv4_text_is_written() -> None:
+    data = np.zeros((256, 16), np.uint8)
+    data[:, :4] = (np.arange(256)[:, None] * [1, 3, 5, 7]).astype(np.uint8)  # each once in each of the four
+    addresses = Addresses(np.full(256, 4, np.uint8), data)
+
+    assert render(addresses, "address") == texts(addresses, "address").to_pylist()
 
 
 @given(ADDRESSES)

@@ -22,8 +22,17 @@ Kind = Literal["address", "number"]
 KINDS: tuple[Kind, ...] = ("address", "number")
 
 
-_DOT, _ZERO = ord("."), ord("0")
+_DOT, _ZERO, _SPACE = ord("."), ord("0"), ord(" ")
 _V4_PATTERN = r"^[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}$"
+
+# Each number of a byte with a dot behind it: four letters as a word, which of them are no padding, which are before the
+# dot, and how many are no padding.
+_LETTERS = np.frombuffer("".join(f"{number}.".ljust(4) for number in range(256)).encode(), np.uint8).reshape(256, 4)
+_NUMBERS = _LETTERS.view(np.uint32).ravel()
+_IS_WRITTEN = np.not_equal(_LETTERS, _SPACE)
+_WRITTEN = _IS_WRITTEN.view(np.uint32).ravel()
+_BEFORE_DOT = np.greater(_LETTERS, _DOT).view(np.uint32).ravel()
+_SIZES = _IS_WRITTEN.sum(axis=1, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -132,3 +141,31 @@ def render(addresses: Addresses, kind: Kind) -> list[str]:
         socket.inet_ntop(socket.AF_INET6, raw[at : at + 16]) if family == 6 else socket.inet_ntoa(raw[at : at + 4])
         for at, family in zip(range(0, len(raw), 16), addresses.family.tolist(), strict=True)
     ]
+
+
+def texts(addresses: Addresses, kind: Kind, *, compiled: bool = False) -> pa.StringArray:
+    """The same as a column [N]; IPv4 and numbers in a quarter of the time. compiled: addresses by numba, in a tenth."""
+    if compiled and kind == "address":
+        from headrace.histories.text_kernels import render_texts
+
+        return render_texts(addresses)
+    if kind == "number":
+        numbers = np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel()
+        return pa.array(numbers.astype(np.uint32)).cast(pa.string())
+    six = addresses.family == 6
+    if not six.any():
+        return _dotted(addresses.bytes[:, :4])
+    fours, sixes = np.flatnonzero(~six), np.flatnonzero(six)
+    together = [_dotted(addresses.bytes[fours, :4]), pa.array(render(addresses.take(sixes), kind), pa.string())]
+    return pa.concat_arrays(together).take(pa.array(np.argsort(np.concatenate([fours, sixes]))))
+
+
+def _dotted(data: U8) -> pa.StringArray:
+    """Texts of IPv4: [N, 4] → [N]."""
+    letters, kept = _NUMBERS[data], _WRITTEN[data]
+    sizes = _SIZES[data]
+    kept[:, 3] &= _BEFORE_DOT[data[:, 3]]
+    ends = np.zeros(len(data) + 1, np.int32)
+    np.cumsum(sizes[:, 0] + sizes[:, 1] + sizes[:, 2] + sizes[:, 3] - 1, out=ends[1:])
+    written = letters.view(np.uint8).ravel()[kept.view(np.bool_).ravel()]
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(ends), pa.py_buffer(written))

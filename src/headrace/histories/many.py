@@ -1,19 +1,21 @@
 """Many small rows opened at once: what makes bytes a row is checked for all of them in a few vector operations.
 
-Each row is then a handful of views of its own blob, as `decode_row` gives them: a tenth of its cost for rows of ten
-measurements. Blobs are copied once for the checks, so large rows are opened one by one.
+Columns of all rows are had end to end (`columns_of`), without Python work for each row. Or each row is a handful of
+views of its own blob, as `decode_row` gives them (`decode_rows`): a tenth of its cost for rows of ten measurements.
+Blobs are copied once for the checks, so large rows are opened one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.arrays import I64, U8
-from headrace.histories.addresses import KINDS
+from headrace.arrays import I64, U8, U16, U32
+from headrace.histories.addresses import KINDS, Addresses
 from headrace.histories.rows import (
     HEADER,
     HEADER_BYTES,
@@ -41,6 +43,11 @@ class Joined:
     width: I64
 
     @property
+    def starts(self) -> I64:
+        """Where the measurements of each row begin among those of all."""
+        return np.cumsum(self.n) - self.n
+
+    @property
     def at_index(self) -> I64:
         """Where the peer indices of each row begin in it."""
         return HEADER_BYTES + 4 * self.n + -(-2 * self.n // 4) * 4
@@ -51,20 +58,94 @@ class Joined:
         return self.at_index + -(-self.width * self.n // 4) * 4
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The measurements of rows end to end: seconds uint32 [N], since the first of their row; codes uint16 [N].
+
+    index [N]: of each measurement among the peers of its row, 0 in a row without; None if no row has peers.
+    """
+
+    seconds: U32
+    codes: U16
+    index: npt.NDArray[Any] | None
+
+
 def joined(blobs: Sequence[bytes | memoryview]) -> Joined | None:
     """The blobs, of which there is one at least; None if some header is not that of a row of its size."""
     sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
+    return joined_at(np.frombuffer(b"".join(blobs), np.uint8), sizes)
+
+
+def joined_at(data: U8, sizes: I64) -> Joined | None:
+    """The same of blobs that stand end to end. sizes [R]: bytes of each."""
     if (sizes < HEADER_BYTES).any() or (sizes % 8).any():
         return None
-    data = np.frombuffer(b"".join(blobs), np.uint8)
     begin = np.cumsum(sizes) - sizes
-    head = data[begin[:, None] + np.arange(HEADER_BYTES)].view(HEADER).ravel()
+    head = data.view("<u8")[(begin[:, None] >> 3) + np.arange(HEADER_BYTES // 8)].view(HEADER).ravel()
     n, peers4, peers6, width = (head[name].astype(np.int64) for name in ("n", "peers4", "peers6", "peer_width"))
     sound = (head["magic"] == MAGIC) & (head["version"] == VERSION) & (n > 0) & (width == peer_width(peers4 + peers6))
-    sound &= np.isin(head["entity_family"], (4, 6)) & (head["first_time"] < 1 << 62)
+    family = head["entity_family"]
+    sound &= ((family == 4) | (family == 6)) & (head["first_time"] < 1 << 62)
     sound &= (head["entity_kind"] < len(KINDS)) & (head["peer_kind"] < len(KINDS))
     sound &= (blob_bytes(n, peers4, peers6) == sizes) & (head["length"] == sizes.astype(np.uint64))
     return Joined(data, begin, head, n, peers4, peers6, width) if sound.all() else None
+
+
+def columns_of(found: Joined) -> Columns | None:
+    """The columns; None if times do not ascend from 0 to the header's span, or a peer index is of no peer."""
+    every = np.arange(len(found.n))
+    seconds = _values(found, every, HEADER_BYTES + 0 * found.n, 4)
+    starts = found.starts
+    if seconds[starts].any() or (seconds[starts + found.n - 1] != found.head["time_span"]).any():
+        return None
+    falls = seconds[1:] < seconds[:-1]
+    falls[starts[1:] - 1] = False
+    if falls.any():
+        return None
+    index = _index(found)
+    if index is not None:
+        peers = found.peers4 + found.peers6
+        if ((np.maximum.reduceat(index, starts) >= peers) & (peers > 0)).any():
+            return None
+    return Columns(seconds, _values(found, every, HEADER_BYTES + 4 * found.n, 2), index)
+
+
+def _index(found: Joined) -> npt.NDArray[Any] | None:
+    widths = np.unique(found.width).tolist()
+    if widths == [0]:
+        return None
+    if len(widths) == 1:
+        return _values(found, np.arange(len(found.n)), found.at_index, widths[0])
+    index = np.zeros(int(found.n.sum()), np.uint32)
+    for width in widths:
+        if width:
+            mine = found.width == width
+            index[np.repeat(mine, found.n)] = _values(found, np.flatnonzero(mine), found.at_index, width)
+    return index
+
+
+def _values(found: Joined, rows: I64, at: I64, width: int) -> npt.NDArray[Any]:
+    """A column of some rows end to end. at: byte of each row of all where its column begins; width: of a value."""
+    view = found.data.view(f"<u{width}")
+    first, n = (found.begin + at)[rows] // width, found.n[rows]
+    if len(rows) == 1:  # a large row comes alone, and as it lies
+        return view[int(first[0]) : int(first[0] + n[0])]
+    before = np.cumsum(n) - n
+    return view[np.repeat(first - before, n) + np.arange(int(n.sum()))]
+
+
+def peers_of(found: Joined) -> Addresses:
+    """The peers of all rows, row by row: [P]."""
+    peers = found.peers4 + found.peers6
+    nth = np.arange(int(peers.sum())) - np.repeat(np.cumsum(peers) - peers, peers)
+    fours = np.repeat(found.peers4, peers)
+    six = nth >= fours
+    at = np.repeat(found.begin + found.at_peers, peers) + np.where(six, 16 * nth - 12 * fours, 4 * nth) >> 2
+    words, of_peer = found.data.view("<u4"), np.zeros((len(nth), 4), "<u4")
+    of_peer[:, 0] = words[at]
+    if six.any():
+        of_peer[six] = words[at[six][:, None] + np.arange(4)]
+    return Addresses(np.where(six, 6, 4).astype(np.uint8), of_peer.view(np.uint8))
 
 
 def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> list[RowColumns]:
@@ -84,10 +165,11 @@ def decode_rows(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> li
 
 def _decoded(blobs: Sequence[bytes | memoryview]) -> list[RowColumns] | None:
     found = joined(blobs)
-    if found is None or not _columns_are_sound(found):
+    if found is None or columns_of(found) is None:
         return None
     n, peers, width = found.n, found.peers4 + found.peers6, found.width
-    family, data = _peers(found)
+    of_peers = peers_of(found)
+    family, data = of_peers.family, of_peers.bytes
     after = np.cumsum(peers)
     head = found.head
     columns = (n, width, found.at_index, after - peers, after, head["first_time"], head["part"])
@@ -122,36 +204,3 @@ def _decoded(blobs: Sequence[bytes | memoryview]) -> list[RowColumns] | None:
             )
         )
     return rows
-
-
-def _columns_are_sound(found: Joined) -> bool:
-    """Times ascend from 0 to the header's span, and every peer index is of a peer."""
-    n = found.n
-    starts = np.cumsum(n) - n
-    row = np.repeat(np.arange(len(n)), n)
-    place = np.arange(len(row)) - starts[row]
-    seconds = found.data.view("<u4")[((found.begin + HEADER_BYTES) >> 2)[row] + place]
-    if seconds[starts].any() or (seconds[starts + n - 1] != found.head["time_span"]).any():
-        return False
-    if ((seconds[1:] < seconds[:-1]) & (row[1:] == row[:-1])).any():
-        return False
-    peers = found.peers4 + found.peers6
-    for size in (1, 2, 4):
-        mine = np.flatnonzero(found.width[row] == size)
-        at = ((found.begin + found.at_index) // size)[row[mine]] + place[mine]
-        if (found.data.view(f"<u{size}")[at] >= peers[row[mine]]).any():
-            return False
-    return True
-
-
-def _peers(found: Joined) -> tuple[U8, U8]:
-    """family uint8 [P] and bytes uint8 [P, 16] of all rows' peers, row by row."""
-    peers = found.peers4 + found.peers6
-    row = np.repeat(np.arange(len(peers)), peers)
-    place = np.arange(len(row)) - (np.cumsum(peers) - peers)[row]
-    six = place >= found.peers4[row]
-    at = (found.begin + found.at_peers)[row] + np.where(six, 16 * place - 12 * found.peers4[row], 4 * place)
-    data = np.zeros((len(row), 16), np.uint8)
-    for mask, size in ((~six, 4), (six, 16)):
-        data[mask, :size] = found.data[at[mask][:, None] + np.arange(size)]
-    return np.where(six, 6, 4).astype(np.uint8), data

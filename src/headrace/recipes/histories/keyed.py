@@ -13,6 +13,7 @@ from headrace.digest import derive_key, hash_words
 from headrace.histories.addresses import KINDS, Addresses, Kind
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_AT_ONCE = 1 << 15  # measurements that are hashed at a time, so that they stay in the processor's memory
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,14 @@ def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray
     entity: order hash of each measurement's entity; peer: from `mixed_peers`. It finds lost, doubled and changed
     measurements; the hash is keyed by the entity's, and no proof against somebody who means harm. About 15 ns each.
     """
-    value = entity + _mix(seconds.astype(np.uint64) << np.uint64(16) | codes)
-    if peer is not None:
-        value = value ^ peer
-    return int(_mix(value + _ODD).sum(dtype=np.uint64))  # all zeros must not count for nothing
+    total = 0
+    for first in range(0, len(codes), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        value = entity[part] + _mix(seconds[part].astype(np.uint64) << np.uint64(16) | codes[part])
+        if peer is not None:
+            value ^= peer[part]
+        total += int(_mix(value + _ODD).sum(dtype=np.uint64))  # all zeros must not count for nothing
+    return total % (1 << 64)
 
 
 def _mix(x: U64) -> U64:

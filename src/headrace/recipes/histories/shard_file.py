@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64, U8
@@ -34,7 +36,6 @@ ROW_SCHEMA = pa.schema(
 )
 _OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
-_READ_ROWS = 1024
 
 
 FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
@@ -63,10 +64,56 @@ def open_shard(path: Path, format_: str, *, compiled: bool = False) -> ShardFile
     return _CompiledFile(path) if compiled else _ArrayRecordFile(path)
 
 
+@dataclass(frozen=True)
+class Blobs:
+    """Rows that were read together. data: their blobs end to end, uint8; sizes int64 [R]: bytes of each."""
+
+    data: U8
+    sizes: I64
+
+    def __iter__(self) -> Iterator[memoryview]:
+        stops = np.cumsum(self.sizes)
+        for start, stop in zip((stops - self.sizes).tolist(), stops.tolist(), strict=True):
+            yield self.data[start:stop].data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Most:
+    """How much is read at a time: rows, and bytes unless a row has more."""
+
+    rows: int
+    bytes: int
+
+    def cut(self, sizes: I64) -> list[tuple[int, int]]:
+        """Rows of these sizes in pieces: (first row, row behind the last) of each."""
+        ends = np.cumsum(sizes)
+        pieces, first = [], 0
+        while first < len(sizes):
+            before = int(ends[first - 1]) if first else 0
+            fitting = int(np.searchsorted(ends, before + self.bytes, side="right"))
+            last = max(first + 1, min(fitting, first + self.rows))
+            pieces.append((first, last))
+            first = last
+        return pieces
+
+
+MOST = Most(rows=8192, bytes=2 << 20)
+
+
 def read_blobs(path: Path) -> Iterator[memoryview]:
     """The row blobs of a shard of either format, in order. Raises `CorruptShard` for a file that cannot be read."""
+    for piece in read_pieces(path):
+        yield from piece
+
+
+def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
+    """The same, many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
+    among small ones is larger than asked for; without, pieces are as large on average.
+
+    Where rows cannot be read, those before them are given.
+    """
     if path.name.endswith(EXTENSION["arrow"]):
-        yield from _read_arrow(path)
+        yield from _read_arrow(path, most)
         return
     module = _array_record()
     if not path.is_file():
@@ -79,27 +126,29 @@ def read_blobs(path: Path) -> Iterator[memoryview]:
         if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
             raise _unreadable(path, ValueError("it has no records"))
         rows = reader.num_records()
-        # A call costs as much as a hundred small rows; so many are read with one as are a few MB on average.
-        at_once = max(1, min(_READ_ROWS, _BATCH_BYTES * rows // path.stat().st_size))
-        for first in range(0, rows, at_once):
-            for blob in _read(reader, path, range(first, min(first + at_once, rows))):
-                yield memoryview(blob)
+        average = -(-path.stat().st_size // rows)
+        sizes = np.full(rows, average, np.int64)
+        if expected is not None:
+            sizes[: len(expected)] = expected[:rows]
+        for first, last in most.cut(sizes):
+            yield from _read(reader, path, first, last)
     finally:
         with suppress(RuntimeError):  # a damaged file says so once more
             reader.close()
 
 
-def _read(reader: Any, path: Path, places: range) -> Iterator[bytes]:
-    """Rows of an ArrayRecord file; where one of several cannot be read, those before it are given."""
+def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
+    """Rows of an ArrayRecord file, together; where one of them cannot be read, those before it one by one."""
     try:
-        found = reader.read(list(places))
+        found = reader.read(first, last)  # a call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:
-        if len(places) == 1:
+        if last - first == 1:
             raise _unreadable(path, error) from error
-        for place in places:
-            yield from _read(reader, path, range(place, place + 1))
+        for row in range(first, last):
+            yield from _read(reader, path, row, row + 1)
     else:
-        yield from found
+        sizes = np.fromiter(map(len, found), np.int64, len(found))
+        yield Blobs(np.frombuffer(b"".join(found), np.uint8), sizes)
 
 
 class _ArrayRecordFile:
@@ -195,13 +244,18 @@ class _ArrowFile:
         self._facts, self._blobs, self._bytes = [], [], 0
 
 
-def _read_arrow(path: Path) -> Iterator[memoryview]:
+def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
     try:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
-                for blob in reader.get_batch(number).column("measurements"):
-                    yield memoryview(blob.as_buffer())
+                blobs = reader.get_batch(number).column("measurements")
+                blobs.validate(full=True)
+                _, offsets, values = blobs.buffers()
+                ends = np.frombuffer(offsets, np.int64)[blobs.offset : blobs.offset + len(blobs) + 1]
+                data = np.frombuffer(values or b"", np.uint8)
+                for first, last in most.cut(np.diff(ends)):
+                    yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, pa.ArrowException, KeyError) as error:

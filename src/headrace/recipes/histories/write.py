@@ -20,7 +20,7 @@ from headrace.arrays import I64
 from headrace.formats import arrow
 from headrace.formats.detect import Kind
 from headrace.formats.shard import Shard
-from headrace.histories.addresses import render
+from headrace.histories.addresses import texts
 from headrace.histories.rows import Encoded, Measurements, encode_rows
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.cut import cut_rows
@@ -71,7 +71,7 @@ def write_partition(
         compiled=compiled,
     )
     trains = partition.entities.hashes.train(settings.train_ratio)
-    names = _names(partition, settings, compiled=compiled)
+    names = texts(partition.entities.addresses, settings.entity_kind, compiled=compiled)
     outputs: dict[str, _Output] = {}
     try:
         for rows, entity in _rows(partition, settings):
@@ -92,15 +92,6 @@ def write_partition(
         "rows_read": partition.rows,
         "splits": {split: outputs[split].finish(files) for split in SPLITS if split in outputs},
     }
-
-
-def _names(partition: Partition, settings: Histories, *, compiled: bool) -> pa.Array:
-    entities = partition.entities.addresses
-    if compiled and settings.entity_kind == "address":
-        from headrace.histories.text_kernels import render_texts
-
-        return render_texts(entities)
-    return pa.array(render(entities, settings.entity_kind), pa.string())
 
 
 def _facts(rows: Measurements, names: pa.Array, encoded: Encoded) -> pa.RecordBatch:
