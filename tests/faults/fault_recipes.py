@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from large_histories import IN_MEMORY, MERGED, MERGED_ALONE, Compiled, write_large
 from pings import dealt, random_pings, write_pings
 from recipe_cases import sources
 from series_sources import write_source
@@ -122,6 +123,16 @@ def _histories(directory: Path) -> Settings:
     }
 
 
+def _large(**settings: Any) -> Callable[[Path], Settings]:
+    """Settings over one source for all that are large."""
+    return lambda _: {"source": str(_large_source()), "peer": "dst_addr", "max_row_bytes": 3000, **settings}
+
+
+@functools.cache
+def _large_source() -> Path:
+    return write_large(place() / "large")
+
+
 def _series(directory: Path) -> Settings:
     source = write_source(directory, [f"g{number}" for number in range(6)], days=500)
     return {
@@ -144,6 +155,16 @@ RECIPES = {
     "histories": FaultRecipe(headrace.Histories, _histories, read_contexts),
     "series": FaultRecipe(headrace.Series, _series, read_batches),
 }
+# Killed in each of their passes.
+LARGE = {
+    "histories compiled": FaultRecipe(Compiled, _large(**IN_MEMORY, train_ratio=0.6), read_contexts),
+    "histories compiled merged": FaultRecipe(
+        Compiled, _large(**MERGED, train_ratio=0.6, format="arrow"), read_contexts
+    ),
+    "histories compiled alone": FaultRecipe(Compiled, _large(**MERGED_ALONE, train_ratio=0.6), read_contexts),
+    "histories numpy": FaultRecipe(headrace.Histories, _large(**MERGED, train_ratio=0.6), read_contexts),
+}
+_EVERY = RECIPES | LARGE
 
 
 @functools.cache
@@ -155,12 +176,12 @@ def place() -> Path:
 @functools.cache
 def settings_of(name: str) -> Settings:
     """The settings of a recipe over one source for all trials: its files' times are part of the run's identity."""
-    return RECIPES[name].write(place() / name / "in")
+    return _EVERY[name].write(place() / name / "in")
 
 
 def make(name: str, settings: Settings, out: Path, *, workers: int = WORKERS, on_event: OnEvent = silent) -> Prepared:
     """The run of a recipe with these settings."""
-    return prepare(RECIPES[name].make(**settings), out, workers=workers, on_event=on_event)
+    return prepare(_EVERY[name].make(**settings), out, workers=workers, on_event=on_event)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -66,9 +67,9 @@ class Child:
     def __init__(self, server: Server, pid: int, output: Path) -> None:
         self._server, self.pid, self._output = server, pid, output
 
-    def kill(self) -> None:
-        """SIGKILL; a child that has ended already is not reaped yet, so its pid is nobody else's."""
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal; a child that has ended already is not reaped yet, so its pid is nobody else's."""
+        os.kill(self.pid, number)
 
     def wait(self, limit_s: float = PATIENCE_S) -> Ended:
         """Its end."""
@@ -79,9 +80,9 @@ class Child:
 class Server:
     """The process that forks. One of it serves all tests of a process: see `server`."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(Path(__file__))],
+            [sys.executable, "-W", "ignore", str(Path(__file__)), first],
             env=os.environ
             | {"PYTHONPATH": os.pathsep.join(PATHS), "OPENBLAS_NUM_THREADS": "1", INSIDE: str(new_place())},
             stdin=subprocess.PIPE,
@@ -114,9 +115,10 @@ class Server:
 
 
 @functools.cache
-def server() -> Server:
-    """The server of this process."""
-    made = Server()
+def server(first: str = "") -> Server:
+    """The server of this process. first: a function that another one calls before it serves, "module:function", so
+    that its children begin with what that has loaded. It ends its threads; pyarrow begins its own anew in a fork."""
+    made = Server(first)
     atexit.register(made.close)
     return made
 
@@ -129,12 +131,14 @@ def run_child(call: str, *arguments: Any, output: Path, limit_s: float = PATIENC
 # --- in the server ---
 
 
-def _serve() -> None:
+def _serve(first: str) -> None:
     for name in PRELOADED:
         import_module(name)
     for found in pkgutil.walk_packages(headrace.__path__, "headrace."):
         if found.name.startswith(("headrace.recipes.", "headrace.formats.")):
             import_module(found.name)
+    if first:
+        _function(first)()
     began: dict[int, float] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -155,8 +159,7 @@ def _work(request: dict[str, Any]) -> None:
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for old, new in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(old, new)
-        module, _, name = request["call"].partition(":")
-        getattr(import_module(module), name)(*request["arguments"])
+        _function(request["call"])(*request["arguments"])
         code = 0
     except BaseException:  # noqa: BLE001 - a child never returns into the loop of its server
         traceback.print_exc()
@@ -164,6 +167,11 @@ def _work(request: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _function(call: str) -> Callable[..., Any]:
+    module, _, name = call.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _wait(pid: int, limit_s: float, began: float) -> dict[str, Any]:
@@ -192,4 +200,4 @@ def limit_memory(more_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

@@ -142,8 +142,11 @@ class Resumed:
     strays: int
 
 
-def check_and_resume(name: str, out: Path, workers: int = WORKERS) -> Resumed:
-    """Whatever is visible is whole; the run goes on where it was and ends as if nothing had happened."""
+def check_and_resume(name: str, out: Path, workers: int = WORKERS, *, lives: int = 1) -> Resumed:
+    """Whatever is visible is whole; the run goes on where it was and ends as if nothing had happened.
+
+    lives: how often it was killed; each time it may leave a task per worker.
+    """
     whole = expected(name)
     kept: set[Task] = set()
     begun: set[Task] = set()
@@ -169,7 +172,7 @@ def check_and_resume(name: str, out: Path, workers: int = WORKERS) -> Resumed:
                 begun.add(whole.task_of[target])
     log = Path(f"{out}.log")
     announced = Counter(log.read_text().splitlines()) if log.exists() else Counter()
-    assert len(begun - kept) <= workers, f"more than a shard per worker to do again: {begun - kept}"
+    assert len(begun - kept) <= lives * workers, f"more than a shard per worker to do again: {begun - kept}"
 
     events: list[Event] = []
     prepared = make(name, settings_of(name), out, workers=workers, on_event=events.append)

@@ -63,7 +63,7 @@ def test_one_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, name: s
     for trial in range(3):
         kill_at_random(name, tmp_path / "out", random.Random(f"again {name} {trial}"))
 
-    check_and_resume(name, tmp_path / "out", workers=3 * 4)  # each attempt may leave a task per worker
+    check_and_resume(name, tmp_path / "out", lives=3)
 
 
 def test_a_spool_that_lost_its_receipt_or_a_byte_is_made_again(tmp_path: Path) -> None:
