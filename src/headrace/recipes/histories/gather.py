@@ -72,7 +72,6 @@ def gather_shard(
         with storing(temporary):
             checksum = writer.finish()
             file.flush()
-    pa.default_memory_pool().release_unused()  # text of this shard, kept for none that come
     size = temporary.stat().st_size
     files.finished(temporary, piece_file(number), Written(counts.measurements, size, "", (), checksum))
     return counts.as_json()

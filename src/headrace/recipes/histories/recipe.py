@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.formats.scan import look
@@ -44,6 +46,7 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
         [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
         durable=False,
     )
+    pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
     for split in SPLITS:
         local.make_directory(context.run / directory_of(split))
     at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
