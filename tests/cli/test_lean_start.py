@@ -1,5 +1,7 @@
 """What a command imports before it works: nothing that its answer does not need."""
 
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +56,19 @@ def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     )
 
     assert "[4] set()" == after(kernel, "histories", tmp_path / "pings.parquet", *asked)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the malloc of glibc")
+@pytest.mark.parametrize(("set_up", "again"), [({}, False), ({"MALLOC_ARENA_MAX": "8"}, True)], ids=["ours", "theirs"])
+def test_histories_take_freed_memory_again_without_the_kernel(set_up: dict[str, str], again: bool) -> None:
+    code = (
+        "import sys, resource, numpy as np; from headrace.cli.lean import freed_memory_kept; freed_memory_kept()\n"
+        "def faults():\n"
+        "    np.ones(3 << 20, np.uint8); return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "first = faults(); print(faults() - first)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment | set_up, timeout=60, check=True)  # fmt: skip
+
+    pages = (3 << 20) // os.sysconf("SC_PAGE_SIZE")
+    assert (int(done.stdout) > pages // 2) == again

@@ -91,11 +91,12 @@ def main() -> None:
 
 def _lean() -> None:
     if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.lean import arrow_alone, numba_alone
+        from headrace.cli.lean import arrow_alone, freed_memory_kept, numba_alone
 
         arrow_alone()
         if sys.argv[1] == "histories":
             numba_alone()
+            freed_memory_kept()
 
 
 def _run(before: Callable[[], None]) -> None:
