@@ -1,7 +1,8 @@
 """The columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
 
 The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
-a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row.
+a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. A row of
+few measurements compares them instead.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64, U8, U16, U32, U64, Ints
-from headrace.compiled import compiled, read_only
+from headrace.compiled import compiled, intrinsic, ir, read_only, types
 
+_FEW = 16  # measurements of a row whose peers are compared each with each
 _ONE, _58 = np.uint64(1), np.uint64(58)
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _LOWEST = np.zeros(64, np.int64)  # by the upper six bits of a lone bit times the number above: which bit it is
@@ -57,14 +59,19 @@ def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, co
     words = np.zeros((peers >> 6) + 1, np.uint64)
     groups = np.zeros((peers >> 12) + 1, np.uint64)
     rank = np.empty(peers, np.uint32)
+    mine = np.zeros(_FEW, np.uint32)
     total = 0
     for row in range(len(starts)):
         start = starts[row]
         stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
+        if stop - start <= _FEW:
+            count[row] = _few_peers(peer, start, stop - start, mine, index, held, total)
+            total += count[row]
+            continue
         for at in range(start, stop):
-            mine = np.int64(peer[at])
-            words[mine >> 6] |= _ONE << np.uint64(mine & 63)
-            groups[mine >> 12] |= _ONE << np.uint64((mine >> 6) & 63)
+            this = np.int64(peer[at])
+            words[this >> 6] |= _ONE << np.uint64(this & 63)
+            groups[this >> 12] |= _ONE << np.uint64((this >> 6) & 63)
         found = 0
         for group in range(len(groups)):
             left = groups[group]
@@ -75,16 +82,67 @@ def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, co
                 bits = words[word]
                 words[word] = 0
                 while bits:
-                    mine = (word << 6) + _lowest(bits)
+                    this = (word << 6) + _lowest(bits)
                     bits &= bits - _ONE
-                    held[total + found] = mine
-                    rank[mine] = found
+                    held[total + found] = this
+                    rank[this] = found
                     found += 1
         for at in range(start, stop):
             index[at] = rank[peer[at]]
         count[row] = found
         total += found
     return total
+
+
+@compiled
+def _few_peers(peer: Any, start: Any, n: Any, mine: Any, index: Any, held: Any, total: Any) -> Any:
+    """The same of one row: each peer is compared with all of them at once, so no jump has to be guessed.
+
+    mine: memory for the peers.
+    """
+    for place in range(n):
+        mine[place] = peer[start + place]
+    first = np.uint64(0)  # a bit for each that is the first of its kind
+    for k in range(n):
+        bit = _ONE << np.uint64(k)
+        first |= bit * np.uint64((_alike(mine, mine[k]) & (bit - _ONE)) == 0)
+    for k in range(n):
+        behind = _ones(_below(mine, mine[k]) & first)
+        index[start + k] = behind
+        held[total + behind] = mine[k]
+    return _ones(first)
+
+
+def _comparing(relation: str) -> Any:
+    def compared(typing: Any, numbers: Any, value: Any) -> Any:  # noqa: ARG001
+        """Which of `_FEW` numbers are so in relation to a value: a bit each, the first lowermost."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector = ir.VectorType(ir.IntType(32), _FEW)
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            loaded = builder.load(builder.bitcast(data, vector.as_pointer()), align=4)
+            every = ir.Constant(vector, ir.Undefined)
+            for place in range(_FEW):
+                every = builder.insert_element(every, arguments[1], ir.Constant(ir.IntType(32), place))
+            bits = builder.bitcast(builder.icmp_unsigned(relation, loaded, every), ir.IntType(_FEW))
+            return builder.zext(bits, ir.IntType(64))
+
+        return types.uint64(numbers, types.uint32), generate
+
+    return intrinsic(compared)
+
+
+_alike, _below = _comparing("=="), _comparing("<")
+
+
+@intrinsic
+def _ones(typing: Any, bits: Any) -> Any:  # noqa: ARG001
+    """How many bits are 1."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
 
 
 @compiled
