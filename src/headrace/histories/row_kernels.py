@@ -1,8 +1,8 @@
 """The columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
 
 The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
-a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. A row of
-few measurements compares them instead.
+a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those of
+a row with few measurements are compared instead.
 """
 
 from __future__ import annotations

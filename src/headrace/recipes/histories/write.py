@@ -76,14 +76,14 @@ def write_partition(
     try:
         for rows, entity in _rows(partition, settings):
             encoded = encode_rows(rows, compiled=compiled)
-            facts = _facts(rows, names.take(pa.array(entity)), encoded)
             for split, mask in zip(SPLITS, (trains[entity], ~trains[entity]), strict=True):
                 places = np.flatnonzero(mask)
                 if not len(places):
                     continue
                 if split not in outputs:
                     outputs[split] = _Output.begin(files, settings, split, number, compiled=compiled)
-                outputs[split].write(facts.take(pa.array(places)), encoded, places)
+                facts = _facts(rows, names.take(pa.array(entity[places])), encoded, places)
+                outputs[split].write(facts, encoded, places)
     except BaseException:
         for output in outputs.values():
             output.abandon()
@@ -94,15 +94,16 @@ def write_partition(
     }
 
 
-def _facts(rows: Measurements, names: pa.Array, encoded: Encoded) -> pa.RecordBatch:
-    n = np.diff(rows.starts, append=len(rows.times))
+def _facts(rows: Measurements, names: pa.Array, encoded: Encoded, places: I64) -> pa.RecordBatch:
+    """Of the rows at these places; names: of their entities."""
+    begin, end = rows.starts[places], np.append(rows.starts[1:], len(rows.times))[places]
     columns = [
         names,
-        pa.array(rows.part.astype(np.int32)),
-        pa.array(n),
-        pa.array(rows.times[rows.starts]),
-        pa.array(rows.times[rows.starts + n - 1]),
-        pa.array(np.diff(encoded.offsets)),
+        pa.array(rows.part[places].astype(np.int32)),
+        pa.array(end - begin),
+        pa.array(rows.times[begin]),
+        pa.array(rows.times[end - 1]),
+        pa.array(encoded.offsets[places + 1] - encoded.offsets[places]),
     ]
     return pa.record_batch(columns, schema=FACTS_SCHEMA)
 
