@@ -1,8 +1,8 @@
 """The columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
 
 The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
-a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those of
-a row with few measurements are compared instead.
+a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those
+of a row with few measurements are compared instead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ for _bit in range(64):
     _LOWEST[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
 
 
-def peers_of_rows(peer: Ints, starts: I64, peers: int) -> tuple[U32, U32, I64]:
+def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
     """index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in
-    each row; how many each row holds, int64 [R]. peer [N]: below `peers`."""
+    each row; how many each row holds, and how many of them are not the first `fours`, int64 [R]. peer [N]: below
+    `peers`."""
     index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
-    count = np.empty(len(starts), np.int64)
-    total = _peers_of_rows(read_only(peer), read_only(starts), peers, index, held, count)
-    return index, held[:total], count
+    count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    total = _peers_of_rows(read_only(peer), read_only(starts), peers, fours, index, held, count, sixes)
+    return index, held[:total], count, sixes
 
 
 def fill_columns(
@@ -55,7 +56,9 @@ def fill_peers(data: U8, at_peers: I64, held: Ints, count: I64, fours: int, peer
 
 
 @compiled
-def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, count: Any) -> Any:
+def _peers_of_rows(
+    peer: Any, starts: Any, peers: Any, fours: Any, index: Any, held: Any, count: Any, sixes: Any
+) -> Any:
     words = np.zeros((peers >> 6) + 1, np.uint64)
     groups = np.zeros((peers >> 12) + 1, np.uint64)
     rank = np.empty(peers, np.uint32)
@@ -65,8 +68,10 @@ def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, co
         start = starts[row]
         stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
         if stop - start <= _FEW:
-            count[row] = _few_peers(peer, start, stop - start, mine, index, held, total)
-            total += count[row]
+            found = _few_peers(peer, start, stop - start, mine, index, held, total)
+            sixes[row] = _from(fours, held, total, found)
+            count[row] = found
+            total += found
             continue
         for at in range(start, stop):
             this = np.int64(peer[at])
@@ -89,9 +94,19 @@ def _peers_of_rows(peer: Any, starts: Any, peers: Any, index: Any, held: Any, co
                     found += 1
         for at in range(start, stop):
             index[at] = rank[peer[at]]
+        sixes[row] = _from(fours, held, total, found)
         count[row] = found
         total += found
     return total
+
+
+@compiled
+def _from(fours: Any, held: Any, first: Any, count: Any) -> Any:
+    """How many of some numbers are `fours` or above."""
+    above = 0
+    for place in range(first, first + count):
+        above += np.int64(held[place] >= fours)
+    return above
 
 
 @compiled

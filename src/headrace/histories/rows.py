@@ -271,10 +271,8 @@ def _peers_compiled(rows: Measurements) -> _RowPeers:
     none = np.zeros(len(rows.starts), np.int64)
     if rows.peer is None:
         return _RowPeers(None, none[:0], none, none)
-    index, held, count = peers_of_rows(rows.peer, rows.starts, len(rows.peers))
-    is_6 = held >= int(np.searchsorted(rows.peers.family, 6))
-    sixes = np.add.reduceat(is_6, np.cumsum(count) - count, dtype=np.int64) if len(held) else none
-    return _RowPeers(index, held, count, sixes)
+    fours = int(np.searchsorted(rows.peers.family, 6))
+    return _RowPeers(*peers_of_rows(rows.peer, rows.starts, len(rows.peers), fours))
 
 
 def decode_row(blob: bytes | memoryview | U8, where: str) -> RowColumns:
