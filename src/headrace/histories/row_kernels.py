@@ -103,7 +103,7 @@ def _peers_of_rows(
 @compiled
 def _from(fours: Any, held: Any, first: Any, count: Any) -> Any:
     """How many of some numbers are `fours` or above."""
-    above = 0
+    above: Any = 0
     for place in range(first, first + count):
         above += np.int64(held[place] >= fours)
     return above
