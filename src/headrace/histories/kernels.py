@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.arrays import I64, U8, U64
-from headrace.compiled import compiled, intrinsic, ir, read_only, types
+from headrace.compiled import compiled, intrinsic, ir, loaded, pointer, read_only, spread, types
 
 _SIZE = 24 << 56  # bytes that are hashed, as the last word of SipHash has it
 _AT_ONCE = 4
@@ -78,8 +78,8 @@ def _places(family: Any, words: Any, slots: Any, place: Any, first: Any) -> Any:
 def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low: Any) -> None:
     """Of four rows at least; the last four may overlap those before them."""
     rows = len(family)
-    for row in range(0, rows + 3 & ~3, 4):
-        _hash_four(k0, k1, family, above, words, min(row, rows - 4), high, low)
+    for row in range(0, rows, _AT_ONCE):
+        _hash_four(k0, k1, family, above, words, min(row, rows - _AT_ONCE), high, low)
 
 
 @intrinsic
@@ -128,22 +128,17 @@ class _SipLanes:
 
     def every(self, value: Any) -> Any:
         """The same word in all lanes."""
-        vector = ir.Constant(self.LANES, ir.Undefined)
-        for place in range(4):
-            vector = self._builder.insert_element(vector, value, ir.Constant(ir.IntType(32), place))
-        return vector
+        return spread(self._builder, self.LANES, value)
 
     def load(self, data: Any, at: Any, element: Any) -> Any:
         """Four consecutive numbers as words."""
-        vector = ir.VectorType(element, 4)
-        place = self._builder.bitcast(self._builder.gep(data, [at]), vector.as_pointer())
-        loaded = self._builder.load(place, align=1)
-        return loaded if vector == self.LANES else self._builder.zext(loaded, self.LANES)
+        vector = ir.VectorType(element, _AT_ONCE)
+        numbers = loaded(self._builder, data, at, vector, 1)
+        return numbers if vector == self.LANES else self._builder.zext(numbers, self.LANES)
 
     def store(self, lanes: Any, data: Any, at: Any) -> None:
         """Four consecutive words."""
-        place = self._builder.bitcast(self._builder.gep(data, [at]), self.LANES.as_pointer())
-        self._builder.store(lanes, place, align=8)
+        self._builder.store(lanes, pointer(self._builder, data, at, self.LANES), align=8)
 
     def chosen(self, one: Any, other: Any, places: list[int]) -> Any:
         """Some of the lanes of two vectors, numbered through."""

@@ -1,6 +1,6 @@
 """Texts into addresses, compiled by numba: the same as `addresses.parse` without a call each. Extra `histories`.
 
-A text is looked at eight bytes at a time: which of them are separators is a number with a bit for each, and a group of
+All bytes of a text are looked at together: which of them are separators is a number with a bit for each, and a group of
 digits is turned into its value as one word. What is not plainly an address that way is read letter by letter, which
 decides. The interpreter lock is not held.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import U8, Ints
-from headrace.compiled import compiled, intrinsic, ir, read_only, types
+from headrace.compiled import compiled, intrinsic, ir, loaded, lowest_bit, read_only, spread, types
 
 _DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
 _LOWER_A, _LOWER_F, _UPPER_A, _UPPER_F = (ord(letter) for letter in "afAF")
@@ -24,7 +24,7 @@ _DIGIT[[*b"ABCDEF"]] = np.arange(10, 16)
 _GROUPS = 8  # of an IPv6 address, 16 bits each
 _LONGEST, _LONGEST_DOTTED, _LONGEST_COLONED = 45, 15, 39  # text of an address; of numbers; of groups alone
 _LOOKED_AT = 64  # bytes from the begin of a text on, whatever its length
-_1, _2, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (np.uint64(each) for each in (1, 2, 3, 4, 6, 8, 10, 16, 24, 32, 100))
+_1, _3, _4, _6, _8, _10, _16, _24, _32, _100 = (np.uint64(each) for each in (1, 3, 4, 6, 8, 10, 16, 24, 32, 100))
 _BYTE, _UPPER_BYTE, _HALF = (np.uint64(each) for each in (0xFF, 0xFF00, 0xFFFF))
 _EVERY, _NIBBLES, _LETTERS = np.uint64(0x01010101), np.uint64(0x0F0F0F0F), np.uint64(9)
 _SHIFT = np.uint64(63)  # the largest that is one
@@ -53,7 +53,6 @@ def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
 @compiled
 def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
     """halves uint16 [N, 8]: of the bytes of the address; zeros."""
-    groups = np.zeros(_GROUPS, np.uint64)
     for row in range(len(family)):
         start, stop = np.int64(offsets[row]), np.int64(offsets[row + 1])
         size = stop - start
@@ -66,12 +65,12 @@ def _parse(letters: Any, offsets: Any, family: Any, halves: Any) -> None:
                 if _plainly_coloned(letters, start, size, mine, colons, halves, row):
                     family[row] = 6
                     continue
-                for place in range(_GROUPS):
-                    halves[row, place] = 0
             elif size <= _LONGEST_DOTTED and _plainly_dotted(letters, start, size, mine, halves, row):
                 family[row] = 4
                 continue
-        _by_letters(letters, start, stop, groups, family, halves, row)
+        family[row] = _by_letters(letters, start, stop, halves, row)
+        if family[row] == 0:
+            _clear(halves, row)
 
 
 @compiled
@@ -86,7 +85,7 @@ def _plainly_dotted(letters: Any, start: Any, size: Any, mine: Any, halves: Any,
     at = 0
     value, wrong = np.uint64(0), False
     for part in range(4):
-        end = min(_lowest(dots), size) if part < 3 else size
+        end = min(lowest_bit(dots), size) if part < 3 else size
         bits = np.uint64(end - at) << _3
         wrong |= (end - at < 1) | (end - at > 3)
         digits = (_word(letters, start + at) << ((_32 - bits) & _SHIFT)) & _NIBBLES  # the last one uppermost
@@ -117,7 +116,7 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
         gap, at = 0, 2
         colons &= ~_3
     while at < size:
-        end = min(_lowest(colons), size)
+        end = min(lowest_bit(colons), size)
         if end - at > 4 or group == _GROUPS:
             return False
         word = _word(letters, start + at) << ((_32 - (np.uint64(end - at) << _3)) & _SHIFT)  # the last digit uppermost
@@ -131,34 +130,51 @@ def _plainly_coloned(letters: Any, start: Any, size: Any, mine: Any, colons: Any
             colons &= colons - _1
         elif at == size:  # a single colon is followed by something
             return False
+    return _gap_filled(halves, row, group, gap)
+
+
+@compiled
+def _gap_filled(halves: Any, row: Any, count: Any, gap: Any) -> Any:
+    """Whether so many groups are an address, with a `::` before group `gap`, or none if that is below 0; those behind
+    it are moved to the end."""
     if gap < 0:
-        return group == _GROUPS
-    if group == _GROUPS:  # a gap of no group
+        return count == _GROUPS
+    if count == _GROUPS:  # a gap of no group
         return False
-    behind = group - gap
+    behind = count - gap
     for place in range(1, behind + 1):
-        halves[row, _GROUPS - place] = halves[row, group - place]
+        halves[row, _GROUPS - place] = halves[row, count - place]
     for place in range(gap, _GROUPS - behind):
         halves[row, place] = 0
     return True
 
 
 @compiled
-def _by_letters(letters: Any, start: Any, stop: Any, groups: Any, family: Any, halves: Any, row: Any) -> None:
+def _clear(halves: Any, row: Any) -> None:
+    for place in range(_GROUPS):
+        halves[row, place] = 0
+
+
+@compiled
+def _by_letters(letters: Any, start: Any, stop: Any, halves: Any, row: Any) -> Any:
+    """The family; fills `halves`, with anything where that is 0."""
     colon = False
     for at in range(start, min(start + 5, stop)):  # where one of IPv6 has one
         colon |= letters[at] == _COLON
+    _clear(halves, row)
     if colon:
-        if _coloned(letters, start, stop, groups):
-            family[row] = 6
-            for place in range(_GROUPS):
-                halves[row, place] = ((groups[place] & _BYTE) << _8) | (groups[place] >> _8)
-        return
+        return 6 if _coloned(letters, start, stop, halves, row) else 0
     value = _dotted(letters, start, stop)
-    if value >= 0:
-        family[row] = 4
-        halves[row, 0] = (value >> 24) | ((value >> 8) & 0xFF00)
-        halves[row, 1] = ((value >> 8) & 0xFF) | ((value & 0xFF) << 8)
+    if value < 0:
+        return 0
+    halves[row, 0], halves[row, 1] = _half(value >> 16), _half(value & 0xFFFF)
+    return 4
+
+
+@compiled
+def _half(group: Any) -> Any:
+    """Two bytes as they lie in an address, the upper one first."""
+    return ((group & 0xFF) << 8) | (group >> 8)
 
 
 @intrinsic
@@ -166,21 +182,9 @@ def _word(typing: Any, letters: Any, at: Any) -> Any:  # noqa: ARG001
     """The four bytes that begin there, the first lowermost; places need not be multiples of four."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(32)
-        loaded = builder.load(_pointer(context, builder, signature, arguments, word), align=1)
-        return builder.zext(loaded, ir.IntType(64))
+        return builder.zext(_at(context, builder, signature, arguments, ir.IntType(32)), ir.IntType(64))
 
     return types.uint64(letters, at), generate
-
-
-@intrinsic
-def _lowest(typing: Any, bits: Any) -> Any:  # noqa: ARG001
-    """The number of the lowest bit that is 1; 64 if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
 
 
 def _between(count: int) -> Any:
@@ -189,16 +193,9 @@ def _between(count: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vector, byte = ir.VectorType(ir.IntType(8), count), ir.IntType(8)
-            loaded = builder.load(_pointer(context, builder, signature, arguments, vector), align=1)
             low, high = (builder.trunc(arguments[place], byte) for place in (2, 3))
-            spread = [ir.Constant(vector, ir.Undefined), ir.Constant(vector, ir.Undefined)]
-            for place in range(count):
-                number = ir.Constant(ir.IntType(32), place)
-                spread = [
-                    builder.insert_element(v, x, number)
-                    for v, x in zip(spread, (low, builder.sub(high, low)), strict=True)
-                ]
-            inside = builder.icmp_unsigned("<=", builder.sub(loaded, spread[0]), spread[1])
+            above = builder.sub(_at(context, builder, signature, arguments, vector), spread(builder, vector, low))
+            inside = builder.icmp_unsigned("<=", above, spread(builder, vector, builder.sub(high, low)))
             bits = builder.bitcast(inside, ir.IntType(count))
             return bits if count == 64 else builder.zext(bits, ir.IntType(64))
 
@@ -210,11 +207,11 @@ def _between(count: int) -> Any:
 _between16, _between64 = _between(16), _between(64)
 
 
-def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, pointed: Any) -> Any:
-    """To what begins at arguments[1] of arguments[0]."""
+def _at(context: Any, builder: Any, signature: Any, arguments: Any, pointed: Any) -> Any:
+    """What begins at arguments[1] of arguments[0]."""
     letters = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     at = context.cast(builder, arguments[1], signature.args[1], types.int64)
-    return builder.bitcast(builder.gep(letters, [at]), pointed.as_pointer())
+    return loaded(builder, letters, at, pointed, 1)
 
 
 @compiled
@@ -251,12 +248,11 @@ def _dotted(letters: Any, start: Any, stop: Any) -> Any:
 
 
 @compiled
-def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
-    """Whether the text is eight groups of hexadecimal digits, `::` once for those that are zero; fills `groups`.
+def _coloned(data: Any, start: Any, stop: Any, halves: Any, row: Any) -> Any:
+    """Whether the text is eight groups of hexadecimal digits, `::` once for those that are zero; fills `halves`.
 
     The last two groups may be dotted.
     """
-    groups[:] = 0
     at, count, gap, digits = start, 0, -1, 0
     value = 0
     if at < stop and data[at] == _COLON:  # only as the first half of ::
@@ -282,7 +278,7 @@ def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
                 continue
             if at == stop or count == _GROUPS:  # a single colon is followed by something
                 return False
-            groups[count] = value
+            halves[row, count] = _half(value)
             count, value, digits = count + 1, 0, 0
         elif data[at] == _DOT:
             if count + 2 > _GROUPS:
@@ -290,7 +286,7 @@ def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
             four = _dotted(data, group_at, stop)
             if four < 0:
                 return False
-            groups[count], groups[count + 1] = four >> 16, four & 0xFFFF
+            halves[row, count], halves[row, count + 1] = _half(four >> 16), _half(four & 0xFFFF)
             count, digits = count + 2, 0
             break
         else:
@@ -298,15 +294,6 @@ def _coloned(data: Any, start: Any, stop: Any, groups: Any) -> Any:
     if digits > 0:
         if count == _GROUPS:
             return False
-        groups[count] = value
+        halves[row, count] = _half(value)
         count += 1
-    if gap < 0:
-        return count == _GROUPS
-    if count == _GROUPS:  # a gap of no group
-        return False
-    behind = count - gap
-    for place in range(1, behind + 1):
-        groups[_GROUPS - place] = groups[count - place]
-    for place in range(gap, _GROUPS - behind):
-        groups[place] = 0
-    return True
+    return _gap_filled(halves, row, count, gap)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64, U8
-from headrace.compiled import compiled, instructions, intrinsic, ir, read_only, types
+from headrace.compiled import compiled, instructions, intrinsic, ir, loaded, read_only, spread, types
 
 OPTIONS = b"group_size:1,transpose:false,pad_to_block_boundary:false,uncompressed,max_parallelism:1"
 
@@ -290,7 +290,7 @@ class _Lanes:
 
     def digest(self, words: Any, first: Any, packets: Any, rest: Any, last: Any) -> Any:
         """The hash, an LLVM value."""
-        builder, one = self._builder, ir.Constant(ir.IntType(64), 1)
+        builder, zero = self._builder, ir.Constant(ir.IntType(64), 0)
         turned = [(key << 32 | key >> 32) & (1 << 64) - 1 for key in self.KEY]
         initial = [
             [each ^ key for each, key in zip(self.INITIAL0, self.KEY, strict=True)],
@@ -302,12 +302,12 @@ class _Lanes:
         with instructions.for_range(builder, packets) as loop:
             place = builder.add(first, builder.shl(loop.index, ir.Constant(ir.IntType(64), 2)))
             self._update(self._packet(words, place))
-        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(ir.IntType(64), 0))):
+        with builder.if_then(builder.icmp_signed(">", rest, zero)):
             self._lengthen(rest)
-            self._update(self._packet(last, builder.sub(one, one)))
+            self._update(self._packet(last, zero))
         for _ in range(4):
             self._update(self._shuffled(builder.load(self._state[0]), self.HALVES, self.PERMUTED))
-        total = ir.Constant(ir.IntType(64), 0)
+        total = zero
         for vector in self._get():
             total = builder.add(total, builder.extract_element(vector, ir.Constant(ir.IntType(32), 0)))
         return total
@@ -320,8 +320,7 @@ class _Lanes:
             self._builder.store(value, place)
 
     def _packet(self, words: Any, place: Any) -> Any:
-        at = self._builder.bitcast(self._builder.gep(words, [place]), self.WORDS.as_pointer())
-        return self._builder.load(at, align=8)
+        return loaded(self._builder, words, place, self.WORDS, 8)
 
     def _every(self, vector: ir.VectorType, value: int) -> Any:
         return ir.Constant(vector, [value] * vector.count)
@@ -355,10 +354,7 @@ class _Lanes:
         """Before the last packet: v0 grows by its size in bytes, and both halves of v1 are turned by it, 1 to 31."""
         builder = self._builder
         v0, v1, mul0, mul1 = self._get()
-        size = ir.Constant(self.HALVES, ir.Undefined)
-        half = builder.trunc(rest, ir.IntType(32))
-        for place in range(self.HALVES.count):
-            size = builder.insert_element(size, half, ir.Constant(ir.IntType(32), place))
+        size = spread(builder, self.HALVES, builder.trunc(rest, ir.IntType(32)))
         v0 = builder.add(v0, builder.bitcast(size, self.WORDS))
         halves = builder.bitcast(v1, self.HALVES)
         left = builder.shl(halves, size)

@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I64, U8, U16, U32, U64, Ints
-from headrace.compiled import compiled, intrinsic, ir, read_only, types
+from headrace.compiled import compiled, intrinsic, ir, loaded, lowest_bit, read_only, spread, types
 
 _FEW = 16  # measurements of a row whose peers are compared each with each
-_ONE, _58 = np.uint64(1), np.uint64(58)
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_LOWEST = np.zeros(64, np.int64)  # by the upper six bits of a lone bit times the number above: which bit it is
-for _bit in range(64):
-    _LOWEST[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
+_ONE = np.uint64(1)
 
 
 def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
@@ -82,12 +78,12 @@ def _peers_of_rows(
             left = groups[group]
             groups[group] = 0
             while left:
-                word = (group << 6) + _lowest(left)
+                word = (group << 6) + lowest_bit(left)
                 left &= left - _ONE
                 bits = words[word]
                 words[word] = 0
                 while bits:
-                    this = (word << 6) + _lowest(bits)
+                    this = (word << 6) + lowest_bit(bits)
                     bits &= bits - _ONE
                     held[total + found] = this
                     rank[this] = found
@@ -135,11 +131,9 @@ def _comparing(relation: str) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             vector = ir.VectorType(ir.IntType(32), _FEW)
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            loaded = builder.load(builder.bitcast(data, vector.as_pointer()), align=4)
-            every = ir.Constant(vector, ir.Undefined)
-            for place in range(_FEW):
-                every = builder.insert_element(every, arguments[1], ir.Constant(ir.IntType(32), place))
-            bits = builder.bitcast(builder.icmp_unsigned(relation, loaded, every), ir.IntType(_FEW))
+            given = loaded(builder, data, ir.Constant(ir.IntType(64), 0), vector, 4)
+            holds = builder.icmp_unsigned(relation, given, spread(builder, vector, arguments[1]))
+            bits = builder.bitcast(holds, ir.IntType(_FEW))
             return builder.zext(bits, ir.IntType(64))
 
         return types.uint64(numbers, types.uint32), generate
@@ -158,12 +152,6 @@ def _ones(typing: Any, bits: Any) -> Any:  # noqa: ARG001
         return builder.ctpop(arguments[0])
 
     return types.int64(types.uint64), generate
-
-
-@compiled
-def _lowest(bits: Any) -> Any:
-    """Which is the lowest bit of a word that is not zero."""
-    return _LOWEST[np.int64(((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58)]
 
 
 @compiled

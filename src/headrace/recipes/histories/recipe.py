@@ -35,10 +35,15 @@ _ROW_BYTES = 32  # of a source file, about
 _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts and its records
 
 
+def is_worth_compiling(rows: float) -> bool:
+    """Whether so many rows are worth kernels, where numba is there to make them."""
+    return rows >= WORTH_COMPILING and find_spec("numba") is not None
+
+
 def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     shards, partitions, rows = _survey(settings, context, files)
-    compiled = rows * settings.sample_rate >= WORTH_COMPILING and find_spec("numba") is not None
+    compiled = is_worth_compiling(rows * settings.sample_rate)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
     known = Known.none(settings, compiled=compiled)
     gathered = at_once.stage(

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from headrace.errors import CorruptShard
 from headrace.histories.rows import RowColumns, decode_row
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.piece_laws import check_piece
-from headrace.recipes.histories.recipe import WORTH_COMPILING
+from headrace.recipes.histories.recipe import is_worth_compiling
 from headrace.recipes.histories.row_laws import FACTS, Partition, RowBefore, first_problem
 from headrace.recipes.histories.rows_file import ROWS
 from headrace.recipes.histories.shard_file import MOST, Blobs, Most, read_pieces
@@ -53,7 +52,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
     with local_copy(path) as here, _opened(here) as file:
         rows = file.metadata.num_rows
-        compiled = rows >= WORTH_COMPILING and find_spec("numba") is not None
+        compiled = is_worth_compiling(rows)
 
         def checked(place: Place) -> Callable[[], Found]:
             number = int(re.findall(r"\d+", place.shard)[-1])
