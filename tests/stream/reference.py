@@ -21,34 +21,35 @@ class SlowOrder:
         epoch: int,
         lanes: int,
         window: int,
+        groups: int,
         shuffle: bool,
     ) -> None:
         first = np.concatenate([[0], np.cumsum(rows)])
-        self.line = [int(first[block]) + row for block in blocks for row in range(rows[block])]
-        self.settings = (seed, epoch, window, shuffle)
-        self.lanes: list[list[int]] = []
-        short, longer = divmod(len(self.line), lanes)
-        start = 0
-        for lane in range(lanes):
-            stop = start + short + (lane < longer)
-            self.lanes.append(self._shuffled(lane, self.line[start:stop]))
-            start = stop
-
-    def _shuffled(self, lane: int, rows: list[int]) -> list[int]:
-        seed, epoch, window, shuffle = self.settings
+        line = [int(first[block]) + row for block in blocks for row in range(rows[block])]
+        lane_of_slice = permutation(derive_key(seed, "lanes", epoch), lanes).tolist() if shuffle else range(lanes)
+        self.lanes: dict[int, list[int]] = {}
+        short, longer = divmod(len(line), lanes)
+        for lane in lane_of_slice:
+            length = short + (lane < longer)
+            self.lanes[lane], line = line[:length], line[length:]
+        self.groups = [self._sequence(group, seed, epoch, window, groups) for group in range(groups)]
         if not shuffle:
-            return rows
-        out: list[int] = []
-        for number, start in enumerate(range(0, len(rows), window)):
-            part = rows[start : start + window]
-            out += [part[i] for i in permutation(derive_key(seed, "window", epoch, lane, number), len(part))]
-        return out
+            self.groups = [self.lanes[lane] for lane in range(lanes)]
+
+    def _sequence(self, group: int, seed: int, epoch: int, window: int, groups: int) -> list[int]:
+        """The rows of a group, round after round."""
+        lanes = [self.lanes[lane] for lane in range(group, len(self.lanes), groups)]
+        sequence: list[int] = []
+        for number, start in enumerate(range(0, max(map(len, lanes)), window)):
+            rows = [row for lane in lanes for row in lane[start : start + window]]
+            sequence += [rows[i] for i in permutation(derive_key(seed, "round", epoch, group, number), len(rows))]
+        return sequence
 
     def row(self, position: int) -> int:
-        return self.lanes[position % len(self.lanes)][position // len(self.lanes)]
+        return self.groups[position % len(self.groups)][position // len(self.groups)]
 
     def epoch(self) -> list[int]:
-        return [self.row(position) for position in range(len(self.line))]
+        return [self.row(position) for position in range(sum(map(len, self.lanes.values())))]
 
 
 def deliver(left: list[int], *, consumer: int, consumers: int, batch_size: int, remainder: str) -> Iterator[list[int]]:

@@ -17,10 +17,12 @@ CASES = range(300)
 def random_case(number: int):
     dice = random.Random(number)
     rows = [dice.choice([0, 1, 2, 7, 64, 100]) for _ in range(dice.randint(1, 30))]
+    lanes = dice.choice([1, 2, 3, 6, 16, 48])
     settings = {
         "seed": number,
         "epoch": number % 3,
-        "lanes": dice.choice([1, 2, 3, 6, 16, 48]),
+        "lanes": lanes,
+        "groups": dice.choice([each for each in range(1, lanes + 1) if lanes % each == 0]),
         "shuffle": dice.random() < 0.8,
     }
     return rows, settings, dice.choice([1, 5, 64])
@@ -48,7 +50,7 @@ def test_the_order_equals_the_slow_one(tenth):
 
 
 def test_any_positions_can_be_asked_alone():
-    rows, settings, window = [40, 0, 33, 1], {"seed": 5, "epoch": 2, "lanes": 3, "shuffle": True}, 4
+    rows, settings, window = [40, 0, 33, 1], {"seed": 5, "epoch": 2, "lanes": 3, "groups": 3, "shuffle": True}, 4
     order = order_of(rows, window, settings)
     whole = order.line_of(np.arange(74))
     some = np.array([73, 0, 5, 5, 40])
@@ -58,14 +60,14 @@ def test_any_positions_can_be_asked_alone():
 
 
 def test_without_shuffle_one_lane_is_the_natural_order():
-    order = order_of([3, 0, 4], 2, {"seed": 1, "epoch": 1, "lanes": 1, "shuffle": False})
+    order = order_of([3, 0, 4], 2, {"seed": 1, "epoch": 1, "lanes": 1, "groups": 1, "shuffle": False})
 
     assert rows_in_order(order, [3, 0, 4]) == list(range(7))
 
 
-@pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 1}, {"lanes": 2}])
-def test_seed_epoch_and_lanes_each_change_the_order(change):
-    settings = {"seed": 3, "epoch": 0, "lanes": 4, "shuffle": True}
+@pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 1}, {"lanes": 2}, {"groups": 1}])
+def test_seed_epoch_lanes_and_groups_each_change_the_order(change):
+    settings = {"seed": 3, "epoch": 0, "lanes": 4, "groups": 2, "shuffle": True}
     rows = [20] * 10
 
     assert rows_in_order(order_of(rows, 8, settings), rows) != rows_in_order(order_of(rows, 8, settings | change), rows)
@@ -77,9 +79,9 @@ def test_a_block_keeps_its_identity_when_shards_are_added():
     assert few.tolist() == more[:3].tolist()
 
 
-GOLDEN = [11, 18, 6, 10, 1, 5, 13, 17, 4, 12, 0, 7, 16, 3, 8, 15, 2, 9, 14]
+GOLDEN = [6, 10, 1, 14, 3, 11, 8, 16, 0, 13, 5, 12, 2, 17, 7, 15, 9, 18, 4]
 ROWS = [5, 4, 0, 1, 9]
-SETTINGS = {"seed": 2024, "epoch": 1, "lanes": 3, "shuffle": True}
+SETTINGS = {"seed": 2024, "epoch": 1, "lanes": 4, "groups": 2, "shuffle": True}
 
 
 def test_the_order_is_pinned():

@@ -29,7 +29,7 @@ def test_positions_and_places_are_inverse(tenth):
 
 
 def test_some_places_can_be_asked_alone():
-    order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 3, "shuffle": True})
+    order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 6, "groups": 3, "shuffle": True})
     whole = order.positions_of(np.arange(74))
     some = np.array([73, 0, 5, 5, 40])
 

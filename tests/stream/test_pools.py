@@ -15,12 +15,14 @@ def orders(draw):
     """Orders of few rows: empty blocks, more lanes than rows, windows of one row."""
     rows = np.array(draw(st.lists(st.integers(0, 40), min_size=1, max_size=12)), np.int64)
     identities = np.arange(3 * len(rows), dtype=np.uint64).reshape(-1, 3)
+    lanes = draw(st.sampled_from([1, 2, 3, 7, 16, 300]))
     return epoch_order(
         rows,
         identities,
         seed=draw(st.integers(0, 3)),
         epoch=draw(st.integers(0, 2)),
-        lanes=draw(st.sampled_from([1, 2, 3, 7, 16, 300])),
+        lanes=lanes,
+        groups=draw(st.sampled_from([each for each in range(1, lanes + 1) if lanes % each == 0])),
         window_rows=draw(st.sampled_from([1, 2, 5, 64])),
         shuffle=draw(st.booleans()),
     )

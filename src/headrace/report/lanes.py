@@ -49,7 +49,7 @@ def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
     if not plan.steps_per_consumer:
         return Figure("lanes", question, "Nobody reads anything: there is not one step.", None, "warning", "full")
     regions = plan.regions is not None
-    count = plan.consumers if regions else plan.order.lanes
+    count = plan.consumers if regions else len(lanes_by_reader(plan))
     chosen = thinned(lanes_by_reader(plan) if not regions else np.arange(count, dtype=np.int64), _MOST_LINES)
     stretches = [row_of(index, each) for number in chosen.tolist() for each in stretches_of(plan, number)]
     answer = (
@@ -74,7 +74,7 @@ def _what_is_read(plan: Plan) -> str:
     readers, lanes = many(plan.consumers, "reader"), many(plan.order.lanes, "lane")
     if plan.regions is not None:
         return "Every reader has shards of its own and reads them one after the other."
-    needing = plan.consumers // gcd(plan.order.lanes, plan.consumers)
+    needing = plan.consumers // gcd(plan.order.groups, plan.consumers)
     if needing > 1:
         return f"{lanes} for {readers}: a lane is needed by {many(needing, 'reader')}, and each of them decodes it."
     each = plan.order.lanes // plan.consumers
@@ -96,7 +96,7 @@ def _amplification_figure(plan: Plan) -> Figure:
         answer = f"Yes: {amplified:.2f} times the bytes of the epoch are decoded, {size(extra)} more than needed"
         answer += "; of so small a split that takes no time." if free else "."
         tone = "good" if free else "warning"
-        if plan.regions is None and plan.order.lanes % plan.consumers:
+        if plan.regions is None and plan.order.groups % plan.consumers:
             answer += (
                 f" {many(plan.consumers, 'reader')} do not divide {many(plan.order.lanes, 'lane')}; with "
                 f"--lanes {plan.lanes_without_amplification} no two would decode the same lane."

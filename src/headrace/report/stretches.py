@@ -44,13 +44,14 @@ def stretches_of(plan: Plan, line: int) -> Iterator[Stretch]:
 
 
 def lanes_by_reader(plan: Plan) -> I64:
-    """The lanes, those of a reader next to each other."""
-    lanes = np.arange(plan.order.lanes, dtype=np.int64)
-    return lanes[np.lexsort((lanes, lanes % gcd(plan.order.lanes, plan.consumers)))]
+    """The lanes, or the groups of an order made of several, those of a reader next to each other."""
+    order = plan.order
+    lanes = np.arange(order.lanes if isinstance(order, EpochOrder) else order.groups, dtype=np.int64)
+    return lanes[np.lexsort((lanes, lanes % gcd(plan.order.groups, plan.consumers)))]
 
 
 def _lane_name(plan: Plan, lane: int) -> str:
-    groups = gcd(plan.order.lanes, plan.consumers)
+    groups = gcd(plan.order.groups, plan.consumers)
     return f"{reader_name(plan, lane % groups) if groups == plan.consumers else 'shared'}, lane {lane}"
 
 
@@ -64,7 +65,8 @@ def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
     """The blocks on a lane of one whole epoch; those that reach into another lane are decoded there as well."""
     order = plan.order
     assert isinstance(order, EpochOrder)
-    begin, end = order.lane_starts(np.array([lane, lane + 1], np.int64)).tolist()
+    begin = int(order.lane_starts[lane])
+    end = begin + int(order.lane_rows[lane])
     name, per_step = _lane_name(plan, lane), plan.consumers * plan.batch_size
     if begin == end:
         yield Stretch(name, 0, plan.steps_per_consumer, (), "idle")
@@ -93,11 +95,11 @@ def _region_stretches(plan: Plan, consumer: int) -> Iterator[Stretch]:
 
 
 def _sliced_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
-    """The blocks of a lane of an order that is made of several."""
-    lanes, cuts = plan.order.lanes, _slices(plan)
+    """The blocks of a group of an order that is made of several."""
+    groups, cuts = plan.order.groups, _slices(plan)
     bounds = np.minimum(cuts * plan.consumers * plan.batch_size, plan.order.rows)
-    first = lane + -(-(bounds[:-1] - lane) // lanes) * lanes
-    last = lane + (bounds[1:] - 1 - lane) // lanes * lanes
+    first = lane + -(-(bounds[:-1] - lane) // groups) * groups
+    last = lane + (bounds[1:] - 1 - lane) // groups * groups
     yield from _joined(plan, _lane_name(plan, lane), cuts, first, last)
 
 

@@ -8,7 +8,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.layout import BlendIndex
 from headrace.stream.options import StreamOptions
-from headrace.stream.plan import estimate_block_bytes
+from headrace.stream.lanes import estimate_block_bytes
 from headrace.stream.regions import Regions
 from headrace.stream.shards import deal_shards, local_consumers, pack_shards
 

@@ -167,7 +167,7 @@ class DynamicLoader(StreamLoader):
         self._begin(checked_state(_from_dict(values), self.index, self.options))
 
     def _begin(self, state: StreamState) -> None:
-        super()._begin(replace(state, lanes=1, window_rows=1))
+        super()._begin(replace(state, lanes=1, window_rows=1, groups=1))
         self._claims = None
 
     @property
@@ -184,6 +184,7 @@ class DynamicLoader(StreamLoader):
             epoch=start.epoch,
             lanes=1,
             window_rows=1,
+            groups=1,
             shuffle=start.shuffle,
         )
         borders = claim_borders(order, start.remaining, batch_size=size, ranks=self.topology.world_size)

@@ -62,6 +62,7 @@ def lay_epoch(
     epoch: int,
     lanes: int,
     window_rows: int,
+    groups: int,
     shuffle: bool,
     samples_per_epoch: int | None = None,
 ) -> Order:
@@ -74,6 +75,7 @@ def lay_epoch(
             epoch=epoch,
             lanes=lanes,
             window_rows=window_rows,
+            groups=groups,
             shuffle=shuffle,
         )
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
@@ -91,12 +93,16 @@ def lay_epoch(
             seed=seed if len(parts) == 1 else derive_key(seed, "source of a blend", number)[0],
             lanes=lanes,
             window_rows=window_rows,
+            groups=groups,
             shuffle=shuffle,
         )
         for number, part in enumerate(parts)
     )
-    turns = Interleave(counts=tuple(counts), round_rows=lanes)
-    return MixedOrder(sources=sources, interleave=turns, lanes=lanes, window_rows=window_rows, shuffle=shuffle)
+    groups = groups if shuffle else lanes
+    turns = Interleave(counts=tuple(counts), round_rows=groups)
+    return MixedOrder(
+        sources=sources, interleave=turns, lanes=lanes, window_rows=window_rows, groups=groups, shuffle=shuffle
+    )
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
@@ -109,6 +115,7 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
             epoch=state.epoch,
             lanes=state.lanes,
             window_rows=state.window_rows,
+            groups=state.groups,
         )
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
@@ -118,6 +125,7 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
         epoch=state.epoch,
         lanes=state.lanes,
         window_rows=state.window_rows,
+        groups=state.groups,
         shuffle=state.shuffle,
         samples_per_epoch=state.samples_per_epoch,
     )
@@ -145,6 +153,7 @@ def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> Re
             epoch=state.epoch,
             lanes=state.lanes,
             window_rows=state.window_rows,
+            groups=state.groups,
             shuffle=state.shuffle,
         )
         if np.array_equal(order.bases, regions.bases):

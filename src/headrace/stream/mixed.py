@@ -2,7 +2,7 @@
 
 Every source is an endless sequence of its own epochs, each in an order of its own: index q is position q mod N_d of own
 epoch q // N_d. Epoch E of the stream takes the indices E*n_d .. (E+1)*n_d - 1 of source d, n_d its quota, and the
-sources are interleaved in rounds of L rows. So any N_d consecutive indices that begin an own epoch are every row once.
+sources are interleaved in turns of D rows. So any N_d consecutive indices that begin an own epoch are every row once.
 Places are those of the own epochs that the epoch touches, end to end. Orders of own epochs are made when asked for.
 """
 
@@ -36,6 +36,7 @@ class Source:
     seed: int
     lanes: int
     window_rows: int
+    groups: int
     shuffle: bool
     _orders: dict[int, EpochOrder] = field(default_factory=dict)
 
@@ -63,6 +64,7 @@ class Source:
                 epoch=own_epoch,
                 lanes=self.lanes,
                 window_rows=self.window_rows,
+                groups=self.groups,
                 shuffle=self.shuffle,
             )
         return self._orders[own_epoch]
@@ -96,14 +98,14 @@ class Source:
         return np.array(found, np.int64)
 
     def reads(self, first: I64, last: I64) -> list[Reads]:
-        """What each run of indexes first, first + L, .. last needs, own epoch by own epoch; runs are not empty."""
+        """What each run of indexes first, first + D, .. last needs, own epoch by own epoch; runs are not empty."""
         found = []
         first, last = self.start + first, self.start + last
         for epoch in range(int(first.min()) // self.rows, int(last.max()) // self.rows + 1) if len(first) else ():
             laid = epoch * self.rows
-            begin = np.where(first < laid, laid + (first - laid) % self.lanes, first)
+            begin = np.where(first < laid, laid + (first - laid) % self.groups, first)
             stop = laid + self.rows - 1
-            end = np.where(last > stop, stop - (stop - last) % self.lanes, last)
+            end = np.where(last > stop, stop - (stop - last) % self.groups, last)
             runs = np.flatnonzero(begin <= end)
             run, block, _ = self.order(epoch).reads(begin[runs] - laid, end[runs] - laid)
             found.append(Reads(runs[run], self.first_block + block, np.full(len(block), epoch)))
@@ -118,6 +120,7 @@ class MixedOrder:
     interleave: Interleave
     lanes: int
     window_rows: int
+    groups: int
     shuffle: bool
 
     @property
@@ -171,16 +174,16 @@ class MixedOrder:
         return np.sort(self.interleave.join(number, indexes))
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + L, .. last needs for its windows."""
+        """The blocks that each run of positions first, first + D, .. last needs for its rounds."""
         found = [Reads(*(np.empty(0, np.int64) for _ in range(3)))]
         rounds = self.interleave.rounds
-        begins = self.interleave.turns_before(np.minimum(first // self.lanes, rounds))
-        ends = self.interleave.turns_before(np.minimum(last // self.lanes + 1, rounds))
+        begins = self.interleave.turns_before(np.minimum(first // self.groups, rounds))
+        ends = self.interleave.turns_before(np.minimum(last // self.groups + 1, rounds))
         for source, begin, end in zip(self.sources, begins, ends, strict=True):
             runs = np.flatnonzero(begin < end)
-            inside = first[runs] % self.lanes
+            inside = first[runs] % self.groups
             for run, block, laying in source.reads(
-                begin[runs] * self.lanes + inside, (end[runs] - 1) * self.lanes + inside
+                begin[runs] * self.groups + inside, (end[runs] - 1) * self.groups + inside
             ):
                 found.append(Reads(runs[run], block, laying))
         found += self._tail_reads(first, last)
@@ -188,12 +191,12 @@ class MixedOrder:
 
     def _tail_reads(self, first: I64, last: I64) -> list[Reads]:
         """What the tails of the sources need: less than a round of rows each, asked one by one."""
-        tails = self.interleave.rounds * self.lanes
-        begin = np.where(first < tails, tails + (first - tails) % self.lanes, first)
-        counts = np.maximum(0, (last - begin) // self.lanes + 1)
+        tails = self.interleave.rounds * self.groups
+        begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
+        counts = np.maximum(0, (last - begin) // self.groups + 1)
         run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
         turn = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
-        which, indexes = self.interleave.split(begin[run] + turn * self.lanes)
+        which, indexes = self.interleave.split(begin[run] + turn * self.groups)
         found = []
         for number, source in enumerate(self.sources):
             members = which == number

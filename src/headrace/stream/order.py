@@ -1,12 +1,16 @@
 """The global order of an epoch: position g = 0..N-1 → one row. Pure.
 
 1. The blocks, permuted by a keyed hash of (seed, epoch, block identity) and laid end to end, are a line of N places.
-2. The line is cut into L lanes; the first N mod L lanes are one row longer.
-3. Inside a lane, each window of `window_rows` places is permuted by its own key.
-4. Position g is in lane g mod L, at g div L of it.
+2. The line is cut into L slices, and a keyed permutation of (seed, epoch) deals them to L lanes. The first N mod L
+   lanes have one row more.
+3. The lanes l = d (mod D) are group d. A round is the next `window_rows` rows of every lane. All rows of a group's
+   round are permuted together, by a key of (seed, epoch, group, round).
+4. Position g is in group g mod D, at place g div D of that group's sequence.
 
-The order is a function of the index, seed, epoch, L and window_rows: not of ranks, workers, threads or batch size.
-Building it costs O(blocks); a question about n positions costs O(n) plus the windows it touches, each made alone.
+A rank that takes the positions r (mod R) owns the groups r (mod R) whenever R divides D, and a step of any batch size
+mixes all lanes. The order is a function of the index, seed, epoch, L, D and window_rows: not of ranks, workers, threads
+or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order costs
+O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
 `Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `mixed`, `relaned`.
 """
@@ -14,6 +18,7 @@ Building it costs O(blocks); a question about n positions costs O(n) plus the wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,21 +63,25 @@ class Pieces:
 class Order(Protocol):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
 
-    Consumers whose number divides `lanes` need different blocks; positions of one round, lanes * window_rows, are
-    shuffled among themselves, so whoever reads round by round needs few blocks at a time.
+    Consumers whose number divides `groups` need different lanes. The positions of one round are shuffled among
+    themselves within their groups, so whoever reads round by round needs few blocks at a time.
     """
 
     @property
     def rows(self) -> int:
-        """The positions there are."""
+        """The number of positions."""
 
     @property
     def lanes(self) -> int:
-        """L: positions of one residue modulo L follow the line."""
+        """L, the slices of the line that are read side by side."""
+
+    @property
+    def groups(self) -> int:
+        """D: positions of one residue modulo D take their rows from the lanes of one group."""
 
     @property
     def window_rows(self) -> int:
-        """Rows of a lane that are shuffled among themselves."""
+        """Rows of a lane that one round takes."""
 
     @property
     def shuffle(self) -> bool:
@@ -88,7 +97,7 @@ class Order(Protocol):
         """Every position at which a row is delivered, ascending; none or several where an epoch is no whole pass."""
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + L, .. last needs for its windows."""
+        """The blocks that each run of positions first, first + D, .. last needs for its rounds."""
 
     def pieces_of(self, positions: I64) -> Pieces:
         """What holds the rows of ascending positions [n > 0]."""
@@ -108,6 +117,7 @@ class EpochOrder:
     """One epoch's order of rows.
 
     blocks: block numbers along the line, int64 [B]; line: first place of each, then N, int64 [B+1].
+    groups: D, a divisor of lanes.
     """
 
     blocks: I64
@@ -116,6 +126,7 @@ class EpochOrder:
     epoch: int
     lanes: int
     window_rows: int
+    groups: int
     shuffle: bool
 
     @property
@@ -123,58 +134,73 @@ class EpochOrder:
         """N, the rows of the epoch."""
         return int(self.line[-1])
 
-    def lane_starts(self, lanes: I64) -> I64:
-        """The first place on the line of each lane; lane number L gives N."""
+    @cached_property
+    def lane_rows(self) -> I64:
+        """The rows of each lane: int64 [L]."""
         short, longer = divmod(self.rows, self.lanes)
-        return lanes * short + np.minimum(lanes, longer)
+        return short + (np.arange(self.lanes, dtype=np.int64) < longer)
+
+    @cached_property
+    def lane_starts(self) -> I64:
+        """The first place on the line of each lane: int64 [L]."""
+        by_slice = np.arange(self.lanes, dtype=np.int64)
+        if self.shuffle:
+            by_slice = permutation(derive_key(self.seed, "lanes", self.epoch), self.lanes)
+        rows = self.lane_rows[by_slice]
+        starts = np.empty(self.lanes, np.int64)
+        starts[by_slice] = np.cumsum(rows) - rows
+        return starts
 
     def line_of(self, positions: I64) -> I64:
         """The place on the line of each position; int64 in [0, N) → int64, same length."""
-        lane, offset = positions % self.lanes, positions // self.lanes
+        group, offset = positions % self.groups, positions // self.groups
         if not self.shuffle:
-            return self.lane_starts(lane) + offset
-        window = offset // self.window_rows
-        inside = offset - window * self.window_rows
-        shuffled = np.empty_like(offset)
-        groups, members = _grouped(window * self.lanes + lane)
-        for group, of_group in zip(groups.tolist(), members, strict=True):
-            shuffled[of_group] = self._window(group % self.lanes, group // self.lanes)[inside[of_group]]
-        return self.lane_starts(lane) + window * self.window_rows + shuffled
+            return self.lane_starts[group] + offset
+        round_, inside = np.divmod(offset, self._group_round)
+        places = np.empty_like(positions)
+        keys, members = _grouped(round_ * self.groups + group)
+        for key, of_key in zip(keys.tolist(), members, strict=True):
+            at_group, at_round = key % self.groups, key // self.groups
+            starts, counts = self._round(at_group, at_round)
+            mixed = self._mixed(at_group, at_round, counts)[inside[of_key]]
+            ends = np.cumsum(counts)
+            lane = np.searchsorted(ends, mixed, side="right")
+            places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
+        return places
 
     def pieces_of(self, positions: I64) -> Pieces:
-        """What holds the rows of ascending positions [n > 0]: the windows they lie in.
+        """What holds the rows of ascending positions [n > 0]: all rows of the rounds of the groups they lie in.
 
-        Windows are whole; without shuffle, the rows between the first and the last asked for of a lane.
+        Without shuffle, the rows between the first and the last asked for of each lane.
         """
-        offset = positions // self.lanes
-        lane = positions - offset * self.lanes
-        inside, group = offset, lane
+        group, offset = positions % self.groups, positions // self.groups
+        round_, inside, key = np.zeros_like(offset), offset, group
         if self.shuffle:
-            window = offset // self.window_rows
-            inside = offset - window * self.window_rows
-            group = (window - window[0]) * self.lanes + lane
-        groups, members = _grouped(group)
-        starts, stops = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
+            round_, inside = np.divmod(offset, self._group_round)
+            key = (round_ - round_[0]) * self.groups + group
+        keys, members = _grouped(key)
+        starts: list[I64] = []
+        stops: list[I64] = []
         index = np.empty(len(positions), np.int64)
-        lane_starts = self.lane_starts(np.arange(self.lanes + 1, dtype=np.int64))
         base = 0
-        for number, of_group in enumerate(members):
-            within = inside[of_group]
+        for one, of_key in zip(keys.tolist(), members, strict=True):
+            within = inside[of_key]
+            at_group = one % self.groups
             if self.shuffle:
-                one = int(groups[number])
-                at_lane, at_window = one % self.lanes, one // self.lanes + int(window[0])
-                shuffled = self._window(at_lane, at_window)
-                index[of_group] = base + shuffled[within]
-                first, rows = at_window * self.window_rows, len(shuffled)
+                at_round = one // self.groups + int(round_[0])
+                begins, counts = self._round(at_group, at_round)
+                index[of_key] = base + self._mixed(at_group, at_round, counts)[within]
             else:
-                at_lane = int(groups[number])
-                first, rows = int(within[0]), int(within[-1] - within[0]) + 1
-                index[of_group] = within + (base - first)
-            starts[number] = lane_starts[at_lane] + first
-            stops[number] = starts[number] + rows
-            base += rows
-        as_it_lies = not self.shuffle and len(groups) == 1 and base == len(positions)
-        return Pieces(self._pieces(starts, stops), None if as_it_lies else index)
+                first = int(within[0])
+                begins = self.lane_starts[at_group : at_group + 1] + first
+                counts = within[-1:] - within[:1] + 1
+                index[of_key] = within + (base - first)
+            starts.append(begins)
+            stops.append(begins + counts)
+            base += int(counts.sum())
+        as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
+        pieces = self._pieces(np.concatenate(starts), np.concatenate(stops))
+        return Pieces(pieces, None if as_it_lies else index)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
         """(block number, row inside the block) of each place on the line."""
@@ -189,46 +215,69 @@ class EpochOrder:
 
     def positions_of(self, places: I64) -> I64:
         """The inverse of `line_of`: the position of each place on the line; int64 in [0, N) → int64, same length."""
-        starts = self.lane_starts(np.arange(self.lanes + 1, dtype=np.int64))
-        lane = np.searchsorted(starts[:-1], places, side="right") - 1
-        offset = places - starts[lane]
+        held = np.flatnonzero(self.lane_rows)  # an empty lane begins where another one does
+        by_start = held[np.argsort(self.lane_starts[held])]
+        lane = by_start[np.searchsorted(self.lane_starts[by_start], places, side="right") - 1]
+        offset, group = places - self.lane_starts[lane], lane % self.groups
         if self.shuffle:
-            window, inside = np.divmod(offset, self.window_rows)
-            groups, member = np.unique(window * self.lanes + lane, return_inverse=True)
-            offset = np.empty_like(places)
-            for number, group in enumerate(groups.tolist()):
-                of_window = member == number
-                shuffled = self._window(group % self.lanes, group // self.lanes)
-                back = np.empty_like(shuffled)
-                back[shuffled] = np.arange(len(shuffled), dtype=np.int64)
-                offset[of_window] = group // self.lanes * self.window_rows + back[inside[of_window]]
-        return offset * self.lanes + lane
+            round_ = offset // self.window_rows
+            keys, members = _grouped(round_ * self.groups + group)
+            for key, of_key in zip(keys.tolist(), members, strict=True):
+                at_group, at_round = key % self.groups, key // self.groups
+                starts, counts = self._round(at_group, at_round)
+                mixed = self._mixed(at_group, at_round, counts)
+                back = np.empty_like(mixed)
+                back[mixed] = np.arange(len(mixed), dtype=np.int64)
+                among = lane[of_key] // self.groups
+                inside = (np.cumsum(counts) - counts)[among] + places[of_key] - starts[among]
+                offset[of_key] = at_round * self._group_round + back[inside]
+        return offset * self.groups + group
 
     def positions_of_row(self, block: int, row: int) -> I64:
         """The one position at which a row is delivered: int64 [1]."""
         return self.positions_of(self.places_of(np.array([block], np.int64), np.array([row], np.int64)))
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + L, .. last needs for its windows.
+        """The blocks that each run of positions first, first + D, .. last needs for its rounds.
 
         A block that a lane border cuts appears once for each lane.
         """
-        begins, ends = self.spans(first, last)
-        run, along = expand(begins, ends, self.line)
+        run, begins, ends = self.spans(first, last)
+        span, along = expand(begins, ends, self.line)
         holds_rows = self.line[along + 1] > self.line[along]
-        run, block = run[holds_rows], self.blocks[along[holds_rows]]
-        return Reads(run, block, np.zeros(len(block), np.int64))
+        span, block = span[holds_rows], self.blocks[along[holds_rows]]
+        return Reads(run[span], block, np.zeros(len(block), np.int64))
 
-    def spans(self, first: I64, last: I64) -> tuple[I64, I64]:
-        """[begin, end) on the line of the windows that each run of positions needs."""
-        lane = first % self.lanes
-        starts, stops = self.lane_starts(lane), self.lane_starts(lane + 1)
-        begins = starts + first // self.lanes // self.window_rows * self.window_rows
-        ends = starts + (last // self.lanes // self.window_rows + 1) * self.window_rows
-        return begins, np.minimum(ends, stops)
+    def spans(self, first: I64, last: I64) -> tuple[I64, I64, I64]:
+        """(run, begin, end) of the stretches of the line that runs of positions need, none empty: one for each lane."""
+        per_group = self.lanes // self.groups
+        run = np.repeat(np.arange(len(first), dtype=np.int64), per_group)
+        lane = (first % self.groups)[:, None] + self.groups * np.arange(per_group, dtype=np.int64)
+        rounds = np.stack([first, last + self.groups * self._group_round]) // (self.groups * self._group_round)
+        taken = np.minimum((rounds * self.window_rows)[:, :, None], self.lane_rows[lane])
+        begins, ends = ((self.lane_starts[lane] + rows).ravel() for rows in taken)
+        held = begins < ends
+        return run[held], begins[held], ends[held]
+
+    @property
+    def _group_round(self) -> int:
+        """The rows of a group's whole round."""
+        return self.lanes // self.groups * self.window_rows
+
+    def _round(self, group: int, round_: int) -> tuple[I64, I64]:
+        """(first place on the line, rows) of each lane of a group's round: int64 [L / D]."""
+        lanes = slice(group, None, self.groups)
+        taken = round_ * self.window_rows
+        counts = np.clip(self.lane_rows[lanes] - taken, 0, self.window_rows)
+        return self.lane_starts[lanes] + taken, counts
+
+    def _mixed(self, group: int, round_: int, counts: I64) -> I64:
+        """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
+        return permutation(derive_key(self.seed, "round", self.epoch, group, round_), int(counts.sum()))
 
     def _pieces(self, starts: I64, stops: I64) -> list[tuple[int, int, int]]:
-        """Stretches of the line, none empty, as rows of blocks; blocks without rows are in none."""
+        """Stretches of the line as rows of blocks; stretches and blocks without rows are left out."""
+        starts, stops = starts[starts < stops], stops[starts < stops]
         pieces = []
         firsts = np.searchsorted(self.line, starts, side="right") - 1
         lasts = np.searchsorted(self.line, stops, side="left") - 1
@@ -240,11 +289,6 @@ class EpochOrder:
                 if begin < end:
                     pieces.append((int(self.blocks[along]), max(start, begin) - begin, min(stop, end) - begin))
         return pieces
-
-    def _window(self, lane: int, window: int) -> I64:
-        lane_rows = int(np.diff(self.lane_starts(np.array([lane, lane + 1], np.int64)))[0])
-        rows = min(self.window_rows, lane_rows - window * self.window_rows)
-        return permutation(derive_key(self.seed, "window", self.epoch, lane, window), rows)
 
 
 def pieces_one_by_one(order: Order, positions: I64) -> Pieces:
@@ -280,18 +324,33 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
 
 
 def epoch_order(
-    rows: I64, identities: U64, *, seed: int, epoch: int, lanes: int, window_rows: int, shuffle: bool
+    rows: I64,
+    identities: U64,
+    *,
+    seed: int,
+    epoch: int,
+    lanes: int,
+    window_rows: int,
+    groups: int,
+    shuffle: bool,
 ) -> EpochOrder:
     """The order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    Without shuffle the blocks keep their natural order and each lane is read from its first row to its last.
+    Without shuffle the blocks keep their natural order, each lane is a group of its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
     if shuffle:
         blocks = _shuffled_blocks(derive_key(seed, "blocks", epoch), identities)
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
     return EpochOrder(
-        blocks=blocks, line=line, seed=seed, epoch=epoch, lanes=lanes, window_rows=window_rows, shuffle=shuffle
+        blocks=blocks,
+        line=line,
+        seed=seed,
+        epoch=epoch,
+        lanes=lanes,
+        window_rows=window_rows,
+        groups=groups if shuffle else lanes,
+        shuffle=shuffle,
     )
 
 

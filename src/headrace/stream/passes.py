@@ -13,10 +13,11 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.stream.batch import Batch, import_torch
 from headrace.stream.distribute import regions_of
-from headrace.stream.layout import order_of_state, samples_of_epoch
+from headrace.stream.lanes import Lanes, choose_lanes
+from headrace.stream.layout import order_of_state, samples_of_epoch, sources_of
 from headrace.stream.memory import pinned_batches
 from headrace.stream.options import VALID, StreamOptions
-from headrace.stream.plan import Plan, choose_order, make_plan
+from headrace.stream.plan import Plan, make_plan
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock, read_share
 from headrace.stream.regions import Regions
@@ -60,15 +61,14 @@ def resumed_state(
     state = checked_state(values, index, options)
     consumers = world_size * max(1, workers)
     if state.regions is None:
-        fits = state.lanes % consumers == 0
+        fits = state.groups % consumers == 0 or state.lanes == 1
     else:
         fits = state.regions.fits(world_size=world_size, workers=workers)
     if options.on_topology_change == "keep" or fits:
         return state
     if options.lanes is not None and options.lanes % consumers:  # new lanes are for these consumers
         options = replace(options, lanes=None)
-    lanes, window_rows = _choose_order(index, options, consumers=consumers)
-    return state.relaned(lanes=lanes, window_rows=window_rows)
+    return state.relaned(_choose_lanes(index, options, readers=consumers))
 
 
 def first_state(
@@ -78,15 +78,16 @@ def first_state(
     samples = samples_of_epoch(index, options.samples_per_epoch)
     regions = regions_of(index, options, world_size=world_size, workers=workers, epoch=epoch)
     consumers = world_size * max(1, workers)
-    lanes, window_rows = _choose_order(index, options, consumers=consumers if regions is None else 1)
+    chosen = _choose_lanes(index, options, readers=consumers if regions is None else 1)
     return StreamState(
         split=index.split,
         index=index.identity,
         rows=index.total_rows if samples is None else samples,
         seed=options.seed,
         epoch=epoch,
-        lanes=lanes,
-        window_rows=window_rows,
+        lanes=chosen.lanes,
+        window_rows=chosen.window_rows,
+        groups=chosen.groups,
         shuffle=options.shuffle,
         samples_per_epoch=samples,
         regions=regions,
@@ -102,7 +103,7 @@ def next_state(
     fresh = first_state(index, options, world_size=world_size, workers=workers, epoch=epoch)
     if state.regions is None or not state.regions.fits(world_size=world_size, workers=workers) or not fresh.regions:
         return fresh
-    return replace(fresh, lanes=state.lanes, window_rows=state.window_rows)
+    return replace(fresh, lanes=state.lanes, window_rows=state.window_rows, groups=state.groups)
 
 
 def plan_pass(
@@ -227,14 +228,15 @@ def _regions(start: StreamState, *, topology: Topology, workers: int) -> Regions
     return start.regions
 
 
-def _choose_order(index: SplitIndex, options: StreamOptions, *, consumers: int) -> tuple[int, int]:
-    """(L, window_rows) of a stream that begins on this many consumers."""
-    return choose_order(
+def _choose_lanes(index: SplitIndex, options: StreamOptions, *, readers: int) -> Lanes:
+    """How an epoch is cut for a stream that begins on this many readers."""
+    return choose_lanes(
         index,
-        consumers,
         shuffle=options.shuffle,
+        readers=readers,
+        batch_size=options.batch_size,
         lanes=options.lanes,
         shuffle_rows=options.shuffle_rows,
         memory_bytes=options.memory_bytes,
-        batch_size=options.batch_size,
+        sources=sources_of(index),
     )

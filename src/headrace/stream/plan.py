@@ -1,8 +1,8 @@
 """The plan: what every consumer will read, known from the index alone. Pure: no files, no clock, no torch.
 
 Steps and rows are arithmetic. Bytes and read amplification follow from which lanes a consumer touches: its positions
-are c (mod C) and lane l holds the positions l (mod L), so it touches exactly the lanes l = c (mod gcd(L, C)). If C
-divides L every block is decoded by one consumer, except for the at most L-1 blocks that a lane border cuts. Cost is
+are c (mod C) and group d holds the positions d (mod D), so it touches exactly the groups d = c (mod gcd(D, C)). If C
+divides D every block is decoded by one consumer, except for the at most L-1 blocks that a lane border cuts. Cost is
 O(blocks + C).
 """
 
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import gcd, lcm
+from math import gcd
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
-from headrace.stream.interleave import most_drift_rounds
+from headrace.stream.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes
 from headrace.stream.layout import lay_epoch, sources_of
 from headrace.stream.order import Order, Reads
 from headrace.stream.pools import least_pool_rows, rows_of_pools
@@ -26,87 +25,7 @@ from headrace.stream.regions import Regions, RegionShare
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
 
-_MOST_LANES_PER_CONSUMER = 16
-_MOST_SHUFFLE_ROWS = 1 << 18
-_LEAST_LANE_ROWS = 4  # fewer would be read nearly in order
 _PREFETCH_BYTES = 1 << 25  # what streams decode ahead unless told otherwise
-_VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
-
-
-def estimate_block_bytes(index: SplitIndex) -> I64:
-    """Bytes each block takes when decoded, int64 [B]: the larger of what its schema and its length in the file say."""
-    row_bytes = sum(_value_bytes(column.type) for column in index.schema)
-    return np.maximum(index.rows * max(1, row_bytes), np.where(index.rows > 0, index.length, 0)).astype(np.int64)
-
-
-def choose_lanes(
-    consumers: int,
-    *,
-    shuffle: bool,
-    largest_block_bytes: int,
-    memory_bytes: int,
-    most_lanes: int | None = None,
-    rows: int | None = None,
-) -> int:
-    """L for a first topology: lcm(C, k), k the largest power of two up to 16 whose open blocks fit; C unshuffled.
-
-    most_lanes: a smaller k is taken for it, but never fewer than C lanes. rows: of the split; lanes of a few rows each
-    would be read nearly in order, so a small split has fewer.
-    """
-    if not shuffle:
-        return consumers
-    spread = _MOST_LANES_PER_CONSUMER
-    while spread > 1 and (
-        spread // gcd(consumers, spread) * largest_block_bytes > memory_bytes
-        or (most_lanes is not None and lcm(consumers, spread) > most_lanes)
-        or (rows is not None and lcm(consumers, spread) * _LEAST_LANE_ROWS > rows)
-    ):
-        spread //= 2
-    return lcm(consumers, spread)
-
-
-def choose_window_rows(
-    consumers: int, lanes: int, *, shuffle_rows: int | None, row_bytes: int, memory_bytes: int
-) -> int:
-    """Rows of a lane shuffled at a time, so that a consumer's windows together hold about `shuffle_rows` rows."""
-    if shuffle_rows is None:
-        shuffle_rows = min(_MOST_SHUFFLE_ROWS, max(1, memory_bytes // (64 * max(1, row_bytes))))
-    return max(1, shuffle_rows * consumers // lanes)
-
-
-def choose_order(
-    index: SplitIndex,
-    consumers: int,
-    *,
-    shuffle: bool,
-    lanes: int | None,
-    shuffle_rows: int | None,
-    memory_bytes: int,
-    batch_size: int | None = None,
-) -> tuple[int, int]:
-    """(L, window_rows) of a stream that begins on this many consumers; given lanes are kept.
-
-    The sources of a blend share the memory, and take turns in rounds of L rows that are small against a global batch.
-    """
-    sources = sources_of(index)
-    block_bytes = estimate_block_bytes(index)
-    most_lanes = None
-    if sources > 1 and batch_size is not None:
-        most_lanes = consumers * batch_size // most_drift_rounds(sources)
-    if lanes is None:
-        lanes = choose_lanes(
-            consumers,
-            shuffle=shuffle,
-            largest_block_bytes=int(block_bytes.max(initial=0)),
-            memory_bytes=memory_bytes // sources,
-            most_lanes=most_lanes,
-            rows=index.total_rows,
-        )
-    row_bytes = int(block_bytes.sum()) // max(1, index.total_rows)
-    window_rows = choose_window_rows(
-        consumers, lanes, shuffle_rows=shuffle_rows, row_bytes=row_bytes, memory_bytes=memory_bytes
-    )
-    return lanes, max(1, window_rows // sources)
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
@@ -116,7 +35,7 @@ def estimate_peak_bytes(plan: Plan) -> int:
     """
     order, blocks = plan.order, plan.block_bytes
     row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
-    touched = order.lanes // gcd(order.lanes, plan.consumers)
+    touched = order.lanes // gcd(order.groups, plan.consumers)
     window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
     pool = window_bytes * order.lanes / plan.consumers
     decoded = touched * (window_bytes + int(blocks.max(initial=0)))
@@ -228,7 +147,7 @@ class Plan:
         if self.regions is not None:
             weights = self.block_bytes[reads.block]
             return np.bincount(reads.run, weights=weights, minlength=self.consumers).astype(np.int64)
-        groups = gcd(self.order.lanes, self.consumers)
+        groups = gcd(self.order.groups, self.consumers)
         group = (self.remaining.first + reads.run) % groups  # runs are numbered from the first position left
         block = reads.block
         if self._is_held_at_once:
@@ -315,10 +234,10 @@ class Plan:
         """The blocks of each lane's positions, from the first left to the last; of each region, if there are."""
         if self.regions is not None:
             return self._region_reads(self.regions)
-        first = self.remaining.first + np.arange(self.order.lanes, dtype=np.int64)
+        first = self.remaining.first + np.arange(self.order.groups, dtype=np.int64)
         stop = self.remaining.ranges[-1][1] if self.remaining.ranges else 0
         first = first[first < stop]
-        return self.order.reads(first, first + (stop - 1 - first) // self.order.lanes * self.order.lanes)
+        return self.order.reads(first, first + (stop - 1 - first) // self.order.groups * self.order.groups)
 
     def _region_reads(self, regions: Regions) -> Reads:
         bounds = regions.bounds(self.remaining)
@@ -343,7 +262,8 @@ def make_plan(
     shuffle_rows: int | None = None,
     remainder: Remainder | None = None,
     remaining: Remaining | None = None,
-    memory_bytes: int = 1 << 30,
+    groups: int | None = None,
+    memory_bytes: int = OPEN_BYTES,
     samples_per_epoch: int | None = None,
     order: Order | None = None,
     regions: Regions | None = None,
@@ -355,23 +275,23 @@ def make_plan(
     """
     consumers = world_size * max(1, workers)
     if order is None:
-        if lanes is None or window_rows is None:
-            lanes, chosen_rows = choose_order(
-                index,
-                consumers,
-                shuffle=shuffle,
-                lanes=lanes,
-                shuffle_rows=shuffle_rows,
-                memory_bytes=memory_bytes,
-                batch_size=batch_size,
-            )
-            window_rows = chosen_rows if window_rows is None else window_rows
+        chosen = choose_lanes(
+            index,
+            shuffle=shuffle,
+            readers=consumers,
+            batch_size=batch_size,
+            lanes=lanes,
+            shuffle_rows=shuffle_rows,
+            memory_bytes=memory_bytes,
+            sources=sources_of(index),
+        )
         order = lay_epoch(
             index,
             seed=seed,
             epoch=epoch,
-            lanes=lanes,
-            window_rows=window_rows,
+            lanes=chosen.lanes,
+            window_rows=chosen.window_rows if window_rows is None else window_rows,
+            groups=chosen.groups if groups is None else groups,
             shuffle=shuffle,
             samples_per_epoch=samples_per_epoch,
         )
@@ -386,12 +306,3 @@ def make_plan(
         regions=regions,
         block_bytes=estimate_block_bytes(index),
     )
-
-
-def _value_bytes(kind: pa.DataType) -> int:
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * _value_bytes(kind.value_type)
-    try:
-        return -(-int(kind.bit_width) // 8)
-    except ValueError:  # Arrow has no width for variable types
-        return _VARIABLE_BYTES

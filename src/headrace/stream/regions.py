@@ -173,7 +173,12 @@ class RegionOrder:
 
     @property
     def lanes(self) -> int:
-        """One: the positions follow the lines of the parts, but for the lanes and windows inside them."""
+        """One: the positions follow the lines of the parts, but for the lanes and rounds inside them."""
+        return 1
+
+    @property
+    def groups(self) -> int:
+        """One: a region is read as a whole."""
         return 1
 
     @property
@@ -225,19 +230,19 @@ class RegionOrder:
         raise StreamError(f"block {block}: is in no region of the order; it has {sum(map(len, self.numbers))} blocks")
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first .. last needs for its windows."""
+        """The blocks that each run of positions first .. last needs for its rounds."""
         run, which = expand(first, last + 1, self.bases)
         found = [Reads(*(np.empty(0, np.int64) for _ in range(3)))]
         for number in np.unique(which).tolist():
             part, base, runs = self.parts[number], int(self.bases[number]), run[which == number]
             if not part.rows:
                 continue
-            begin = np.maximum(first[runs] - base, 0)[:, None] + np.arange(part.lanes)
+            begin = np.maximum(first[runs] - base, 0)[:, None] + np.arange(part.groups)
             end = np.minimum(last[runs] - base, part.rows - 1)[:, None]
             held = begin <= end
             owner = np.broadcast_to(runs[:, None], begin.shape)[held]
             begin, end = begin[held], np.broadcast_to(end, begin.shape)[held]
-            each, block, laying = part.reads(begin, end - (end - begin) % part.lanes)
+            each, block, laying = part.reads(begin, end - (end - begin) % part.groups)
             found.append(Reads(owner[each], self.numbers[number][block], laying))
         reads = np.stack([np.concatenate(parts) for parts in zip(*found, strict=True)])
         return Reads(*np.unique(reads, axis=1))
@@ -253,6 +258,7 @@ def lay_regions(
     epoch: int,
     lanes: int,
     window_rows: int,
+    groups: int,
     shuffle: bool,
 ) -> RegionOrder:
     """The order of an epoch in which each consumer has whole shards. O(blocks log blocks)."""
@@ -266,6 +272,7 @@ def lay_regions(
             epoch=epoch,
             lanes=lanes,
             window_rows=window_rows,
+            groups=groups,
             shuffle=shuffle,
         )
         for consumer, each in enumerate(numbers)

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
+from headrace.stream.lanes import Lanes
 from headrace.stream.regions import Regions
 from headrace.stream.remaining import Remaining
 
@@ -22,7 +23,7 @@ FORMAT_VERSION = 1
 class StreamState:
     """A place in one epoch of one split.
 
-    index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, shuffle: the order.
+    index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, groups, shuffle: the order.
     position: everything from here on is left; holes: [start, stop) ranges below it that are left too.
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
     regions: which consumer has which whole shards; None where all stride over all rows.
@@ -36,6 +37,7 @@ class StreamState:
     epoch: int
     lanes: int
     window_rows: int
+    groups: int
     shuffle: bool
     position: int = 0
     holes: tuple[tuple[int, int], ...] = ()
@@ -65,10 +67,10 @@ class StreamState:
     def fresh(self, epoch: int) -> StreamState:
         """The beginning of an epoch, in the same lanes and windows."""
         if self.base is not None and self.samples_per_epoch is not None:
-            return self.base.fresh(epoch).relaned(lanes=self.lanes, window_rows=self.window_rows)
+            return self.base.fresh(epoch).relaned(Lanes(self.lanes, self.window_rows, self.groups))
         return replace(self, epoch=epoch, rows=self.epoch_rows, position=0, holes=(), base=None)
 
-    def relaned(self, *, lanes: int, window_rows: int) -> StreamState:
+    def relaned(self, lanes: Lanes) -> StreamState:
         """The beginning of what is left here, in other lanes and windows.
 
         An epoch that is no whole pass keeps its lanes below the new ones, even at its beginning: which rows it has, and
@@ -76,16 +78,15 @@ class StreamState:
         """
         begun = self.position or self.holes or self.base is not None
         if not begun and self.samples_per_epoch is None:
-            return replace(self, lanes=lanes, window_rows=window_rows)
+            return replace(self, **lanes._asdict())
         return replace(
             self,
             rows=self.remaining.total,
             position=0,
             holes=(),
-            lanes=lanes,
-            window_rows=window_rows,
             base=self,
             regions=None,
+            **lanes._asdict(),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,6 +169,7 @@ _KINDS: dict[str, type] = {
     "epoch": int,
     "lanes": int,
     "window_rows": int,
+    "groups": int,
     "shuffle": bool,
     "position": int,
     "holes": list,
@@ -186,10 +188,12 @@ def _hole(hole: Any) -> tuple[int, int]:
 
 
 def _check_numbers(state: StreamState) -> None:
-    for name, least in (("rows", 0), ("epoch", 0), ("lanes", 1), ("window_rows", 1)):
+    for name, least in (("rows", 0), ("epoch", 0), ("lanes", 1), ("window_rows", 1), ("groups", 1)):
         value = getattr(state, name)
         if value < least:
             raise _bad(name, value, f"expected {least} or more")
+    if state.lanes % state.groups:
+        raise _bad("groups", state.groups, f"expected a divisor of {state.lanes} lanes")
     if not 0 <= state.position <= state.rows:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
     if state.base is not None:

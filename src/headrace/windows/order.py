@@ -1,9 +1,9 @@
 """The order of an epoch's windows: positions 0..N-1 → window numbers. Pure.
 
 - "everywhere": one permutation of all windows; 8 bytes a window, or nothing kept where there are very many.
-- "nearby": groups of entities that lie together are permuted, laid end to end and cut into lanes; windows are permuted
-  within stretches of a lane, and positions go round the lanes. At any time an epoch reads in as many places as it has
-  lanes, so a store larger than memory is read page after page. It is the order of rows in a stream, see `stream.order`.
+- "nearby": groups of entities that lie together are permuted, laid end to end and cut into lanes; the next stretches
+  of all lanes are permuted together. At any time an epoch reads in as many places as it has lanes, so a store larger
+  than memory is read page after page. It is the order of rows in a stream with one group, see `stream.order`.
 - "none": as they are numbered.
 
 An order depends on the windows, seed and epoch, and of "nearby" on its lanes and stretches: not on ranks or batches.
@@ -76,7 +76,7 @@ class Nearby:
 def nearby(names: pa.Array, rows: I64, windows: I64, *, seed: int, epoch: int, lanes: int, stretch: int) -> Nearby:
     """The "nearby" order over entities as they lie: their names, rows and numbers of windows [E].
 
-    Neighbours share a group until it has some 65,536 rows. stretch: windows of a lane that are permuted together.
+    Neighbours share a group until it has some 65,536 rows. stretch: windows that a round takes of each lane.
     """
     group = np.concatenate([[0], np.cumsum(rows)[:-1] // _GROUP_ROWS]) if len(rows) else np.empty(0, np.int64)
     begins = np.flatnonzero(np.diff(group, prepend=-1))
@@ -84,8 +84,8 @@ def nearby(names: pa.Array, rows: I64, windows: I64, *, seed: int, epoch: int, l
     identities = np.column_stack([high, low, np.zeros(len(high), np.uint64)])
     counts = np.add.reduceat(windows, begins) if len(begins) else np.empty(0, np.int64)
     order = epoch_order(
-        counts, identities, seed=seed, epoch=epoch, lanes=lanes, window_rows=stretch, shuffle=True
-    )  # fmt: skip
+        counts, identities, seed=seed, epoch=epoch, lanes=lanes, window_rows=stretch, groups=1, shuffle=True
+    )
     return Nearby(np.cumsum(counts) - counts, order)
 
 
