@@ -26,7 +26,7 @@ from headrace.stream.torch import StreamingDataset
 
 def order_of(rows, *, shuffle=True):
     identities = block_identities(index_of(rows))
-    order = {"seed": 0, "epoch": 0, "lanes": 1, "window_rows": 1, "shuffle": shuffle}
+    order = {"seed": 0, "epoch": 0, "lanes": 1, "window_rows": 1, "groups": 1, "shuffle": shuffle}
     return epoch_order(index_of(rows).rows, identities, **order), identities
 
 

@@ -172,7 +172,7 @@ def test_a_state_of_an_epochs_end_leaves_nothing_of_it():
 
 
 def test_lanes_of_a_state_stay_in_later_epochs():
-    (one,) = loaders()
+    (one,) = loaders(lanes=16)
     group = loaders(2)
     for loader in group:
         loader.load_state_dict(one.state_dict())

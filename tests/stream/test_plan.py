@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_cases import index_of
 
-from headrace.stream.plan import choose_lanes, choose_window_rows, estimate_block_bytes, make_plan
+from headrace.stream.lanes import estimate_block_bytes
+from headrace.stream.plan import make_plan
 from headrace.stream.pools import plan_pools
 from headrace.stream.share import advance
 
@@ -82,25 +83,6 @@ def test_lanes_that_consumers_divide_are_read_by_one_consumer_each():
     assert odd.lanes_without_amplification == 18
     again = make_plan(index, batch_size=10, world_size=3, lanes=odd.lanes_without_amplification, shuffle=True)
     assert again.read_amplification < 1.3  # only blocks that a lane border cuts are read twice
-
-
-def test_lanes_are_a_multiple_of_the_consumers_and_spread_as_far_as_memory_allows():
-    plenty, block = 1 << 30, 1 << 20
-
-    assert choose_lanes(3, shuffle=True, largest_block_bytes=block, memory_bytes=plenty) == 48
-    assert choose_lanes(8, shuffle=True, largest_block_bytes=block, memory_bytes=plenty) == 16
-    assert choose_lanes(1, shuffle=True, largest_block_bytes=plenty // 4, memory_bytes=plenty) == 4
-    assert choose_lanes(1, shuffle=True, largest_block_bytes=2 * plenty, memory_bytes=plenty) == 1
-    assert choose_lanes(6, shuffle=False, largest_block_bytes=block, memory_bytes=plenty) == 6
-
-
-def test_windows_of_all_lanes_of_a_consumer_hold_the_rows_asked_for():
-    few_bytes = {"row_bytes": 100, "memory_bytes": 1 << 30}
-
-    assert choose_window_rows(2, 32, shuffle_rows=1600, **few_bytes) == 100
-    assert choose_window_rows(1, 16, shuffle_rows=None, row_bytes=10, memory_bytes=1 << 30) == (1 << 18) // 16
-    assert choose_window_rows(1, 1, shuffle_rows=None, row_bytes=1 << 20, memory_bytes=1 << 30) == 16
-    assert choose_window_rows(1, 64, shuffle_rows=3, **few_bytes) == 1
 
 
 def test_block_bytes_come_from_the_schema_where_the_file_says_less():

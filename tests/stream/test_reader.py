@@ -52,7 +52,14 @@ def test_batches_equal_the_slow_reference(rows, world_size, lanes, shuffle_rows,
         loader = StreamLoader(index_of(rows), Numbers(tuple(rows)), settings, topology=topology)
         order = loader.plan().order
         slow = SlowOrder(
-            rows, order.blocks.tolist(), seed=3, epoch=0, lanes=lanes, window=order.window_rows, shuffle=shuffle
+            rows,
+            order.blocks.tolist(),
+            seed=3,
+            epoch=0,
+            lanes=lanes,
+            window=order.window_rows,
+            groups=order.groups,
+            shuffle=shuffle,
         )
         share = {"consumer": topology.rank, "consumers": world_size}
         expected = list(deliver(slow.epoch(), **share, batch_size=batch_size, remainder=remainder))

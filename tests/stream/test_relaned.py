@@ -80,8 +80,8 @@ def test_a_relaned_epoch_resumes_as_if_it_had_not_stopped(first, stop, then, aga
 def test_rows_are_found_where_they_are_and_reads_name_their_blocks(rows, lanes, new_lanes, window, cuts):
     cuts = sorted({min(cut, sum(rows)) for cut in cuts})
     left = Remaining(rows=sum(rows), ranges=tuple(zip(cuts[0::2], cuts[1::2], strict=False)))
-    base = lay_epoch(index_of(rows), seed=1, epoch=2, lanes=lanes, window_rows=5, shuffle=True)
-    order = relane(base, left, seed=1, epoch=2, lanes=new_lanes, window_rows=window)
+    base = lay_epoch(index_of(rows), seed=1, epoch=2, lanes=lanes, window_rows=5, groups=lanes, shuffle=True)
+    order = relane(base, left, seed=1, epoch=2, lanes=new_lanes, window_rows=window, groups=new_lanes)
     blocks, inside = order.locate(order.line_of(np.arange(order.rows)))
     found = list(zip(blocks.tolist(), inside.tolist(), strict=True))
     old = base.locate(base.line_of(left.positions(np.arange(left.total))))
@@ -104,7 +104,7 @@ def test_relaning_ends_double_decoding(consumers, workers):
     plan = make_plan(index, world_size=4, lanes=16, **settings)
     left = advance(plan.remaining, 1000, world_size=4, workers=0, batch_size=10, remainder="pad")
     kept = make_plan(index, world_size=consumers, workers=workers, lanes=16, remaining=left, **settings)
-    order = relane(plan.order, left, seed=0, epoch=0, lanes=kept.consumers * 8, window_rows=125)
+    order = relane(plan.order, left, seed=0, epoch=0, lanes=kept.consumers * 8, window_rows=125, groups=kept.consumers)
     again = make_plan(index, batch_size=10, world_size=consumers, workers=workers, order=order)
 
     assert again.remaining.total == left.total == again.rows_per_consumer.sum()

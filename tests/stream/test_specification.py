@@ -23,13 +23,20 @@ TOTAL = sum(HUNDRED)
 
 def order(seed, epoch, *, world_size=1, workers=0):
     """All rows in the order of an epoch, in lanes that do not depend on who reads."""
-    settings = {"lanes": 16, "window_rows": 8, "batch_size": 4, "world_size": world_size, "workers": workers}
+    settings = {
+        "lanes": 16,
+        "window_rows": 8,
+        "groups": 16,
+        "batch_size": 4,
+        "world_size": world_size,
+        "workers": workers,
+    }
     return rows_in_order(make_plan(INDEX, seed=seed, epoch=epoch, shuffle=True, **settings), INDEX)
 
 
 def shards_of_rank(rank, epoch):
     """The shards that rank `rank` of 8 reads in an epoch, with two workers."""
-    plan = make_plan(INDEX, batch_size=4, world_size=8, workers=2, epoch=epoch, shuffle=True)
+    plan = make_plan(INDEX, batch_size=4, world_size=8, workers=2, epoch=epoch, shuffle=True, lanes=16, window_rows=8)
     shares = [plan.share(rank=rank, worker=worker) for worker in range(2)]
     pools = [pool for share in shares for pool in plan_pools(plan.order, plan.remaining, share)]
     return {block for pool in pools for block in pool.blocks}

@@ -15,7 +15,7 @@ INDEX = index_of([60, 40])
 
 def state(**changes):
     values = {"split": "train", "index": INDEX.identity, "rows": 100, "seed": 7, "epoch": 3}
-    return StreamState(**{**values, "lanes": 16, "window_rows": 4, "shuffle": True, **changes})
+    return StreamState(**{**values, "lanes": 16, "window_rows": 4, "groups": 8, "shuffle": True, **changes})
 
 
 @given(st.lists(st.integers(0, 80), max_size=8, unique=True), st.integers(81, 100))

@@ -189,7 +189,7 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
     if (text or bytes_) and (len(kinds) > 1 or _beyond(arrays, _INT32_OFFSETS_REACH // 2)):
         wide = pa.large_string() if text else pa.large_binary()  # more than 32-bit offsets reach
         arrays = [array.cast(wide) for array in arrays]
-    return pa.concat_arrays(arrays)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _beyond(arrays: list[Any], most: int) -> bool:

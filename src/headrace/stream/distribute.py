@@ -6,9 +6,9 @@ import numpy as np
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
+from headrace.stream.lanes import estimate_block_bytes
 from headrace.stream.layout import BlendIndex
 from headrace.stream.options import StreamOptions
-from headrace.stream.lanes import estimate_block_bytes
 from headrace.stream.regions import Regions
 from headrace.stream.shards import deal_shards, local_consumers, pack_shards
 

@@ -78,6 +78,7 @@ def lay_epoch(
             groups=groups,
             shuffle=shuffle,
         )
+    groups = groups if shuffle else lanes
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
     parts = _parts(index)
     firsts = np.cumsum([0, *(len(part.rows) for part in parts)]).tolist()
@@ -98,7 +99,6 @@ def lay_epoch(
         )
         for number, part in enumerate(parts)
     )
-    groups = groups if shuffle else lanes
     turns = Interleave(counts=tuple(counts), round_rows=groups)
     return MixedOrder(
         sources=sources, interleave=turns, lanes=lanes, window_rows=window_rows, groups=groups, shuffle=shuffle

@@ -34,7 +34,7 @@ from headrace.stream.passes import (
 )
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
-from headrace.stream.reader import ReadBlock
+from headrace.stream.reader import KeptSplit, ReadBlock
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder
 from headrace.stream.state import StreamState
@@ -67,6 +67,7 @@ class StreamLoader:
         self.topology = capture() if topology is None else topology
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
+        self._kept = KeptSplit()
         self._received = Received()
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
@@ -154,6 +155,7 @@ class StreamLoader:
             worker=0,
             workers=0,
             quarantine=self.quarantined,
+            kept=self._kept,
         )
 
     def _epoch_state(self, epoch: int) -> StreamState:

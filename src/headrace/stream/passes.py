@@ -19,7 +19,7 @@ from headrace.stream.memory import pinned_batches
 from headrace.stream.options import VALID, StreamOptions
 from headrace.stream.plan import Plan, make_plan
 from headrace.stream.quarantine import Quarantine
-from headrace.stream.reader import ReadBlock, read_share
+from headrace.stream.reader import KeptSplit, ReadBlock, read_share
 from headrace.stream.regions import Regions
 from headrace.stream.share import Remainder, advance, count_steps, resolve_remainder
 from headrace.stream.state import StreamState
@@ -61,7 +61,8 @@ def resumed_state(
     state = checked_state(values, index, options)
     consumers = world_size * max(1, workers)
     if state.regions is None:
-        fits = state.groups % consumers == 0 or state.lanes == 1
+        one_round = state.lanes * state.window_rows >= state.rows  # every reader holds all blocks at once
+        fits = one_round or state.groups % consumers == 0
     else:
         fits = state.regions.fits(world_size=world_size, workers=workers)
     if options.on_topology_change == "keep" or fits:
@@ -132,8 +133,12 @@ def read_pass(
     worker: int,
     workers: int,
     quarantine: Quarantine | None = None,
+    kept: KeptSplit | None = None,
 ) -> Generator[Batch, None, None]:
-    """The batches of one (rank, worker) of the pass that begins at `start`; quarantine: where bad blocks go."""
+    """The batches of one (rank, worker) of the pass that begins at `start`.
+
+    quarantine: where bad blocks go. kept: where a small split stays decoded between passes.
+    """
     plan = plan_pass(index, options, start, topology=topology, workers=workers)
     columns = options.check_columns(index.schema.names, plan.remainder)
     reader = reader_name(topology, worker=worker, workers=workers)
@@ -146,6 +151,7 @@ def read_pass(
         columns=columns if quarantine is None else (*columns, VALID),
         reader=reader,
         quarantine=quarantine,
+        kept=kept,
     )
     return delivered(batches, options, reader=reader)
 

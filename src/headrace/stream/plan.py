@@ -17,7 +17,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
-from headrace.stream.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes
+from headrace.stream.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes, is_small
 from headrace.stream.layout import lay_epoch, sources_of
 from headrace.stream.order import Order, Reads
 from headrace.stream.pools import least_pool_rows, rows_of_pools
@@ -180,6 +180,13 @@ class Plan:
         row_bytes = int(self.block_bytes.sum()) // max(1, self.split_rows)
         _, pool_rows = rows_of_pools(self.order, self.consumers, least_rows=least_pool_rows(row_bytes))
         return self.remaining.total <= pool_rows
+
+    @property
+    def keeps_split(self) -> bool:
+        """Whether every reader decodes the whole split once and keeps it in memory: it is small, and one round."""
+        one_round = self.order.lanes * self.order.window_rows >= self.split_rows
+        small = is_small(self.split_rows, int(self.block_bytes.sum()))
+        return self.order.shuffle and self.regions is None and one_round and small
 
     @property
     def lanes_without_amplification(self) -> int:

@@ -4,6 +4,9 @@ For each pool (see `pools`) the blocks it needs are decoded ahead in threads, sl
 one index for all columns; batches are then views. The next pool is gathered in a thread while this one is used. A block
 stays decoded while a coming pool needs it. Only a batch that crosses a pool border is copied again. Memory is two
 pools, their open blocks, and what is decoded ahead.
+
+A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`): its order
+is one permutation, so that every batch needs every block.
 """
 
 from __future__ import annotations
@@ -31,6 +34,23 @@ from headrace.stream.share import Share
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
+
+class KeptSplit:
+    """The decoded columns of a small split, block after block; whoever streams it passes one to every pass."""
+
+    def __init__(self) -> None:
+        self._columns: Columns | None = None
+
+    def columns(self, decode: Callable[[], Columns]) -> Columns:
+        """The columns; decoded by the first pass that asks."""
+        if self._columns is None:
+            self._columns = decode()
+        return self._columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_columns": None}  # another process decodes for itself
+
+
 _MOST_POOLS_AHEAD = 16
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
@@ -45,12 +65,14 @@ def read_share(
     columns: Sequence[str],
     reader: str,
     quarantine: Quarantine | None = None,
+    kept: KeptSplit | None = None,
     make: Callable[[Columns, int], Iterator[Any]] | None = None,
 ) -> Generator[Any, None, None]:
     """The batches of one consumer, in order; exactly `share.steps` of them.
 
     reader: names this consumer in messages. quarantine: says how many rows are only filling ones because of their
-    block; then the last column is `VALID`. make: makes batches of so many rows of columns; None: as the options say.
+    block; then the last column is `VALID`. kept: where a small split stays decoded; None: for this pass alone.
+    make: makes batches of so many rows of columns; None: as the options say.
     Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
     rank, shard and block.
     """
@@ -63,7 +85,10 @@ def read_share(
     )
     batcher = _Batcher(share, options, masked=options.masked(plan.remainder), quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
-    pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
+    if plan.keeps_split and quarantine is None:
+        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, least_rows=least_rows)
+    else:
+        pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
     ready = one_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
@@ -92,6 +117,32 @@ def _gathered(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[tuple[int, Co
             yield pool.items, columns
         first = False
         del columns
+
+
+def _from_memory(
+    kept: KeptSplit, fetcher: Fetcher, index: SplitIndex, plan: Plan, share: Share, *, least_rows: int
+) -> Iterator[tuple[int, Columns]]:
+    """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
+    if not share.items:
+        return
+    blocks = np.flatnonzero(index.rows).tolist()
+
+    def decode() -> Columns:
+        fetcher.announce(blocks)
+        decoded = join(fetcher.get(blocks))
+        fetcher.release(blocks)
+        return decoded
+
+    columns = kept.columns(decode)
+    places = share.places(0, share.rows) if share.rows else np.array([share.place_of(0)], np.int64)
+    block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
+    rows = index.first_row[block] + row
+    rows = np.append(rows, np.full(share.items - len(rows), rows[-1]))
+    buffers = Buffers()
+    for start in range(0, len(rows), least_rows):
+        taken = rows[start : start + least_rows]
+        yield len(taken), gather([columns], taken, buffers)
+        buffers.trim(_POOLS_OF_BUFFERS * len(columns))
 
 
 def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool], *, most: int) -> None:

@@ -50,7 +50,7 @@ from headrace.stream.passes import (
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
-from headrace.stream.reader import ReadBlock
+from headrace.stream.reader import KeptSplit, ReadBlock
 from headrace.stream.reading import WorkerNotes
 from headrace.stream.received import Received
 from headrace.stream.state import StreamState
@@ -106,6 +106,7 @@ class StreamingDataset(IterableDataset[Batch]):
         consumers = self.topology.world_size * max(1, num_workers)
         self.remainder = check_options(index, options, consumers=consumers)
         self._read_block = read_block
+        self._kept = KeptSplit()
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
         self._received = Received()
@@ -193,6 +194,7 @@ class StreamingDataset(IterableDataset[Batch]):
             worker=turn,
             workers=self.num_workers,
             quarantine=self._quarantine(worker, anew=not skip),
+            kept=self._kept,
         )
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
