@@ -89,7 +89,7 @@ def test_readers_without_rows_are_idle_and_named(runs: dict[str, Path]) -> None:
 
 
 def test_thousands_of_readers_are_drawn_as_a_few(runs: dict[str, Path]) -> None:
-    _, page = plan_of(runs["temporal_split"], ranks=500, workers=4, batch_size=1)
+    _, page = plan_of(runs["temporal_split"], ranks=500, workers=4, batch_size=1, lanes=2000)
 
     assert 24 == len({each["label"] for each in stretches(page)})
     assert "24 of 2,000 are drawn" in words(page, "lanes")

@@ -469,7 +469,7 @@ def test_diagnostics_in_workers_describe_each_of_them(shards):
 
 def test_rows_come_in_the_global_order_whatever_reads_them(shards):
     for world_size in (1, 2, 3):
-        parts = [ids(dataset) for dataset in group_of(shards, world_size, shuffle_shards=True, lanes=6)]
+        parts = [ids(dataset) for dataset in group_of(shards, world_size, shuffle_shards=True, lanes=8)]
         together = [part[place] for place in range(len(parts[0])) for part in parts if place < len(part)]
         if world_size == 1:
             alone = together

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 from headrace.checks import check_boolean, check_integer, check_word
 from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
+from headrace.stream.lanes import OPEN_BYTES
 from headrace.stream.pack_rows import PackRows, pack_setting
 from headrace.stream.packed import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
 from headrace.stream.padded import LENGTHS, Padding
@@ -81,10 +82,10 @@ class StreamOptions:
 
     batch_size: rows in a batch of one rank (of one worker, where there are workers).
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
-    shuffle_rows: rows a consumer shuffles among at a time, over all its lanes; None: 262144, or as many as 1/64
-        of memory_bytes holds.
-    lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
-        different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
+    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks; None: all of a small split (up to
+        4,194,304 rows and 256 MiB decoded), else 262,144, or as many as 1/8 of memory_bytes holds.
+    lanes: slices of the data that are read side by side; None: chosen from the index, see `lanes`. They decide the
+        order, and a resumed stream keeps those of its state.
     remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one
         global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one consumer, else "pad".
     columns: which to read, in this order; None: all.
@@ -97,7 +98,7 @@ class StreamOptions:
         batch_size then counts bins. See `packing`.
     prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode,
         by default as many as this process has processors, 2 to 8.
-    memory_bytes: what the open blocks of a consumer may take when lanes are chosen.
+    memory_bytes: what the open blocks of a process that reads all lanes may take; lanes are chosen by it.
     cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
         ~/.cache/headrace), of cache_bytes at most for all that is kept there. "files" keeps whole shards of an object
         store there, fetched once for all processes of a machine and checked against their checksums.
@@ -137,7 +138,7 @@ class StreamOptions:
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
     read_threads: int = field(default_factory=lambda: usual_threads())
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = OPEN_BYTES
     cache: Cache = "none"
     cache_dir: str | Path | None = None
     cache_bytes: int = 1 << 35
