@@ -8,7 +8,11 @@ from pathlib import Path
 from headrace.errors import SettingsError
 
 _CREDENTIALS = re.compile(
-    r":/{1,2}[^/@\s]*:[^/@\s]*@|\?.*(sig|signature|token|credential|password|secret|key)=", re.IGNORECASE
+    r":/{1,2}[^/@\s]*:[^/@\s]*@"  # scheme://user:password@host
+    r"|^[a-z][a-z0-9+.-]+:/{1,2}[^/@\s]+@"  # scheme://token@host
+    r"|[?#;&].*(sig|signature|token|credential|password|secret|key|sas)="
+    r"|(accountkey|sharedaccesssignature|sharedaccesskey)=",
+    re.IGNORECASE,
 )
 
 
@@ -17,6 +21,6 @@ def refuse_credentials(value: object) -> None:
     for each in value if isinstance(value, tuple | list) else (value,):
         if isinstance(each, str | Path) and _CREDENTIALS.search(str(each)):
             raise SettingsError(
-                "a source holds credentials (a user's password, or a signature behind its '?'); give the place alone, "
-                "and the credentials by the environment or the machine's role"
+                "a path holds credentials (a user's password, or a signature behind its '?'); give the path alone, and "
+                "the credentials by the environment or the machine's role"
             )

@@ -180,7 +180,7 @@ def inspect(
         tell(manifest_record(manifest, root, "finished"))
         return
     console = Console(soft_wrap=not os.isatty(1))
-    print_manifest(console, manifest, "long")
+    print_manifest(console, manifest, root)
     if manifest.recipe == "series":
         from headrace.cli.series_tables import print_series
 

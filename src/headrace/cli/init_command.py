@@ -42,7 +42,9 @@ def write_sections(
 ) -> None:
     """Have the sections made and written, and say how to run them."""
     from headrace.cli.init.commented import commented_yaml
+    from headrace.storage.remote_path import local_path_of
 
+    config = local_path_of(config, "--config")
     if config.exists() and not overwrite:
         raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     sections, about = made()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import Manifest, finished_at
 from headrace.report.reasons import in_words
 
 
-def print_packed(console: Console, manifest: Manifest, detail: str = "short") -> None:
-    """A line per split and dataset, then what is not in the bins; detail="long" adds the facts of packing."""
+def print_packed(console: Console, manifest: Manifest, run: Path | None = None) -> None:
+    """A line per split and dataset, then what is not in the bins; with the run directory also the facts of packing."""
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
@@ -32,8 +33,8 @@ def print_packed(console: Console, manifest: Manifest, detail: str = "short") ->
     console.print(table)
     console.print("[dim]each: sequences in a bin[/dim]")
     _print_left_out(console, manifest)
-    if detail == "long":
-        _print_facts(console, manifest)
+    if run is not None:
+        _print_facts(console, manifest, run)
 
 
 def _numbers(groups: list[dict[str, Any]]) -> list[str]:
@@ -82,13 +83,13 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     )
 
 
-def _print_facts(console: Console, manifest: Manifest) -> None:
+def _print_facts(console: Console, manifest: Manifest, run: Path) -> None:
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
     encoder = dict(manifest.facts["encoder"])
     libraries = manifest.libraries | encoder.pop("libraries")
-    rows: dict[str, Any] = {"created": manifest.created_at, **encoder}
+    rows: dict[str, Any] = {"finished": finished_at(run, manifest), **encoder}
     for units in manifest.facts["units"]:
         counts = ", ".join(f"{name} {count:,}" for name, count in units.items() if name != "of" and count)
         rows[f"split of {units['of']}"] = counts

@@ -10,16 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from headrace.dataset.manifest import Manifest, in_usual_order
+from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.report.reasons import REASONS
 
 
-def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
-    """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
+def print_manifest(console: Console, manifest: Manifest, run: Path | None = None) -> None:
+    """Print rows per split and per drop reason; with the run directory also schema, facts, time and libraries."""
     if manifest.recipe == "packed_sequences":
         from headrace.cli.packed_tables import print_packed
 
-        print_packed(console, manifest, detail)
+        print_packed(console, manifest, run)
         return
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
@@ -40,7 +40,7 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():
-        if rows or detail == "long":
+        if rows or run is not None:
             table.add_row(
                 f"dropped: {reason}",
                 *blank,
@@ -63,11 +63,11 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
     for reason, rows in manifest.dropped.items():
         if rows and reason in REASONS:
             console.print(f"[dim]{reason}: {REASONS[reason]}[/dim]", highlight=False)
-    if detail == "long":
-        _print_details(console, manifest)
+    if run is not None:
+        _print_details(console, manifest, run)
 
 
-def _print_details(console: Console, manifest: Manifest) -> None:
+def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     schema = Table(title="columns", title_justify="left", header_style="bold")
     for name in ("name", "type", "nulls"):
         schema.add_column(name)
@@ -77,7 +77,7 @@ def _print_details(console: Console, manifest: Manifest) -> None:
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"created": manifest.created_at}
+    rows: dict[str, Any] = {"finished": finished_at(run, manifest)}
     rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))

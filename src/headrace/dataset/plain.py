@@ -25,6 +25,7 @@ from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.schema import few, type_named
 from headrace.storage.local import make_directory, write_new
+from headrace.storage.remote_path import local_path_of
 
 _INDEX_VERSION = 4
 
@@ -58,6 +59,11 @@ def default_cache() -> Path:
     return Path.home() / ".cache" / "headrace"
 
 
+def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
+    """The directory that the caller named, or the default one. Raises `SettingsError` for one that is not local."""
+    return default_cache() if asked is None else local_path_of(asked, setting)
+
+
 def open_plain(
     source: str | Path | Sequence[str | Path],
     *,
@@ -80,7 +86,7 @@ def open_plain(
     listing = list_files(entries)
     asked = [dict(sorted((types or {}).items())), list(null_values)]
     key = sha256_hex(canonical_json([_INDEX_VERSION, listing.digest, asked]))
-    cached = (default_cache() if cache_dir is None else Path(cache_dir)) / f"index-{key}.parquet"
+    cached = cache_directory(cache_dir) / f"index-{key}.parquet"
     with suppress(CorruptShard):  # a file that is missing or damaged is made again
         return _opened(listing, read_index(cached), key)
     data = build(listing, kinds, tuple(null_values), workers or default_workers(), on_progress)

@@ -19,7 +19,7 @@ from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
 from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath, as_stat, is_remote, matches, path_of
+from headrace.storage.remote_path import RemotePath, as_stat, matches, path_of
 
 _Stat = tuple[int, int]  # size, modification time
 _FEW_DIRECTORIES = 100  # are looked at for an error message
@@ -53,13 +53,14 @@ def list_files(source: Sequence[str | Path]) -> Listing:
     begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
     """
     found: dict[str, _Found] = {}
-    remote = [path_of(entry) for entry in source if is_remote(entry)]
+    places = [path_of(entry) for entry in source]
+    remote = [place for place in places if isinstance(place, RemotePath)]
     if remote:
         if len(remote) < len(source):
             raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
         return _remote_listing(remote)
-    for entry in source:
-        path = os.path.expanduser(entry)
+    for place in places:
+        path = str(place)
         if os.path.isdir(path):
             names, stats, links = _data_files(path)
             if not names:

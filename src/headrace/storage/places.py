@@ -7,12 +7,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from headrace.credentials import refuse_credentials
 from headrace.storage.remote_path import path_of
 
 
 def _as_places(value: object) -> object:
-    refuse_credentials(value)
     if isinstance(value, str | Path):
         return (path_of(value),)
     if isinstance(value, list | tuple):

@@ -105,7 +105,10 @@ def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunCont
 
 
 def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
-    return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions, known))
+    def work(files: TaskFiles) -> dict[str, Any]:
+        return gather_shard(files, settings, shard, number, partitions, known)
+
+    return Task(shard.name, shard.size, work, [shard.path])
 
 
 def _order_task(settings: Histories, pieces: int, number: int, compiled: bool) -> Task:

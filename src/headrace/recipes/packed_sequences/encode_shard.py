@@ -46,7 +46,7 @@ Encode = Callable[[Sequence[Row]], Encoded]
 class EncodeTask:
     """What one task reads: parts of the files of a dataset.
 
-    names, stats: of the dataset's files, as the run knows them; stats are size and modification time in nanoseconds.
+    names: of the dataset's files, as the run knows them.
     sample_below: rows whose sample hash is at most this are taken; None: all.
     """
 
@@ -54,7 +54,6 @@ class EncodeTask:
     dataset: str
     paths: Sequence[Path]
     names: Sequence[str]
-    stats: Sequence[tuple[int, int]]
     parts: Sequence[Part]
     sample_below: int | None = None
 
@@ -116,9 +115,6 @@ def encode_shard(
 def _batches(task: EncodeTask, part: Part) -> Iterator[RowBatch]:
     path = task.paths[part.file]
     yield from read_rows(path, name=task.names[part.file], part=(part.remainder, part.modulus))
-    stat = path.stat()
-    if (stat.st_size, stat.st_mtime_ns) != tuple(task.stats[part.file]):
-        raise InputError(f"{path}: changed while it was read; run again once it is complete")
 
 
 def _sample_hash(settings: PackedSequences, task: EncodeTask, part: Part, rows: I64) -> npt.NDArray[np.uint64]:

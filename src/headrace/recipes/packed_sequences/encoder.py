@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.machine import library_version
 from headrace.recipes.packed_sequences.blend import Source
 from headrace.recipes.packed_sequences.chats.layouts import Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
@@ -94,7 +94,7 @@ class Encoder:
             "fingerprint": self.fingerprint,
             "vocabulary": self.vocabulary,
             "pad_id": self.pad_id,
-            "libraries": {name: version(name) for name in names},
+            "libraries": {name: library_version(name) for name in names},
         }
 
     def must_pad(self) -> int | None:

@@ -54,7 +54,7 @@ from headrace.storage import local
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    _refuse_occupied(settings, context)
+    _refuse_occupied(context)
     encoder, datasets = Encoder(settings), datasets_of(settings)
     tasks = encode_tasks(settings, context, datasets)
     encoded = context.stage(
@@ -103,10 +103,10 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
     )
 
 
-def _refuse_occupied(settings: PackedSequences, context: RunContext) -> None:
+def _refuse_occupied(context: RunContext) -> None:
     """Names that links will need are asked for before the work, not after it."""
     out = context.run.parents[1]
-    for name in (BLEND, METADATA, REJECTED, *(split_directory(split) for split in settings.asked_splits)):
+    for name in (BLEND, METADATA, REJECTED):
         if (out / name).exists() and not (out / name).is_symlink():
             raise StoreError(f"{out / name}: is in the way of a link of that name; move it, or choose another --out")
 

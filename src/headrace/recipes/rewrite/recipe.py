@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.dataset.index import IndexRow
@@ -125,7 +126,12 @@ def _null_task(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> 
             left = [name for name in left if not table[name].null_count]
         return {"rows_read": piece.rows, "nulls": [name for name in columns if name not in left]}
 
-    return Task(piece.target, piece.bytes, work)
+    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
+
+
+def _shards_of(source: IndexedDataset, piece: Piece) -> list[Path]:
+    index = source.split_index(piece.split)
+    return [source.root / index.shards[each] for each in np.unique(index.shard_of_block[piece.start : piece.stop])]
 
 
 def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece) -> Task:
@@ -153,7 +159,7 @@ def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: P
             files.finished(writer.path, piece.target, written)
         return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
 
-    return Task(piece.target, piece.bytes, work)
+    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
 
 
 def _index(pieces: Sequence[Piece], made: Sequence[Receipt]) -> list[IndexRow]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +57,9 @@ class EntitySource(Protocol):
     def batch(self, start: int, stop: int) -> Iterator[Loaded]:
         """Some of them."""
 
+    def paths(self, start: int, stop: int) -> list[Path]:
+        """Their files; none of long tables, which were spread before."""
+
     def bytes(self, start: int, stop: int) -> int:
         """The bytes of their files, for progress; 0 of long tables."""
 
@@ -77,10 +81,13 @@ class FileSource:
         for each in self.files[start:stop]:
             yield Loaded(each.entity, each.names[0] if each.names else "", partial(self._load, each))
 
+    def paths(self, start: int, stop: int) -> list[Path]:
+        """Their files."""
+        return [path for each in self.files[start:stop] for path in each.paths]
+
     def bytes(self, start: int, stop: int) -> int:
         """The bytes of their files."""
-        paths = (path for each in self.files[start:stop] for path in each.paths)
-        return sum(path.stat().st_size for path in paths if path.is_file())
+        return sum(path.stat().st_size for path in self.paths(start, stop) if path.is_file())
 
     def _load(self, files: EntityFiles, columns: Sequence[str]) -> Observed:
         if files.problem is not None:

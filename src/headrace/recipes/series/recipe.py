@@ -58,6 +58,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             f"batch {number}",
             source.bytes(start, stop),
             lambda files: clean_batch(files, settings, resolved, frequency, source, number, lacking),
+            source.paths(start, stop),
         )
 
     cleaned = context.stage("clean", [clean_task(number) for number in range(batches)], durable=False)
@@ -95,7 +96,7 @@ def entity_source(
         return source, Counter()
 
     def spread_task(number: int, path: Path, name: str) -> Task:
-        return Task(name, path.stat().st_size, lambda files: spread(files, settings, path, name, number))
+        return Task(name, path.stat().st_size, lambda files: spread(files, settings, path, name, number), [path])
 
     tables = series_files(files)
     receipts = context.stage(

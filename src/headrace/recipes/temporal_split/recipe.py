@@ -155,7 +155,7 @@ def _refuse_unwritable(source: Source, kind: Kind) -> None:
 
 def _scan_tasks(settings: TemporalSplit, source: Source) -> list[Task]:
     def task(place: int, shard: Shard) -> Task:
-        return Task(shard.name, shard.size, lambda files: scan_shard(files, settings, shard, place))
+        return Task(shard.name, shard.size, lambda files: scan_shard(files, settings, shard, place), [shard.path])
 
     return [task(place, shard) for place, shard in enumerate(source.shards)]
 
@@ -261,7 +261,7 @@ def part_targets(plan: SplitPlan, number: int) -> dict[str, str]:
 def _split_tasks(plan: SplitPlan, source: Source) -> list[Task]:
     def task(place: int, shard: Shard) -> Task:
         targets = part_targets(plan, source.numbers[place])
-        return Task(shard.name, shard.size, lambda files: split_shard(files, plan, shard, place, targets))
+        return Task(shard.name, shard.size, lambda files: split_shard(files, plan, shard, place, targets), [shard.path])
 
     return [task(place, shard) for place, shard in enumerate(source.shards)]
 

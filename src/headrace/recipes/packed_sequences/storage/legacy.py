@@ -28,6 +28,7 @@ from headrace.recipes.packed_sequences.storage.bin_buffer import BinBuffer
 from headrace.recipes.packed_sequences.storage.packed_parquet import Declared
 from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 from headrace.storage import local
+from headrace.storage.remote_path import local_path_of
 
 _KEYS = ("input_ids", "loss_mask", "seq_start_id")
 _ADVICE = "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was made"
@@ -37,7 +38,7 @@ class LegacyPickleWriter:
     """Writes bins as one pickled `.npy`, all of it at the end. Memory: O(file). The file is published whole."""
 
     def __init__(self, output_path: str | os.PathLike[str]) -> None:
-        self.output_path = os.fspath(output_path)
+        self.output_path = str(local_path_of(os.fspath(output_path), "output_path"))
         self.packed_data: list[dict[str, list[int]]] = []
         self._closed = False
 
@@ -121,7 +122,7 @@ def convert_legacy_to_parquet(
 
     Adds source_bytes, the size of the legacy file. On an error nothing is left. Memory: about 40 bytes a token.
     """
-    source = Path(legacy_npy_path)
+    source = local_path_of(os.fspath(legacy_npy_path), "legacy_npy_path")
     with ParquetShardWriter(
         output_path,
         row_group_size,
