@@ -9,7 +9,7 @@ from headrace.errors import SettingsError
 
 _CREDENTIALS = re.compile(
     r":/{1,2}[^/@\s]*:[^/@\s]*@"  # scheme://user:password@host
-    r"|^[a-z][a-z0-9+.-]+:/{1,2}[^/@\s]+@"  # scheme://token@host
+    r"|^(https?|s?ftps?|ssh):/{1,2}[^/@\s]+@"  # https://token@host; abfss://container@host names no user
     r"|[?#;&].*(sig|signature|token|credential|password|secret|key|sas)="
     r"|(accountkey|sharedaccesssignature|sharedaccesskey)=",
     re.IGNORECASE,

@@ -166,7 +166,7 @@ def path_of(place: str | Path) -> Path:
         return Path(os.path.expanduser(text))
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "file":
-        return _local_address(rest, text[match.end(1) + 1 : match.end()])
+        return _local_address(text, rest)
     if scheme not in SCHEMES:
         what = f"drive {match[1]}:" if len(scheme) == 1 else f"{scheme}://"
         raise SettingsError(
@@ -191,14 +191,14 @@ def local_path_of(place: str | Path, what: str) -> Path:
     return path
 
 
-def _local_address(rest: str, slashes: str) -> Path:
-    """The path of a file:// address. As a `Path` it has lost a slash, so the host may stand where a directory does."""
+def _local_address(text: str, rest: str) -> Path:
+    """The path of file:///path or file://localhost/path. A `Path` has lost what tells a host from a directory."""
     host, _, below = rest.partition("/")
-    if host == "localhost" and slashes in ("/", "//"):
-        rest = below
-    elif slashes == "//":
-        raise SettingsError(f"file:// address: names host {host!r}; give the path as it is on this machine")
-    return Path("/" + unquote(rest))
+    if text[5:8] == "///":
+        return Path("/" + unquote(rest))
+    if text[5:7] == "//" and host == "localhost":
+        return Path("/" + unquote(below))
+    raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
 
 
 def is_remote(place: str | Path) -> bool:

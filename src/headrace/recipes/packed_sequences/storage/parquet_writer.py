@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,8 +28,6 @@ from headrace.recipes.packed_sequences.storage.packed_parquet import (
 )
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath, path_of
-
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class ParquetShardWriter:
@@ -61,8 +58,7 @@ class ParquetShardWriter:
         self.output_path = os.fspath(output_path)
         if filesystem is None:
             self.output_path = str(_local(self.output_path))
-        elif _ADDRESS.match(self.output_path):
-            path_of(self.output_path)  # says what is wrong with it, without a secret
+        elif isinstance(path_of(self.output_path), RemotePath) or self.output_path.lower().startswith("file:"):
             raise SettingsError(
                 f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
             )
