@@ -38,12 +38,13 @@ def write_config(path: Path, text: str, *, overwrite: bool) -> None:
 
 
 def write_sections(
-    config: Path, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
+    config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
 ) -> None:
     """Have the sections made and written, and say how to run them."""
     from headrace.cli.init.commented import commented_yaml
-    from headrace.storage.remote_path import local_path_of
+    from headrace.storage.remote_path import local_path_of, path_of
 
+    path_of(out)  # refuses what `headrace run` would refuse
     config = local_path_of(config, "--config")
     if config.exists() and not overwrite:
         raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
@@ -74,7 +75,7 @@ def series(config: Config, asked: AskedSeries, *, overwrite: Overwrite = False, 
     """
     from headrace.cli.init.series import series_sections
 
-    write_sections(config, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("split")
@@ -86,7 +87,7 @@ def split(config: Config, asked: AskedSplit, *, overwrite: Overwrite = False, as
     """
     from headrace.cli.init.split import split_sections
 
-    write_sections(config, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("histories")
@@ -98,7 +99,7 @@ def histories(config: Config, asked: AskedHistories, *, overwrite: Overwrite = F
     """
     from headrace.cli.init.histories import histories_sections
 
-    write_sections(config, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("pack")
@@ -110,7 +111,7 @@ def pack(config: Config, asked: AskedPack, *, overwrite: Overwrite = False, as_j
     """
     from headrace.cli.init.pack import pack_sections
 
-    write_sections(config, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("rewrite")
@@ -122,4 +123,4 @@ def rewrite(config: Config, asked: AskedRewrite, *, overwrite: Overwrite = False
     """
     from headrace.cli.init.rewrite import rewrite_sections
 
-    write_sections(config, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)
