@@ -224,6 +224,18 @@ def test_an_export_never_mixes_with_the_files_of_another_run(raw: Path, tmp_path
     assert "part-00099.csv" in done.stderr
 
 
+def test_an_export_never_replaces_files_of_another_run_one_by_one(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
+    before = {path: path.read_bytes() for path in sorted((out / "training_data").rglob("*.*")) if path.is_file()}
+    assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
+    done = headrace("split", raw, "--out", out, "--from-env", env={**OLD_JOB, "TRAIN_RATIO": "0.3"})
+
+    assert done.returncode == 1
+    assert "is not of this run and would mix with it; empty" in done.stderr
+    assert before == {path: path.read_bytes() for path in before}
+
+
 def test_the_environment_is_not_read_unless_asked(raw: Path, tmp_path: Path) -> None:
     done = headrace("split", raw, "--out", tmp_path / "out", env=OLD_JOB)
 

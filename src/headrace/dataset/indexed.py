@@ -12,6 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -104,8 +105,15 @@ class IndexedDataset(ABC):
         if files is not None:
             return _BlockReader(self.root, index, tuple(self.index.null_values), files)
         if (index.split, verify) not in self._readers:
-            self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
+            known = self._indexed_as(index)
+            self._readers[index.split, verify] = _BlockReader(
+                self.root, checked, tuple(self.index.null_values), known=known
+            )
         return self._readers[index.split, verify]
+
+    def _indexed_as(self, index: SplitIndex) -> I64 | None:  # noqa: ARG002 - others have checksums instead
+        """Size and modification time of each shard when it was indexed, int64 [shards, 2], where that is known."""
+        return None
 
 
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
@@ -117,11 +125,30 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
     return _BlockReader(root, index, tuple(null_values))
 
 
+def refuse_changed(path: Path, indexed_as: I64) -> None:
+    """Raise `CorruptShard` for a plain shard whose size or time is not that of the index: its blocks lie elsewhere."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise CorruptShard(
+            f"{path}: cannot be read ({error.strerror}); restore it or open the dataset again"
+        ) from error
+    if (stat.st_size, stat.st_mtime_ns) != tuple(indexed_as.tolist()):
+        raise CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
+
+
 class _BlockReader:
     def __init__(
-        self, root: Path, index: SplitIndex, null_values: tuple[str, ...], files: FileCache | None = None
+        self,
+        root: Path,
+        index: SplitIndex,
+        null_values: tuple[str, ...],
+        files: FileCache | None = None,
+        *,
+        known: I64 | None = None,
     ) -> None:
         self._root, self._index, self._null_values, self._files = root, index, null_values, files
+        self._indexed_as = known
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -136,6 +163,8 @@ class _BlockReader:
             known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known and copy is None:
             self._check(shard, path)
+        if self._indexed_as is not None:
+            refuse_changed(path, self._indexed_as[shard])
         try:
             return read_block(
                 path,

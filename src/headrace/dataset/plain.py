@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 
-from headrace.dataset.index import Index, parse_index, read_index
+from headrace.arrays import I64
+from headrace.dataset.index import Index, SplitIndex, parse_index, read_index
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.plain_index import ALL, OnProgress, build
 from headrace.digest import canonical_json, sha256_hex
@@ -25,7 +27,7 @@ from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.schema import few, type_named
 from headrace.storage.local import make_directory, write_new
-from headrace.storage.remote_path import local_path_of
+from headrace.storage.remote_path import RemotePath, local_path_of
 
 _INDEX_VERSION = 4
 
@@ -33,8 +35,9 @@ _INDEX_VERSION = 4
 class PlainDataset(IndexedDataset):
     """Plain shards, read-only; made by `open_plain`."""
 
-    def __init__(self, root: Path, index: Index, contents: str) -> None:
-        super().__init__(root)
+    def __init__(self, listing: Listing, index: Index, contents: str) -> None:
+        super().__init__(listing.root)
+        self._listing = listing
         self._index = index
         self._contents = contents
 
@@ -47,6 +50,13 @@ class PlainDataset(IndexedDataset):
     def contents(self) -> str:
         """A digest of the files' names, sizes and times, and of what their columns were said to be."""
         return self._contents
+
+    def _indexed_as(self, index: SplitIndex) -> I64 | None:
+        if isinstance(self.root, RemotePath):  # every answer of a store is checked against the tag of the first
+            return None
+        places = {name: place for place, name in enumerate(self._listing.names)}
+        order = [places[name] for name in index.shards]
+        return np.stack([self._listing.sizes[order], self._listing.mtimes_ns[order]], axis=1)
 
     @property
     def split_rows(self) -> Mapping[str, int]:
@@ -104,4 +114,4 @@ def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
         warnings.warn(text, UserWarning, stacklevel=3)
-    return PlainDataset(listing.root, index, contents)
+    return PlainDataset(listing, index, contents)

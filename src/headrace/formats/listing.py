@@ -21,19 +21,23 @@ from headrace.formats.detect import DATA_NAMES
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath, as_stat, matches, path_of
 
-_Stat = tuple[int, int]  # size, modification time
+_Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # are looked at for an error message
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, mtimes_ns: parallel, int64."""
+    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, times: parallel, int64.
+
+    ctimes_ns: of local files the time of change, which nobody can set back; 0 of objects.
+    """
 
     root: Path
     names: list[str]
     sizes: I64
     mtimes_ns: I64
+    ctimes_ns: I64
 
     def path(self, place: int) -> Path:
         """Where a file lies."""
@@ -43,7 +47,8 @@ class Listing:
     def digest(self) -> str:
         """Changes when a file comes, goes, or has another size or time."""
         text = "\0".join([str(self.root), *self.names]).encode("utf-8", "surrogateescape")
-        return sha256_hex(b"%d\0%s%s%s" % (len(text), text, self.sizes.tobytes(), self.mtimes_ns.tobytes()))
+        facts = b"".join(each.tobytes() for each in (self.sizes, self.mtimes_ns, self.ctimes_ns))
+        return sha256_hex(b"%d\0%s%s" % (len(text), text, facts))
 
 
 def list_files(source: Sequence[str | Path]) -> Listing:
@@ -124,13 +129,13 @@ def is_data_name(name: str) -> bool:
 
 def _object_stat(fact: Fact) -> _Stat:
     stat = as_stat(fact)
-    return stat.st_size, stat.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns, 0
 
 
 def _listing(root: str | Path, names: list[str], stats: list[_Stat]) -> Listing:
     order = sorted(range(len(names)), key=names.__getitem__)
-    facts = np.array(stats, np.int64).reshape(-1, 2)[order]
-    return Listing(path_of(root), [names[place] for place in order], facts[:, 0].copy(), facts[:, 1].copy())
+    facts = np.array(stats, np.int64).reshape(-1, 3)[order]
+    return Listing(path_of(root), [names[place] for place in order], *(facts[:, each].copy() for each in range(3)))
 
 
 def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
@@ -150,7 +155,7 @@ def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
             except OSError as error:
                 raise _unreadable(entry.path, error) from error
             names.append(name)
-            stats.append((stat.st_size, stat.st_mtime_ns))
+            stats.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
             if entry.is_symlink():
                 links.add(name)
     return names, stats, links
@@ -190,7 +195,7 @@ def _looked_at(paths: Iterable[str]) -> Iterator[_Found]:
             stat = os.stat(path)
         except OSError as error:
             raise _unreadable(path, error) from error
-        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns)
+        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def _unreadable(path: str, error: OSError) -> InputError:

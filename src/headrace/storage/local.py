@@ -154,7 +154,7 @@ def alias(existing: Path, target: Path) -> None:
     Another file of that name is replaced in one step: it is what an earlier attempt called so.
     """
     with storing(target):
-        if target.exists() and (target.samefile(existing) or sha256_file(existing) == sha256_file(target)):
+        if target.exists() and same_bytes(existing, target):
             return
         temporary = temporary_for(target)
         try:
@@ -167,6 +167,13 @@ def alias(existing: Path, target: Path) -> None:
         finally:
             with suppress(OSError):
                 temporary.unlink()
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether two files are one, or have the same bytes."""
+    if one.samefile(other):
+        return True
+    return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
 
 
 def link_to(link: Path, text: str) -> None:
