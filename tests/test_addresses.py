@@ -155,3 +155,20 @@ def test_a_scheme_in_capitals_is_the_same_store() -> None:
 def test_errors_are_ours() -> None:
     with pytest.raises(HeadraceError, match="drive C: is not a place"):
         path_of("C:\\data")
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_setting_that_names_a_file_takes_a_secret(secret: str) -> None:
+    split_settings = {"source": "x", "date_column": "d", "group_column": "g", "split_date": "2025-01-01"}
+    for make in (
+        lambda: headrace.TemporalSplit(**{**split_settings, "source": secret}),
+        lambda: headrace.TemporalSplit(**split_settings, signature=secret),
+        lambda: headrace.PackedSequences(blend="x", tokenizer=secret),
+        lambda: headrace.PackedSequences(blend="x.jsonl", chat_template=secret),
+        lambda: headrace.Series(source="x", target="q", entities_file=secret),
+        lambda: headrace.Rewrite(source="x", cache_dir=secret),
+    ):
+        with pytest.raises(SettingsError) as raised:
+            make()
+
+        assert CANARY not in str(raised.value)

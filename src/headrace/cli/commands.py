@@ -76,6 +76,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     Flags come before the file. Raises `SettingsError`.
     """
     from headrace.settings import shown
+    from headrace.storage.remote_path import path_of
 
     found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
@@ -87,7 +88,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
     words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
-    return Path(target), replace(flags, workers=count, **words)
+    return path_of(target), replace(flags, workers=count, **words)
 
 
 def execute(recipe: Any, out: Path, about: AboutRun) -> Path:

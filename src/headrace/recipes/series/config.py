@@ -15,7 +15,7 @@ from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.series.axis import Frequency
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.places import LocalPath, Places
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
@@ -84,7 +84,7 @@ class Series(Settings):
     static_features: Names = ()
     missing_static: Literal["error", "drop_entity", "mean", "median"] = "error"
     entities: Names | None = None
-    entities_file: Path | None = None
+    entities_file: LocalPath | None = None
     train_prop: float = Field(0.6, gt=0, le=1)
     val_prop: float = Field(0.2, ge=0, lt=1)
     test_prop: float = Field(0.2, ge=0, lt=1)

@@ -17,7 +17,7 @@ from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.places import LocalPath, Places
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
@@ -62,7 +62,7 @@ class TemporalSplit(Settings):
     label: str | None = None
     targets: Names | None = None
     main_task_index: int | None = Field(None, ge=0)
-    signature: Path | None = None
+    signature: LocalPath | None = None
     null_group: Literal["error", "own", "drop"] = "error"
     null_date: Literal["error", "drop"] = "error"
     timezone: str = "UTC"
