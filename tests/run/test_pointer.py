@@ -100,7 +100,7 @@ HARMS: dict[str, tuple[Callable[[Path, str, str], object], str]] = {
     "one link is gone": (lambda out, one, two: (out / "runs" / two / "splits" / "val").unlink(), "val: is not a link to"),
     "a stranger": (lambda out, one, two: (out / "splits" / "x.csv").write_text("id\n"), "x.csv: is not part of this run"),
     "a link beside of another run": (
-        lambda out, one, two: (out / "blend.json").symlink_to(f"runs/{one}/config.json"), "blend.json: is a link of another run"
+        lambda out, one, two: (out / "blend.json").symlink_to(f"runs/{one}/blend.json"), "blend.json: is a link of another run"
     ),
 }  # fmt: skip
 
@@ -217,3 +217,12 @@ def test_what_is_told_of_the_time_is_that_of_the_manifest_file(tmp_path: Path) -
     os.utime(prepared.run / "manifest.json", (86400, 86400))
 
     assert "1970-01-02T00:00:00+00:00" == FinishedRun(*find_run(tmp_path / "out")).finished_at
+
+
+def test_links_of_the_user_beside_the_pointer_stay(out: Path, made: tuple[Path, str, str]) -> None:
+    (out / "best").symlink_to(f"runs/{made[1]}")
+    settings = json.loads((out / "runs" / made[1] / "config.json").read_bytes())
+    split(settings["source"], out, train_ratio=0.4)
+
+    assert f"runs/{made[1]}" == os.readlink(out / "best")
+    assert [] == headrace.verify(out).problems

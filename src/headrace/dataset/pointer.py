@@ -24,6 +24,8 @@ from headrace.storage.remote_path import RemotePath
 SPLITS, POINTER = "splits", "splits.json"
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TO_RUN = re.compile(rf"runs/({RUN_ID.pattern})/{SPLITS}")
+_SINGLE = re.compile(rf"\.\./runs/{RUN_ID.pattern}/.+")  # earlier versions: a link a split, and files beside them
+_BESIDE = re.compile(rf"runs/{RUN_ID.pattern}/.+")
 _AGAIN = "prepare the run again, or open it by its run id"
 
 
@@ -67,13 +69,16 @@ def beside_links(manifest: Manifest) -> dict[str, str]:
 
 
 def leads_into_a_run(link: Path, root: Path) -> bool:
-    """Whether a name directly below `root`, or below its `splits/`, is a link that headrace made."""
+    """Whether a name directly below `root`, or below a directory of single links in it, is a link that headrace made.
+
+    A link of the user's, e.g. `best -> runs/<run_id>`, has another name than what it leads to.
+    """
     if not link.is_symlink() or link.name.startswith(TEMP_PREFIX):
         return False
     text = os.readlink(link)
-    if link.parent == root and text.startswith(f"{SPLITS}/../"):
-        return True
-    return Path(os.path.normpath(link.parent / text)).is_relative_to(os.path.normpath(root / "runs"))
+    if link.parent != root:
+        return _SINGLE.fullmatch(text) is not None
+    return text.startswith(f"{SPLITS}/../") or (_BESIDE.fullmatch(text) is not None and Path(text).name == link.name)
 
 
 def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
