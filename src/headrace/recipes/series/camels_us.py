@@ -89,10 +89,13 @@ def _flow(path: Path, area: float) -> tuple[I64, dict[str, F64]]:
 
 
 def _text(path: Path) -> bytes:
-    """The bytes with one space between fields and none at the ends of lines."""
+    """The bytes with one space between fields and none at the ends of lines. Raises `InputError`."""
     with open_bytes(path, "gz" if path.suffix == ".gz" else "none") as stream:
         data = stream.read()
-    data = data.replace(b"\t", b" ").replace(b"\r", b"")
+    data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
+    if b"\r" in data:
+        line = 1 + data.count(b"\n", 0, data.index(b"\r"))
+        raise InputError(f"{path}: line {line}: a carriage return stands without a newline; end lines with LF or CRLF")
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
 
 
