@@ -26,7 +26,7 @@ from headrace.formats.listing import Listing, list_files
 from headrace.formats.schema import few, type_named
 from headrace.storage.local import make_directory, write_new
 
-_INDEX_VERSION = 4
+_INDEX_VERSION = 5
 
 
 class PlainDataset(IndexedDataset):
