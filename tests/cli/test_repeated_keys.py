@@ -32,7 +32,7 @@ def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, na
     with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' stands twice.*line {line}"):
         read_config(path)
     with pytest.raises(SettingsError, match=rf"(?s)the key '{key}' stands twice.*line {line}"):
-        SeriesDataModule(path, out=tmp_path, input_length=1, output_length=1)
+        SeriesDataModule(path, out=tmp_path, input_length=1, output_length=1, batch_size=1)
     with pytest.raises(SettingsError, match="stands twice"):
         one_setting("x={a: 1, a: 2}")
 
