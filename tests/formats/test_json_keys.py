@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import HeadraceError, InputError
 from headrace.formats.json_keys import RepeatedKey, first_repeated, key_bound, loads, values_found
+from headrace.formats.jsonl import render
 from headrace.formats.records import as_bytes
-from headrace.formats.source import survey
+from headrace.formats.source import read_chunks, survey
 from tables import split, write_bytes
 
 GOOD = b'{"id": "1", "date": "2024-01-01", "x": {"a": 1, "b": [{"c": 2}]}}\n'
@@ -191,3 +192,30 @@ def test_columns_of_parquet_and_arrow_files_have_whole_names(tmp_path: Path) -> 
         pq.write_table(table, path)
         with pytest.raises(InputError, match=r"holds a zero byte|cannot be read"):
             survey(path, path.name)
+
+
+def test_a_key_may_be_empty(tmp_path: Path) -> None:
+    data = b'{"":{"":1},"column_0":"x","id":"1","date":"2024-01-01"}\n{"":null,"column_0":"y","id":"2","date":"2025-01-01"}\n'
+    path = write_bytes(tmp_path / "in" / "part-0.jsonl", data)
+    shard = survey(path, path.name)
+    rows = [row for chunk in read_chunks(shard) for row in chunk.table().to_pylist()]
+
+    assert [json.loads(line) for line in data.splitlines()] == rows
+    assert rows == [json.loads(line) for line in render(pa.Table.from_pylist(rows)).splitlines()]
+
+
+def test_a_mark_is_no_part_of_the_first_line_and_refused_in_others(tmp_path: Path) -> None:
+    mark = b"\xef\xbb\xbf"
+    path = write_bytes(tmp_path / "part-0.jsonl", mark + b'{"a": 1}\n{"a": 2}\n')
+
+    assert [2] == [chunk.rows for chunk in read_chunks(survey(path, path.name))]
+    path.write_bytes(b'{"a": 1}\n' + mark + b'{"a": 2}\n')
+    with pytest.raises(InputError, match="not JSON lines"):
+        survey(path, path.name)
+
+
+def test_rows_without_any_key_are_refused(tmp_path: Path) -> None:
+    path = write_bytes(tmp_path / "part-0.jsonl", b"{}\n{ }\n")
+
+    with pytest.raises(InputError, match=r"part-0\.jsonl: none of its 2 rows has a key"):
+        survey(path, path.name)

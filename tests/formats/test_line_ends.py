@@ -7,6 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import HeadraceError, InputError
+from headrace.formats import delimited
 from headrace.formats.source import read_chunks, survey
 from headrace.recipes.series.statics import text_table
 from tables import split, split_rows, write_bytes
@@ -153,3 +154,16 @@ def test_streamed_rows_of_crlf_files_without_a_last_line_end(tmp_path: Path) -> 
     found = [pa.table(batch).to_pylist() for batch in headrace.open(tmp_path / "in").stream("all", batch_format="arrow", batch_size=4)]  # fmt: skip
 
     assert ["a", "b", "c", "d"] == sorted(row["x"] for rows in found for row in rows)
+
+
+@pytest.mark.parametrize("lost", ["polars", "Arrow"])
+def test_a_byte_order_mark_in_a_value_is_kept_wherever_chunks_begin(
+    tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "polars_is_lost", lambda: lost == "Arrow")
+    path = write_bytes(tmp_path / "part-0.csv", "a,b\n\ufeff,1\n\ufeff2,1\n".encode() + b'"\xef\xbb\xbf",3\n')
+    shard = survey(path, path.name)
+
+    for chunk_bytes in (1, 5, 7, 1000):
+        chunks = list(delimited.chunks(shard, chunk_bytes))
+        assert ["\ufeff", "\ufeff2", "\ufeff"] == [row["a"] for chunk in chunks for row in chunk.table().to_pylist()]

@@ -186,6 +186,8 @@ class DelimitedChunk:
         if not self._proved:
             self._stops([])  # polars fills up short rows in silence; this raises on them
         data = bytes(self.data)
+        if data.startswith(_BOM):  # a value; the parsers take away one mark, wherever in the file the data come from
+            data = _BOM + data
         import polars as pl
 
         try:

@@ -57,7 +57,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     largest: dict[str, int] = {}
     rows = lines = 0
     for block in _blocks(path, kind, 0):
-        data = _without_blank(block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(_BOM))
         try:
             frame = _parse(path, data, None, rows)
             _check_schema(path, frame.schema, rows)
@@ -95,6 +95,8 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         nulls.update(set(fields) - set(table.column_names))
         rows += table.num_rows
         lines += block.count(b"\n")
+    if rows and not fields:
+        raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
     names = [column_name(raw) for raw in fields]
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
@@ -140,9 +142,10 @@ class JsonlChunk:
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
     """The objects of a shard in file order."""
-    first_row = 0
+    first_row = lines = 0
     for block in _blocks(shard.path, shard.kind, chunk_bytes):
-        data = _without_blank(block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        lines += block.count(b"\n")
         chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
             yield chunk
@@ -178,17 +181,24 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
     raw = {name: [name] for name in schema.names}
     for key in sorted({match.decode("utf-8", "replace") for match in set(_DOTTED_KEY.findall(data))}):
         raw.get(column_name(key), []).append(key)
-    empty = pl.DataFrame(schema.empty_table())
-    polars_schema = {key: empty.schema[name] for name, keys in raw.items() for key in keys}
+    kinds = dict(zip(schema.names, _frame(schema.empty_table()).dtypes, strict=True))
+    polars_schema = {key: kinds[name] for name, keys in raw.items() for key in keys}
     frame = _parse(path, data, polars_schema, first_row)
     return frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()]).to_arrow().cast(schema)
 
 
 def render(table: pa.Table) -> bytes:
     """Rows as JSON lines, every column present."""
+    return _frame(table).write_ndjson().encode()
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    """The table for polars, which would give a column without a name another one."""
     import polars as pl
 
-    return pl.DataFrame(table).write_ndjson().encode()
+    frame = pl.DataFrame(table.rename_columns([str(place) for place in range(table.num_columns)]))
+    frame.columns = table.column_names
+    return frame
 
 
 def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
