@@ -1,7 +1,8 @@
 """What must hold when others read the same text.
 
 headrace may refuse a file. If it reads it, its rows and values are those of the strict majority: of csv or json of the
-standard library, pandas and DuckDB more than half read exactly the same; one that refuses the file has no such reading.
+standard library, pandas and DuckDB at least two read exactly the same; one that refuses the file has no such reading. Where DuckDB is not installed one of
+the other two is enough.
 Every peer reads all columns as text, by one rule: the given separator, doubled quotes, LF, CRLF or CR outside quotes,
 empty lines are no rows (in a file of one column they are missing values). A peer that fills up short rows refuses them
 here. Runs of these files – rewritten, split – hold the rows of the plain file, and no entity is in train and elsewhere.
@@ -61,7 +62,7 @@ def _plain(directory: Path, form: str, make: Callable[..., bytes]) -> Parser:
 
 
 def agree(path: Path, rows: Rows) -> None:
-    """Raise `Difference` unless more than half of the peers read these rows."""
+    """Raise `Difference` unless at least half of the peers, two of three, read these rows."""
     found: dict[str, Any] = {}
     if path.suffix == ".jsonl":
         for name, read in JSON.items():
@@ -70,7 +71,7 @@ def agree(path: Path, rows: Rows) -> None:
         separator = headrace_separator(path)
         for name, read_text in DELIMITED.items():
             found[name] = _answer(lambda read=read_text: read(path, separator, len(rows[0])))
-    if 2 * sum(answer == rows for answer in found.values()) <= len(found):
+    if 2 * sum(answer == rows for answer in found.values()) < len(found):
         others = "\n".join(f"{name}: {answer!r:.600}" for name, answer in found.items())
         raise Difference(f"headrace: {rows!r:.600}\n{others}")
 
