@@ -1,8 +1,8 @@
 """What must hold when others read the same text.
 
 headrace may refuse a file. If it reads it, its rows and values are those of the strict majority: of csv or json of the
-standard library, pandas and DuckDB at least two read exactly the same; one that refuses the file has no such reading. Where DuckDB is not installed one of
-the other two is enough.
+standard library, pandas and DuckDB at least two read exactly the same; one that refuses the file has no such reading.
+Where DuckDB is not installed one of the other two is enough.
 Every peer reads all columns as text, by one rule: the given separator, doubled quotes, LF, CRLF or CR outside quotes,
 empty lines are no rows (in a file of one column they are missing values). A peer that fills up short rows refuses them
 here. Runs of these files – rewritten, split – hold the rows of the plain file, and no entity is in train and elsewhere.
