@@ -47,7 +47,7 @@ def ours(path: Path, cache: Path) -> Rows:
     streamed = (
         [
             row
-            for batch in opened.stream(batch_size=7, batch_format="arrow", remainder="exact")
+            for batch in opened.stream(batch_size=7, batch_format="arrow", remainder="exact", read_threads=1)
             for row in _tuples(pa.table(batch))
         ]
         if rows

@@ -197,7 +197,7 @@ class DelimitedChunk:
                 table = pl.read_csv(
                     data, has_header=False, separator=separator, infer_schema=False, columns=columns
                 ).to_arrow()
-        except (pl.exceptions.PolarsError, pa.ArrowInvalid) as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowInvalid) as error:
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"

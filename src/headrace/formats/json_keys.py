@@ -100,8 +100,8 @@ def first_repeated(data: bytes) -> tuple[int, str] | None:
     quotes = string_quotes(array)
     colons = np.flatnonzero(array == _COLON)
     before = np.searchsorted(quotes, colons)
-    opening = np.unique(before[before & 1 == 0]) - 2  # of the string that ends before each colon, as a place in quotes
-    opening = opening[opening >= 0]
+    opening = before[before & 1 == 0] - 2  # of the string that ends before each colon, as a place in quotes
+    opening = opening[(opening >= 0) & (np.diff(opening, prepend=-1) > 0)]
     starts, stops = quotes[opening] + 1, quotes[opening + 1]
     codes, texts = _numbered(records.cut(data, starts, stops))
     owner, key = _owners(array, quotes, starts)

@@ -106,7 +106,11 @@ def _plain(name: str) -> str:
 
 def _numbers(path: Path, rows: bytes, width: int, first_line: int) -> F64:
     """The fields of all rows as numbers, [rows, width]."""
-    table = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
+    try:
+        table = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        said = str(error).partition("\n")[0]
+        raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
     if table.width != width:
         raise InputError(f"{path}: line {first_line} has {table.width} fields, {width} were expected; fetch it again")
     read = table.select(pl.all().cast(pl.Float64, strict=False))
