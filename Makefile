@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,6 +30,10 @@ $(VENV)/examples: $(VENV)/demo
 
 $(VENV)/test: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[test]'
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/test
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[fuzz]'
 	@touch $@
 
 $(VENV)/lint: $(VENV)/base
@@ -108,6 +112,12 @@ test: $(VENV)/test $(VENV)/examples $(AZURITE) ## the whole test suite
 
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
 	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
+
+SECONDS ?= 600
+SEED ?= 1
+fuzz: $(VENV)/fuzz ## random text, read by headrace and by others; SECONDS=600 for each parser, SEED=1
+	HEADRACE_FUZZ_S=$(SECONDS) HEADRACE_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 0 \
+		tests/fuzz tests/faults/test_fuzz.py
 
 check: lint types imports changes ## lint, strict types, import directions, notes of changes
 

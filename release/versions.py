@@ -31,7 +31,7 @@ TESTS = [
     "tests/test_digest.py",
     "tests/test_public.py",
 ]
-DEVELOPERS = {"test", "lint", "docs", "bench", "package"}
+DEVELOPERS = {"test", "fuzz", "lint", "docs", "bench", "package"}
 
 
 def main(which: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,31 @@ class Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_explain(type(self), error)) from None
+
+
+def load_yaml(text: str) -> Any:
+    """A YAML document whose mappings hold each key once. Raises `yaml.YAMLError`, which says line and column."""
+    return _strict_loader()(text).get_single_data()
+
+
+@functools.cache
+def _strict_loader() -> Any:
+    import yaml  # a command without a configuration file does not wait for it
+
+    class StrictLoader(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                name = (key.tag, key.value)
+                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if name in seen:
+                    raise yaml.MarkedYAMLError(None, None, f"the key {shown(key.value)} stands twice", key.start_mark)
+                seen.add(name)
+            return node
+
+    return StrictLoader
 
 
 def shown(value: object, most: int = 200) -> str:

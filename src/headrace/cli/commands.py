@@ -140,14 +140,14 @@ def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
-    from headrace.settings import shown
+    from headrace.settings import load_yaml, shown
 
     if path.is_dir():
         raise SettingsError(
             f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
         )
     try:
-        record = yaml.safe_load(path.read_text("utf-8"))
+        record = load_yaml(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:

@@ -13,6 +13,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.sound import manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
+from headrace.formats.json_keys import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
@@ -86,7 +87,7 @@ def read_manifest(run: Path) -> Manifest | None:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise CorruptShard(f"{path}: is larger than {_MAX_BYTES} bytes; restore it or prepare the run again")
-        record = json.loads(path.read_bytes(), parse_constant=_refuse, object_pairs_hook=_no_repeats)
+        record = loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -123,14 +124,3 @@ def finished_at(run: Path, manifest: Manifest) -> str:
 
 def _digest_of(record: dict[str, Any]) -> str:
     return sha256_hex(canonical_json(record))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("a key stands twice")
-    return record

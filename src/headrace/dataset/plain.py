@@ -29,7 +29,7 @@ from headrace.formats.schema import few, type_named
 from headrace.storage.local import make_directory, write_new
 from headrace.storage.remote_path import RemotePath, local_path_of
 
-_INDEX_VERSION = 4
+_INDEX_VERSION = 5
 
 
 class PlainDataset(IndexedDataset):

@@ -133,6 +133,11 @@ def _object_stat(fact: Fact) -> _Stat:
 
 
 def _listing(root: str | Path, names: list[str], stats: list[_Stat]) -> Listing:
+    try:
+        "".join([str(root), *names]).encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 40) : error.start + 40]
+        raise InputError(f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory") from None
     order = sorted(range(len(names)), key=names.__getitem__)
     facts = np.array(stats, np.int64).reshape(-1, 3)[order]
     return Listing(path_of(root), [names[place] for place in order], *(facts[:, each].copy() for each in range(3)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -37,6 +37,13 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
         )
 
 
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if field.type.num_fields:
+            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One source file, surveyed.
@@ -68,7 +75,13 @@ class Shard:
         null_columns: Iterable[str],
         dialect: Dialect | None = None,
     ) -> Shard:
-        """A file as `stat` saw it, taken before its content was looked at."""
+        """A file as `stat` saw it, taken before its content was looked at.
+
+        Raises `InputError` on a column name, at any depth, that holds a zero byte: C libraries end names there.
+        """
+        odd = next((each for each in _names(schema) if "\0" in each), None)
+        if odd is not None:
+            raise InputError(f"{path}: column name {odd!r} holds a zero byte; rename it")
         return cls(
             path=path,
             name=name,

@@ -32,7 +32,7 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
 def read_signature(path: Path) -> list[str]:
     """Column names from a file of one comma-separated line."""
     try:
-        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
     except OSError as error:
         raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:

@@ -24,6 +24,7 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.errors import SettingsError
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import Recipe, prepare
+from headrace.settings import load_yaml
 from headrace.stream.resumed import CountedLoader, ResumedModule  # before what needs torch: names the extra of both
 from headrace.stream.share import Remainder
 from headrace.windows.epochs import AllWindows, Chunked
@@ -276,7 +277,7 @@ def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Rec
         import headrace  # the settings of a file are those of the package's public name
 
         try:
-            record = dict(yaml.safe_load(path.read_text("utf-8")))
+            record = dict(load_yaml(path.read_text("utf-8")))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
             raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
         for name in ("recipe", "workers"):

@@ -8,7 +8,6 @@ Paths are relative to the blend file. What weights mean is defined in `assign`.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
+from headrace.formats.json_keys import loads
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.settings import Names, Settings
@@ -184,7 +184,7 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
         if file.read(64).lstrip()[:1] != b"{":
             return None
     try:
-        record = json.loads(path.read_bytes())
+        record = loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
     return record if isinstance(record, dict) and _is_blend(record) else None

@@ -204,7 +204,7 @@ class Series(Settings):
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
         try:
-            lines = self.entities_file.read_text("utf-8-sig").splitlines()
+            lines = self.entities_file.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
         names = sorted({line.strip() for line in lines if line.strip()})

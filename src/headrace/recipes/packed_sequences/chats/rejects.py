@@ -12,6 +12,7 @@ CHOSEN = {
 # Rows that are wrong, in themselves or for this tokenizer and template.
 BAD = {
     "broken_json": "the line, or a text that must be JSON, is no JSON",
+    "repeated_key": "an object holds a key twice, and readers take different values",
     "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
     "too_long_line": "the line is longer than the reader's limit",
     "not_an_object": "the row is no JSON object",
