@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, stem_of_name
+from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import list_files
 from headrace.recipes.series.config import FILE_NAME, Series
 from headrace.storage.remote_path import RemotePath
@@ -79,7 +80,9 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     for entry in source:
         path = _absolute(entry)
         if path.is_dir():
-            own = [each for each in path.iterdir() if each.name[0] not in "._" and is_table(each.name)]
+            every = list(path.iterdir())
+            refuse_foreign(path, {each.name for each in every})
+            own = [each for each in every if each.name[0] not in "._" and is_table(each.name)]
         else:
             own = [path] if path.is_file() else _matching(path)
         if not own:
