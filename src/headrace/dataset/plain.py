@@ -22,8 +22,9 @@ from headrace.errors import CorruptShard, InputError, StoreError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
-from headrace.formats.named_splits import in_order
+from headrace.formats.named_splits import in_order, partition_columns
 from headrace.formats.schema import few, type_named
+from headrace.printable import printable
 from headrace.storage.local import make_directory, write_new
 
 _INDEX_VERSION = 5
@@ -106,5 +107,12 @@ def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
     if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(printable(text), UserWarning, stacklevel=3)
+    lost = [name for name in partition_columns(listing.names) if name not in names]
+    if lost:
+        text = (
+            f"{listing.root}: names of directories say {few(lost)}, and the files do not; it is not read: write it into"
+            " the files if it is needed"
+        )
+        warnings.warn(printable(text), UserWarning, stacklevel=3)
     return PlainDataset(listing.root, index, contents, in_order(listing.splits) or [ALL])

@@ -1,4 +1,4 @@
-"""Splits told by names: directories called train, val or test, and files such as train-00000-of-00002.parquet. Pure.
+"""Splits told by names: directories called train, val or test, and files such as train-00000-of-00002.parquet; columns told by directories. Pure.
 
 The rules are those of the Hugging Face Hub: a word of `WORDS` names a split where it is a whole directory name, or
 stands in a file's name between separators. Directories come before file names.
@@ -64,3 +64,9 @@ def is_split_name(directory: str) -> bool:
 def in_order(splits: Iterable[str]) -> list[str]:
     """Splits, each once, in the order in which people think of them."""
     return sorted(set(splits), key=WORDS.index)
+
+
+def partition_columns(names: Iterable[str]) -> list[str]:
+    """Columns that directories such as `year=2024` name, each once, sorted. names: with forward slashes."""
+    parts = {part for name in names if "=" in name for part in name.split("/")[:-1]}
+    return sorted({part.partition("=")[0] for part in parts if "=" in part} - {""})
