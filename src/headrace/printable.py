@@ -9,6 +9,7 @@ MOST = 2_000  # characters of one line of a message
 # Controls (C0 with DEL, C1), line and paragraph separators, marks that turn the direction of text, invisible marks
 # that hide text, and halves of surrogate pairs, which stand for bytes that are not UTF-8.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]")  # fmt: skip  # noqa: E501 - one class of characters
+_UNFIT_IN_LINES = re.compile(_UNFIT.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 _WORDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -28,6 +29,11 @@ def printable(text: str, most: int = MOST) -> str:
 def printable_lines(text: str, most: int = MOST) -> str:
     """The same of a text whose line ends are meant: each line by itself."""
     return "\n".join(printable(line, most) for line in text.split("\n"))
+
+
+def escape_lines(text: str) -> str:
+    """The text with such characters escaped, but for line ends; not shortened."""
+    return _UNFIT_IN_LINES.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:

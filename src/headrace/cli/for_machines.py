@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.printable import printable
+
 _FLAG = "--json"
 _told: set[str] = set()  # of this process: empty until something was printed
 _refused: list[str] = []  # what the parser of the command line said of it
@@ -68,4 +70,7 @@ def complaints_kept() -> Generator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):
             _refused.append(str(error.format_message()))
+            for name in ("message", "option_name", "param_hint"):  # what typer makes a panel of
+                if isinstance(getattr(error, name, None), str):
+                    setattr(error, name, printable(getattr(error, name)))
         raise

@@ -31,7 +31,7 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
     try:
         with errors_told(arguments, explain), heard():
             work()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the outermost handler, which says all of them
         with _interrupts_ignored():
             _, message, code = explain(error)
             if code and not isinstance(error, SystemExit):
@@ -133,7 +133,7 @@ def own_process() -> Generator[None]:
     written into data. Once the command is over, an interrupt ends the process at once instead of showing where it was.
     """
     with suppress(OSError):
-        while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 - stderr
+        while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(opened, True)
         os.close(opened)
     for name in ("stdin", "stdout", "stderr"):

@@ -1,7 +1,7 @@
-"""Splits told by names: directories called train, val or test, and files such as train-00000-of-00002.parquet; columns told by directories. Pure.
+"""Splits and columns told by names: directories called train or year=2024, files such as train-00000-of-00002.parquet.
 
 The rules are those of the Hugging Face Hub: a word of `WORDS` names a split where it is a whole directory name, or
-stands in a file's name between separators. Directories come before file names.
+stands in a file's name between separators. Directories come before file names. Pure.
 """
 
 from __future__ import annotations
