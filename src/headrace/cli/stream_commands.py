@@ -70,7 +70,7 @@ def peek(
 def _first_rows(index: SplitIndex, read: ReadBlock, rows: int) -> pa.Table:
     import pyarrow as pa
 
-    tables, left = [index.schema.empty_table()], rows
+    tables, left = [index.schema.empty_table()], min(rows, index.total_rows)
     for block in range(len(index.rows)):
         if left <= 0:
             break

@@ -18,7 +18,7 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.plain_index import ALL, OnProgress, build
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
-from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
@@ -64,7 +64,13 @@ def _split_rows(index: Index, splits: Sequence[str]) -> dict[str, int]:
 
 def default_cache() -> Path:
     """Where indexes are kept unless the caller says otherwise."""
-    return Path.home() / ".cache" / "headrace"
+    try:
+        return Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        raise SettingsError(
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
+            " (--cache-dir)"
+        ) from None
 
 
 def open_plain(

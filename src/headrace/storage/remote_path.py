@@ -177,6 +177,11 @@ def path_of(place: str | Path) -> Path:
     return RemotePath(f"{match[1]}:", name, key)
 
 
+def expanded(path: Path) -> Path:
+    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
+    return path if isinstance(path, RemotePath) else Path(os.path.expanduser(path))
+
+
 def is_remote(place: str | Path) -> bool:
     """Whether a place is in an object store."""
     return isinstance(place, RemotePath) or _WORD.match(str(place)) is not None

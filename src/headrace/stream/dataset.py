@@ -20,7 +20,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import default_cache, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.remote_path import RemotePath, expanded, path_of
 from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.batch import import_torch
 from headrace.stream.cache import CachedBlocks
@@ -252,7 +252,7 @@ def open_dataset(
     kept = None if cache_dir is None else Path(cache_dir)
     refuse_credentials(path)
     if isinstance(path, str | Path):
-        root = path_of(path).expanduser()
+        root = expanded(path_of(path))
         empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
             if types or null_values:

@@ -19,7 +19,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.schema import plain
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.remote_path import RemotePath, expanded, path_of
 from headrace.stream.dataset import open_dataset
 
 _FRAME_BLOCK_ROWS = 1 << 13
@@ -47,7 +47,7 @@ def open_files(
     shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else all data files.
     Raises `InputError` if there are none, or some of one format and some of another.
     """
-    root = path_of(file_dir).expanduser()
+    root = expanded(path_of(file_dir))
     if not root.is_dir():
         raise InputError(f"{root}: no such directory; give the directory of the shards as file_dir")
     if filename is not None and shard_pattern is not None:

@@ -22,7 +22,7 @@ from headrace.formats.source import common_schema, survey
 from headrace.formats.typed import nulled, typed
 from headrace.formats.write import ShardWriter
 from headrace.recipes.rewrite.config import Rewrite
-from headrace.storage.remote_path import path_of
+from headrace.storage.remote_path import expanded, path_of
 
 _CODECS = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 1 << 16
@@ -33,7 +33,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0]).expanduser()
+    path = expanded(path_of(asked.source[0]))
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
         sections, about = _of_run(asked, FinishedRun(*find_run(path)))
     else:

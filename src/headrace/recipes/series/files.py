@@ -14,7 +14,7 @@ from headrace.formats.detect import DATA_NAMES, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import list_files
 from headrace.recipes.series.config import FILE_NAME, Series
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.remote_path import RemotePath, expanded
 
 SERIES, STATIC = "series", "static"
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
@@ -92,7 +92,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
 
 
 def _absolute(path: Path) -> Path:
-    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path.expanduser()))
+    return path if isinstance(path, RemotePath) else Path(os.path.abspath(expanded(path)))
 
 
 def _matching(pattern: Path) -> list[Path]:
