@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import SettingsError
@@ -24,3 +25,17 @@ def refuse_credentials(value: object) -> None:
                 "a path holds credentials (a user's password, or a signature behind its '?'); give the path alone, and "
                 "the credentials by the environment or the machine's role"
             )
+
+
+_USER = re.compile(r"(:/{1,2})[^/@\s'\"]*@")
+_QUERY = re.compile(r"\?[^\s'\"]*(?:sig|signature|token|credential|password|secret|key)=[^\s'\"]*", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|_KEY$|ACCESS_KEY", re.IGNORECASE)
+_SHORTEST = 8  # characters; a shorter value is found in ordinary text
+
+
+def without_secrets(text: str, environ: Mapping[str, str]) -> str:
+    """The text with users, passwords and signatures of addresses, and secrets of the environment, replaced by "…"."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "…")
+    return _QUERY.sub("?…", _USER.sub(r"\1…@", text))

@@ -41,7 +41,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SettingsError(_explain(type(self), error)) from None
+            raise SettingsError(*_explain(type(self), error)) from None
 
 
 def load_yaml(text: str) -> Any:
@@ -77,7 +77,7 @@ def shown(value: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
+def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
     told = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
@@ -93,4 +93,4 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:
             lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}: {problem['msg']}")
-    return "\n".join(lines)
+    return lines

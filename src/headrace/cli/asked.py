@@ -61,4 +61,4 @@ def check_names(where: object, record: Mapping[str, Any], known: Sequence[str]) 
         told = any(line.endswith(hint) for line in strange)  # all of them once is enough
         strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
     if strange:
-        raise SettingsError("\n".join(strange))
+        raise SettingsError(*strange)

@@ -11,6 +11,7 @@ import typer
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
 from headrace.cli.init.asked import AskedHistories, AskedPack, AskedRewrite, AskedSeries, AskedSplit
+from headrace.cli.printing import say
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def write_sections(
     if as_json:
         tell({"config": str(config), "about": about, "run": command})
         return
-    typer.echo(f"{config}: {about}")
-    typer.echo(f"run it:  {command}")
+    say(f"{config}: {about}")
+    say(f"run it:  {command}")
 
 
 def _runs(sections: list[Section]) -> bool:

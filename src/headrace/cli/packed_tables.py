@@ -31,7 +31,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path | None = None) 
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
     console.print(table)
-    console.print("[dim]each: sequences in a bin[/dim]")
+    console.print("each: sequences in a bin", style="dim")
     _print_left_out(console, manifest)
     if run is not None:
         _print_facts(console, manifest, run)
@@ -64,10 +64,10 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
             continue
         numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
         table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
-        explained.append(f"[dim]{reason}: {in_words(reason)}[/dim]")
+        explained.append(f"{reason}: {in_words(reason)}")
     if explained:
         console.print(table)
-        console.print("\n".join(explained), highlight=False)
+        console.print("\n".join(explained), style="dim", highlight=False)
     cut = {name: count for name, count in facts["too_long"].items() if count}
     if cut:
         words = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +11,13 @@ from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import OneEpoch, Source
 from headrace.cli.opening import open_source
+from headrace.cli.printing import cell, printer, say
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from headrace.stream.plan import Plan
 
 
@@ -52,7 +54,7 @@ def plan(
     else:
         _print_record(f"plan of {index.split}", record)
         if html is not None:
-            typer.echo(f"page  {html}")
+            say(f"page  {html}")
     if not record["ok"]:
         raise HeadraceError(
             f"{path}: split {index.split}: {record['overlap_rows']} rows would come twice and {record['missing_rows']}"
@@ -107,7 +109,6 @@ def _extremes(values: Any) -> dict[str, int]:
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=False)
@@ -116,12 +117,14 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
     for name, value in record.items():
         if name != "split":
             table.add_row(name.replace("_", " "), _text(value))
-    Console(soft_wrap=not os.isatty(1)).print(table)
+    printer().print(table)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> RenderableType:
+    from rich.text import Text
+
     if isinstance(value, bool):
-        return "[green]yes[/green]" if value else "[bold red]NO[/bold red]"
+        return Text("yes", "green") if value else Text("NO", "bold red")
     if isinstance(value, dict):
         return f"{value['min']:,} … {value['max']:,}"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) else cell(value)

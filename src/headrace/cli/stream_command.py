@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from headrace.cli.one_epoch import (
     Workers,
 )
 from headrace.cli.opening import open_source
+from headrace.cli.printing import printer
 from headrace.cli.stream_commands import read_state
 from headrace.cli.text_columns import PlainShards
 
@@ -131,7 +131,6 @@ def stream(
 
 def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
     """A line for each rank, and what they come to together."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(header_style="bold")
@@ -140,7 +139,7 @@ def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
     for each in speeds:
         numbers = (f"{each.batches:,}", f"{each.rows:,}", f"{each.seconds:.2f}", f"{each.first_batch_s:.3f}")
         table.add_row(str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}")
-    console = Console(soft_wrap=not os.isatty(1))
+    console = printer()
     console.print(table)
     console.print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.printing import cell
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.report.reasons import REASONS
 
@@ -62,7 +63,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path | None = None
     console.print(table)
     for reason, rows in manifest.dropped.items():
         if rows and reason in REASONS:
-            console.print(f"[dim]{reason}: {REASONS[reason]}[/dim]", highlight=False)
+            console.print(f"{reason}: {REASONS[reason]}", style="dim", highlight=False)
     if run is not None:
         _print_details(console, manifest, run)
 
@@ -72,7 +73,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     for name in ("name", "type", "nulls"):
         schema.add_column(name)
     for column in manifest.schema:
-        schema.add_row(column["name"], column["type"], "may hold nulls" if column["nullable"] else "none")
+        schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
@@ -85,7 +86,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
         if isinstance(value, int) and name.endswith("_us"):
             facts.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
         elif value is not None:
-            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else cell(value))
     console.print(facts)
 
 

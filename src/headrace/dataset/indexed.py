@@ -37,6 +37,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_check_anew)
 
 ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
+_SYNONYMS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test", "testing", "oot"))
 
 
 class IndexedDataset(ABC):
@@ -74,10 +75,13 @@ class IndexedDataset(ABC):
 
     def split_named(self, asked: str) -> str | None:
         """The split's own name, by that or an alias; None if there is no such split."""
-        return next((name for name in (asked, ALIASES.get(asked)) if name in self.splits), None)
+        also = next((names for names in _SYNONYMS if asked in names), ())
+        return next((name for name in (asked, *also) if name in self.splits), None)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" and "val" are one; None is the only split there is.
+        """The blocks of a split; None is the only split there is.
+
+        "oot" and "test" are one name, and so are "val", "valid" and "validation".
 
         Raises `InputError` on other names, and on None where there are several.
         """

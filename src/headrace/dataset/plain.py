@@ -1,8 +1,9 @@
 """Shards that nobody prepared: files of Parquet, CSV, TSV or JSON lines, indexed when opened.
 
-One split, called "all". The index is built in parallel – footers for Parquet, one scan for text – and kept in a cache
-directory under a name made of the files' names, sizes and times, so a changed file gives a new index. The cache only
-saves time: where it cannot be written or read, the index is built again.
+One split, called "all", or the splits that names of directories and files tell (train, val, test …). The index is built
+in parallel – footers for Parquet, one scan for text – and kept in a cache directory under a name made of the files'
+names, sizes and times, so a changed file gives a new index. The cache only saves time: where it cannot be written or
+read, the index is built again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex, parse_index, read_index
@@ -21,11 +21,13 @@ from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.plain_index import ALL, OnProgress, build
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
-from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
+from headrace.formats.named_splits import in_order, partition_columns
 from headrace.formats.schema import few, type_named
+from headrace.printable import printable
 from headrace.storage.local import make_directory, write_new
 from headrace.storage.remote_path import RemotePath, local_path_of
 
@@ -35,10 +37,11 @@ _INDEX_VERSION = 5
 class PlainDataset(IndexedDataset):
     """Plain shards, read-only; made by `open_plain`."""
 
-    def __init__(self, listing: Listing, index: Index, contents: str) -> None:
+    def __init__(self, listing: Listing, index: Index, contents: str, splits: Sequence[str]) -> None:
         super().__init__(listing.root)
         self._listing = listing
         self._index = index
+        self._split_rows = _split_rows(index, splits)
         self._contents = contents
 
     @property
@@ -60,13 +63,26 @@ class PlainDataset(IndexedDataset):
 
     @property
     def split_rows(self) -> Mapping[str, int]:
-        """One split, of every row."""
-        return {ALL: int(pc.sum(self._index.table["rows"]).as_py() or 0)}
+        """Rows of each split: of every row, where names tell no splits."""
+        return self._split_rows
+
+
+def _split_rows(index: Index, splits: Sequence[str]) -> dict[str, int]:
+    """Rows of each of the splits, which may have none, in the order given."""
+    counted = index.table.group_by("split").aggregate([("rows", "sum")])
+    rows = dict(zip(counted["split"].to_pylist(), counted["rows_sum"].to_pylist(), strict=True))
+    return {split: int(rows.get(split, 0)) for split in splits}
 
 
 def default_cache() -> Path:
     """Where indexes are kept unless the caller says otherwise."""
-    return Path.home() / ".cache" / "headrace"
+    try:
+        return Path.home() / ".cache" / "headrace"
+    except RuntimeError:
+        raise SettingsError(
+            "the cache of indexes has no place: this user has no home directory; set HOME, or give cache_dir"
+            " (--cache-dir)"
+        ) from None
 
 
 def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Path:
@@ -85,6 +101,7 @@ def open_plain(
 ) -> PlainDataset:
     """Open a directory, a file, a glob, or a list of them.
 
+    Of one directory or glob, the splits are those that names tell (see `formats.named_splits`), where they do.
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
     on_progress: hears (files looked at, files) while an index is built.
     Raises `InputError` if a file cannot be read or the files differ in their columns, `SettingsError` on unknown types.
@@ -93,8 +110,8 @@ def open_plain(
     if not entries:
         raise InputError("open: the list of files is empty; give at least one file, directory or pattern")
     kinds = {name: type_named(word) for name, word in (types or {}).items()}
-    listing = list_files(entries)
-    asked = [dict(sorted((types or {}).items())), list(null_values)]
+    listing = list_files(entries, splits="keep")
+    asked = [listing.splits, dict(sorted((types or {}).items())), list(null_values)]
     key = sha256_hex(canonical_json([_INDEX_VERSION, listing.digest, asked]))
     cached = cache_directory(cache_dir) / f"index-{key}.parquet"
     with suppress(CorruptShard):  # a file that is missing or damaged is made again
@@ -113,5 +130,12 @@ def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
     if kind is not None and kind.format in ("csv", "tsv") and is_headless(names):
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
-        warnings.warn(text, UserWarning, stacklevel=3)
-    return PlainDataset(listing, index, contents)
+        warnings.warn(printable(text), UserWarning, stacklevel=3)
+    lost = [name for name in partition_columns(listing.names) if name not in names]
+    if lost:
+        text = (
+            f"{listing.root}: names of directories say {few(lost)}, and the files do not; it is not read: write it into"
+            " the files if it is needed"
+        )
+        warnings.warn(printable(text), UserWarning, stacklevel=3)
+    return PlainDataset(listing, index, contents, in_order(listing.splits) or [ALL])

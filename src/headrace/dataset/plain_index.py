@@ -76,7 +76,7 @@ def build(
     formats = [word for each in found for word in each.formats]
     counts = np.array([count for each in found for count in each.counts], np.int64)
     spans = np.concatenate([each.spans for each in found])
-    return table_bytes(_table(listing.names, formats, counts, spans), schema, null_values)
+    return table_bytes(_table(listing, formats, counts, spans), schema, null_values)
 
 
 def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
@@ -115,7 +115,8 @@ def _declared(shard: Shard, kinds: Mapping[str, pa.DataType]) -> Shard:
     return replace(shard, schema=pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema]))
 
 
-def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
+def _table(listing: Listing, formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
+    names = listing.names
     shard_of_block = pa.array(np.repeat(np.arange(len(names)), counts))
     block, rows, offset, length = spans.T
     before = np.cumsum(rows) - rows
@@ -125,7 +126,9 @@ def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64
     before_shard[holding] = before[first_block[holding]]
     shard = pa.array(names, pa.string()).take(shard_of_block)
     columns = {
-        "split": pa.repeat(pa.scalar(ALL), len(rows)),
+        "split": pa.repeat(pa.scalar(ALL), len(rows))
+        if not listing.splits
+        else pa.array(listing.splits, pa.string()).take(shard_of_block),
         "shard": shard,
         "format": pa.array(formats, pa.string()).take(shard_of_block),
         "block": pa.array(block),

@@ -31,6 +31,30 @@ _BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xff\xff\xff", "arrow"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
+    (b"FEA1", "Feather version 1"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x89HDF", "HDF5"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x80\x04\x95", "a pickle"),
+    (b"\x80\x05\x95", "a pickle"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"Rar!\x1a", "a RAR archive"),
+    (b"\x04\x22\x4d\x18", "LZ4"),
+    (b"\xff\x06\x00\x00sNaPpY", "Snappy"),
+)
+_TAR = slice(257, 262), b"ustar"
+_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # what stands where data should be
+    (
+        re.compile(rb"version https://git-lfs\.github\.com/spec"),
+        "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
+    ),
+    (re.compile(rb"/annex/objects/"), "is a git-annex pointer, not the data; run `git annex get` in its repository"),
+    (
+        re.compile(rb"\s*<(!doctype\s+html|html[\s>])", re.IGNORECASE),
+        "is a web page, as a server sends for an error or a login; download the data again",
+    ),
+    (re.compile(rb"\s*<\?xml\s"), "is XML, as a store sends for an error; download the data again"),
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
@@ -129,7 +153,8 @@ def detect(path: Path) -> Kind:
             f"each optionally followed by .gz or .zst"
         )
     with path.open("rb") as file:
-        head = file.read(16)
+        head = file.read(512)
+    _check_instead(path, head)
     _check_compression(path, kind, head)
     with open_bytes(path, kind.compression) as stream:
         try:
@@ -143,6 +168,13 @@ def detect(path: Path) -> Kind:
     return kind
 
 
+def _check_instead(path: Path, head: bytes) -> None:
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    said = next((said for sign, said in _INSTEAD if sign.match(text)), None)
+    if said is not None:
+        raise InputError(f"{path}: {said}")
+
+
 def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
     found = next((name for magic, name in _MAGIC if head.startswith(magic)), "none")
     if head and found != kind.compression:
@@ -154,6 +186,8 @@ def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
 
 def _check_content(path: Path, kind: Kind, start: bytes) -> None:
     found = next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
+    if start[_TAR[0]] == _TAR[1]:
+        found = "a tar archive"
     if found is not None and _CONTROL.search(start):  # else a header that begins with these letters
         content = found
     else:
@@ -163,4 +197,7 @@ def _check_content(path: Path, kind: Kind, start: bytes) -> None:
             content = "json"
     expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
     if content != expected:
-        raise InputError(f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is")
+        also = "" if content in ("text", "json", "parquet", "arrow") else ", and convert or unpack it"
+        raise InputError(
+            f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is{also}"
+        )

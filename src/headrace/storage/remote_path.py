@@ -201,6 +201,11 @@ def _local_address(text: str, rest: str) -> Path:
     raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
 
 
+def expanded(path: Path) -> Path:
+    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
+    return path if isinstance(path, RemotePath) else Path(os.path.expanduser(path))
+
+
 def is_remote(place: str | Path) -> bool:
     """Whether a place is in an object store."""
     match = _ADDRESS.match(str(place))

@@ -18,8 +18,7 @@ from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import cache_directory, open_plain
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import kind_of_name
-from headrace.formats.listing import no_data
+from headrace.formats.listing import holds_data, no_data
 from headrace.storage.remote_path import RemotePath, local_path_of, path_of
 from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.batch import import_torch
@@ -228,10 +227,6 @@ class Dataset(IndexedDataset):
         return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
-def _holds_no_data(root: Path) -> bool:
-    return root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
-
-
 def open_dataset(
     path: str | Path | Sequence[str | Path],
     *,
@@ -246,7 +241,9 @@ def open_dataset(
 
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
-    Plain shards are one split, "all"; the index made of them is kept in `cache_dir` (None: ~/.cache/headrace).
+    Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
+    or files such as train-00000-of-00002.parquet. The index made of them is kept in `cache_dir` (None:
+    ~/.cache/headrace).
     on_progress: hears (files looked at, files) while that index is made.
     types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
@@ -254,7 +251,7 @@ def open_dataset(
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     if isinstance(path, str | Path):
         root = path_of(path)
-        empty = not isinstance(root, RemotePath) and _holds_no_data(root)
+        empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(

@@ -33,7 +33,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0]).expanduser()
+    path = path_of(asked.source[0])
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
         sections, about = _of_run(asked, FinishedRun(*find_run(path)))
     else:

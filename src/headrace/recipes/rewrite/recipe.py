@@ -26,13 +26,14 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
+from headrace.storage.remote_path import expanded
 
 PLAIN_DIRECTORY = "data"
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
     """The dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` if there is none."""
-    path = settings.source[0].expanduser()
+    path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
             raise SettingsError(f"{path}: types and null_values are for plain text shards; this is a prepared dataset")
