@@ -9,8 +9,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headrace.dataset.manifest import Manifest, in_usual_order
+from headrace.formats.source import told_empty
 from headrace.report.reasons import REASONS
 
 
@@ -59,7 +61,12 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         f"{manifest.source['files']:,}",
         f"{manifest.source['bytes'] / 1e6:,.1f}",
     )
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
     console.print(table)
+    if empty and detail == "short":
+        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     for reason, rows in manifest.dropped.items():
         if rows and reason in REASONS:
             console.print(f"[dim]{reason}: {REASONS[reason]}[/dim]", highlight=False)

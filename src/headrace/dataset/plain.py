@@ -7,6 +7,7 @@ saves time: where it cannot be written or read, the index is built again.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,18 +25,21 @@ from headrace.formats.detect import kind_of_name
 from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.schema import few, type_named
+from headrace.formats.source import told_empty
 from headrace.storage.local import make_directory, write_new
 
-_INDEX_VERSION = 4
+_INDEX_VERSION = 5
+log = logging.getLogger("headrace")
 
 
 class PlainDataset(IndexedDataset):
     """Plain shards, read-only; made by `open_plain`."""
 
-    def __init__(self, root: Path, index: Index, contents: str) -> None:
+    def __init__(self, root: Path, index: Index, contents: str, empty_shards: Sequence[str] = ()) -> None:
         super().__init__(root)
         self._index = index
         self._contents = contents
+        self._empty_shards = tuple(empty_shards)
 
     @property
     def index(self) -> Index:
@@ -46,6 +50,11 @@ class PlainDataset(IndexedDataset):
     def contents(self) -> str:
         """A digest of the files' names, sizes and times, and of what their columns were said to be."""
         return self._contents
+
+    @property
+    def empty_shards(self) -> tuple[str, ...]:
+        """Names of the files that have no rows, sorted."""
+        return self._empty_shards
 
     @property
     def split_rows(self) -> Mapping[str, int]:
@@ -71,7 +80,8 @@ def open_plain(
 
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
     on_progress: hears (files looked at, files) while an index is built.
-    Raises `InputError` if a file cannot be read or the files differ in their columns, `SettingsError` on unknown types.
+    Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be read,
+    the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
     entries = [source] if isinstance(source, str | Path) else list(source)
     if not entries:
@@ -98,4 +108,8 @@ def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
         file = listing.path(0)
         text = f"{file}: its first line, {few(names)}, was taken for names of columns and looks like data; {REMEDY}"
         warnings.warn(text, UserWarning, stacklevel=3)
-    return PlainDataset(listing.root, index, contents)
+    holding = set(pc.unique(index.table["shard"]).to_pylist())
+    empty = [name for name in listing.names if name not in holding] if len(holding) < len(listing.names) else []
+    if empty:
+        log.warning("%s", told_empty(empty, len(listing.names), "files"))
+    return PlainDataset(listing.root, index, contents, empty)

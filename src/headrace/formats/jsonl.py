@@ -76,6 +76,10 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         nulls.update(set(fields) - set(table.column_names))
         rows += frame.height
     names = [column_name(raw) for raw in fields]
+    if rows and not names:
+        raise InputError(
+            f"{path}: has {rows:,} rows and none of them has a key; remove the file, or give its rows keys"
+        )
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
     return Shard.seen(
@@ -85,6 +89,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         kind=kind,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
         null_columns=(column_name(raw) for raw in nulls),
+        content="table" if rows else "nothing",
     )
 
 
