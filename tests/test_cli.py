@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tables
+from tables import small_rows, write_rows
+
 HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
 
@@ -202,6 +205,51 @@ def test_targets_and_label_come_from_the_environment(raw: Path, tmp_path: Path) 
     )
 
     assert record["facts"]["label_map"] == {str(n): n for n in range(5)}
+
+
+@pytest.mark.parametrize("extension", [".csv.gz", ".csv.zst", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("streaming", ["true", "false"])
+@pytest.mark.parametrize("output", ["csv", "TSV"])
+def test_the_old_jobs_names_do_not_follow_the_compression_of_its_input(
+    tmp_path: Path, extension: str, streaming: str, output: str
+) -> None:
+    for number in (1, 42):
+        rows = [[str(value) for value in row] for row in small_rows(120, first=120 * number)]
+        write_rows(tmp_path / "raw" / f"part-{number:05d}{extension}", tables.HEADER, rows)
+    environment = {
+        "DATE_COLUMN": "date",
+        "GROUP_ID_COLUMN": "id",
+        "SPLIT_DATE": "2025-01-01",
+        "TRAIN_RATIO": "0.5",
+        "ENABLE_TRUE_STREAMING": streaming,
+        "OUTPUT_FORMAT": output,
+    }
+    done = headrace("split", tmp_path / "raw", "--out", tmp_path / "out", "--from-env", "--json", env=environment)
+    assert done.returncode == 0, done.stderr
+
+    end = output.lower()
+    parts = {f"part-00001.{end}", f"part-00042.{end}"}
+    for split in ("train", "val", "test"):
+        own = {path.name for path in (tmp_path / "out" / "training_data" / split).iterdir()}
+        assert own == parts if streaming == "true" else own == {f"{split}_processed_data.{end}"}
+        for path in (tmp_path / "out" / "training_data" / split).iterdir():
+            assert path.read_bytes().startswith(b"id,date,row" if end == "csv" else b"id\tdate\trow")
+    oot = {path.name for path in (tmp_path / "out" / "oot_data").iterdir()}
+    assert oot == parts if streaming == "true" else oot == {f"oot_data.{end}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "missing"),
+    [("TARGETS", "kind,x", "MAIN_TASK_INDEX"), ("MAIN_TASK_INDEX", "0", "TARGETS")],
+)
+def test_half_a_main_target_exits_2_and_names_the_other_half(
+    raw: Path, tmp_path: Path, name: str, value: str, missing: str
+) -> None:
+    environment = {each: word for each, word in OLD_JOB.items() if each not in ("TARGETS", "MAIN_TASK_INDEX")}
+    done = headrace("split", raw, "--out", tmp_path / "out", "--from-env", env={**environment, name: value})
+
+    assert done.returncode == 2
+    assert f"{missing} is not set" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headrace.dataset.manifest import Manifest, finished_at
+from headrace.formats.source import told_empty
 from headrace.report.reasons import in_words
 
 
@@ -32,6 +34,9 @@ def print_packed(console: Console, manifest: Manifest, run: Path | None = None) 
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
     console.print(table)
     console.print("each: sequences in a bin", style="dim")
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
     if run is not None:
         _print_facts(console, manifest, run)

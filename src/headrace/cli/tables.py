@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli.printing import cell
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
+from headrace.formats.source import told_empty
 from headrace.report.reasons import REASONS
 
 
@@ -60,7 +62,12 @@ def print_manifest(console: Console, manifest: Manifest, run: Path | None = None
         f"{manifest.source['files']:,}",
         f"{manifest.source['bytes'] / 1e6:,.1f}",
     )
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
     console.print(table)
+    if empty and run is None:
+        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     for reason, rows in manifest.dropped.items():
         if rows and reason in REASONS:
             console.print(f"{reason}: {REASONS[reason]}", style="dim", highlight=False)

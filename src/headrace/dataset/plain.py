@@ -8,12 +8,14 @@ read, the index is built again.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from headrace.arrays import I64
 from headrace.dataset.index import Index, SplitIndex, parse_index, read_index
@@ -27,22 +29,32 @@ from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, list_files
 from headrace.formats.named_splits import in_order, partition_columns
 from headrace.formats.schema import few, type_named
+from headrace.formats.source import told_empty
 from headrace.printable import printable
 from headrace.storage.local import make_directory, write_new
 from headrace.storage.remote_path import RemotePath, local_path_of
 
 _INDEX_VERSION = 5
+log = logging.getLogger("headrace")
 
 
 class PlainDataset(IndexedDataset):
     """Plain shards, read-only; made by `open_plain`."""
 
-    def __init__(self, listing: Listing, index: Index, contents: str, splits: Sequence[str]) -> None:
+    def __init__(
+        self,
+        listing: Listing,
+        index: Index,
+        contents: str,
+        splits: Sequence[str],
+        empty_shards: Sequence[str] = (),
+    ) -> None:
         super().__init__(listing.root)
         self._listing = listing
         self._index = index
         self._split_rows = _split_rows(index, splits)
         self._contents = contents
+        self._empty_shards = tuple(empty_shards)
 
     @property
     def index(self) -> Index:
@@ -60,6 +72,11 @@ class PlainDataset(IndexedDataset):
         places = {name: place for place, name in enumerate(self._listing.names)}
         order = [places[name] for name in index.shards]
         return np.stack([self._listing.sizes[order], self._listing.mtimes_ns[order]], axis=1)
+
+    @property
+    def empty_shards(self) -> tuple[str, ...]:
+        """Names of the files that have no rows, sorted."""
+        return self._empty_shards
 
     @property
     def split_rows(self) -> Mapping[str, int]:
@@ -104,7 +121,8 @@ def open_plain(
     Of one directory or glob, the splits are those that names tell (see `formats.named_splits`), where they do.
     types: of columns of CSV and TSV files, which are text otherwise; null_values: texts that mean null in those.
     on_progress: hears (files looked at, files) while an index is built.
-    Raises `InputError` if a file cannot be read or the files differ in their columns, `SettingsError` on unknown types.
+    Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be read,
+    the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
     entries = [source] if isinstance(source, str | Path) else list(source)
     if not entries:
@@ -138,4 +156,8 @@ def _opened(listing: Listing, index: Index, contents: str) -> PlainDataset:
             " the files if it is needed"
         )
         warnings.warn(printable(text), UserWarning, stacklevel=3)
-    return PlainDataset(listing, index, contents, in_order(listing.splits) or [ALL])
+    holding = set(pc.unique(index.table["shard"]).to_pylist())
+    empty = [name for name in listing.names if name not in holding] if len(holding) < len(listing.names) else []
+    if empty:
+        log.warning("%s", printable(told_empty(empty, len(listing.names), "files")))
+    return PlainDataset(listing, index, contents, in_order(listing.splits) or [ALL], empty)

@@ -71,8 +71,7 @@ def build(
         raise SettingsError(
             f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
         )
-    holding = [shard for shard in shards if len(shard.schema)]  # a JSON file without rows says nothing of columns
-    schema = common_schema(holding or shards, "error")
+    schema = common_schema(shards, "error")
     formats = [word for each in found for word in each.formats]
     counts = np.array([count for each in found for count in each.counts], np.int64)
     spans = np.concatenate([each.spans for each in found])
@@ -104,7 +103,11 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def _same(a: Shard, b: Shard) -> bool:
-    same = a.kind == b.kind and (a.dialect is None) == (b.dialect is None) and a.null_columns == b.null_columns
+    same = (
+        (a.kind, a.content) == (b.kind, b.content)
+        and (a.dialect is None) == (b.dialect is None)
+        and a.null_columns == b.null_columns
+    )
     return same and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
 
 

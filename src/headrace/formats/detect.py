@@ -64,6 +64,8 @@ _NAME = re.compile(
 )
 LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
+_LONGEST_BLANK = 4096
+_BOM = b"\xef\xbb\xbf"
 _BOMB_RATIO = 200  # more than rows of text compress
 _SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
@@ -163,7 +165,7 @@ def detect(path: Path) -> Kind:
             raise InputError(
                 f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
             ) from error
-    if start:
+    if start.removeprefix(_BOM).strip():
         _check_content(path, kind, start)
     return kind
 
@@ -173,6 +175,23 @@ def _check_instead(path: Path, head: bytes) -> None:
     said = next((said for sign, said in _INSTEAD if sign.match(text)), None)
     if said is not None:
         raise InputError(f"{path}: {said}")
+
+
+def holds_nothing(path: Path, kind: Kind) -> bool:
+    """Whether a file has no content: 0 bytes once decompressed, or in text only a byte-order mark and blank lines."""
+    if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
+        return False
+    try:
+        with open_bytes(path, kind.compression) as stream:
+            data = stream.read(_LONGEST_BLANK + 1)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
+        ) from error
+    if kind.format in ("parquet", "arrow"):
+        return not data
+    blank = b"\r\n" if kind.format in ("csv", "tsv") else b" \t\r\n"
+    return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
 
 
 def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
@@ -191,7 +210,7 @@ def _check_content(path: Path, kind: Kind, start: bytes) -> None:
     if found is not None and _CONTROL.search(start):  # else a header that begins with these letters
         content = found
     else:
-        text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+        text = start.removeprefix(_BOM).lstrip()
         content = "json" if _JSON_OBJECT.match(text) else "text"
         if text[:1] == b"[" and kind.format in ("json", "jsonl"):
             content = "json"

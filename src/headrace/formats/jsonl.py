@@ -98,6 +98,10 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     if rows and not fields:
         raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
     names = [column_name(raw) for raw in fields]
+    if rows and not names:
+        raise InputError(
+            f"{path}: has {rows:,} rows and none of them has a key; remove the file, or give its rows keys"
+        )
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
     return Shard.seen(
@@ -107,6 +111,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         kind=kind,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
         null_columns=(column_name(raw) for raw in nulls),
+        content="table" if rows else "nothing",
     )
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
-from headrace.formats.whole import Pages, whole_parquet
+from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
 from headrace.storage.remote_path import RemotePath
 
 Stamp = tuple[int, int, int, int, int]
@@ -155,6 +155,7 @@ def open_file(
         "page_checksum_verification": pages == "check",
         "pre_buffer": False,
         "read_dictionary": list(coded),
+        "coerce_int96_timestamp_unit": INT96_UNIT,
     }
     if kind.compression == "none" and isinstance(path, RemotePath):
         return open_remote(path, pages=pages, coded=coded)

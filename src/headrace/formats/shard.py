@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,8 @@ class Shard:
     size, mtime_ns: as seen when surveyed; a change while reading is an error.
     schema: its own columns, `__DOT__` already read as a dot.
     null_columns: columns that may hold nulls (all, where the format does not say).
+    content: "nothing" where the file says nothing of columns and has no rows: 0 bytes, blank lines, a table of no
+    columns. Such a shard is read as no rows, and fits any schema.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Shard:
     schema: pa.Schema
     null_columns: frozenset[str]
     dialect: Dialect | None = None
+    content: Literal["table", "nothing"] = "table"
 
     @classmethod
     def seen(
@@ -74,6 +77,7 @@ class Shard:
         schema: pa.Schema,
         null_columns: Iterable[str],
         dialect: Dialect | None = None,
+        content: Literal["table", "nothing"] = "table",
     ) -> Shard:
         """A file as `stat` saw it, taken before its content was looked at.
 
@@ -91,7 +95,13 @@ class Shard:
             schema=schema,
             null_columns=frozenset(null_columns),
             dialect=dialect,
+            content=content,
         )
+
+    @classmethod
+    def of_nothing(cls, path: Path, name: str, stat: os.stat_result, kind: Kind) -> Shard:
+        """A file that holds nothing."""
+        return cls.seen(path, name, stat, kind=kind, schema=pa.schema([]), null_columns=(), content="nothing")
 
     @property
     def word(self) -> str:

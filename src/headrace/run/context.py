@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -177,6 +177,11 @@ class RunContext:
         if durable and self.store is not None:  # those that were found done may have been killed on their way there
             publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """Tell the user each of these sentences."""
+        for text in texts:
+            self.on_event(Note("warning", text))
 
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
         """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""

@@ -28,6 +28,7 @@ from headrace.engine.engine import Engine, EngineName, check_engine
 from headrace.engine.local import LocalEngine
 from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
+from headrace.formats.source import told_empty
 from headrace.machine import library_version
 from headrace.run import in_store
 from headrace.run.apart import check_apart
@@ -354,6 +355,9 @@ def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
 
 def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
     recipe, run, on_event = asked.recipe, asked.run, asked.on_event
+    empty = outcome.source["empty_shards"]
+    if empty:
+        on_event(Note("warning", told_empty(empty, outcome.source["files"])))
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))

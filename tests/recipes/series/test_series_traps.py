@@ -184,7 +184,7 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 
 BAD_FILES = {
     "cut": "whole Parquet file",
-    "empty": "Parquet",
+    "empty": "has no rows",
     "columns": "has no column 'flow'",
     "text": "row 2: rain is 'wet'",
     "infinite": "row 3: rain is inf, which is no finite number",

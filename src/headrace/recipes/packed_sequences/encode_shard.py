@@ -137,10 +137,12 @@ class _Shard:
         self.dropped: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self.count: Counter[str] = Counter()
+        self.rows_of: Counter[str] = Counter()
         self.lost: dict[str, Counter[str]] = {TOO_LONG: Counter(), TOO_SHORT: Counter()}
 
     def take(self, part: Part, batch: RowBatch) -> None:
         self.count["rows_read"] += len(batch.rows)
+        self.rows_of[self.task.names[part.file]] += len(batch.rows)
         numbers = np.array(batch.numbers, np.int64)
         taken = np.ones(len(numbers), np.bool_)
         if self.task.sample_below is not None:
@@ -267,6 +269,7 @@ class _Shard:
         return {
             **{name: self.count[name] for name in names},
             "dataset": self.task.dataset,
+            "rows_of": dict(sorted(self.rows_of.items())),
             "inputs": [self.task.names[part.file] for part in self.task.parts],
             "dropped": dict(sorted(self.dropped.items())),
             "first": dict(sorted(self.first.items())),

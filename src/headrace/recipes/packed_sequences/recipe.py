@@ -96,11 +96,16 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": counts.rows_read,
-            "empty_shards": [],
+            "empty_shards": _empty_shards(datasets, encoded),
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts=_facts(settings, encoder, encoded, choice, counts, records) | {"files": beside},
     )
+
+
+def _empty_shards(datasets: Sequence[Dataset], encoded: Sequence[Receipt]) -> list[str]:
+    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
+    return sorted(name for dataset in datasets for name in dataset.names if name not in holding)
 
 
 def _refuse_occupied(context: RunContext) -> None:

@@ -14,7 +14,7 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import SplitTotals
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import open_plain
+from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import few
@@ -54,12 +54,16 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
-    """The shards that hold rows, sorted by name. Raises `InputError` if none does."""
+    """The shards, those without rows too, sorted by name. Raises `InputError` if none holds rows."""
     source = open_source(settings)
-    names = sorted({name for split in source.splits for name in source.split_index(split).shards})
+    names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
         raise InputError(f"{source.root}: holds no rows; there is nothing to rewrite")
-    return [(source.root / name, name) for name in names]
+    return [(source.root / name, name) for name in sorted({*names, *_empty_shards(source)})]
+
+
+def _empty_shards(source: IndexedDataset) -> list[str]:
+    return list(source.empty_shards) if isinstance(source, PlainDataset) else []
 
 
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
@@ -85,7 +89,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": sum(receipt.result["rows_read"] for receipt in made),
-            "empty_shards": [],
+            "empty_shards": _empty_shards(source),
         },
         directories=directories,
         facts=_facts(settings, source),

@@ -124,6 +124,7 @@ def clean_batch(
     start = number * settings.batch_size
     counts: Counter[str] = Counter()
     read = passed = 0
+    empty: list[str] = []
     with SpoolWriter(files, number, masks=bool(settings.mask_columns())) as spool:
         for each in source.batch(start, min(start + settings.batch_size, source.count)):
             observed = load(each, settings.columns())
@@ -132,6 +133,8 @@ def clean_batch(
             else:
                 cleaned = clean(settings, frequency, observed)
                 read += len(observed.times)
+                if each.source and not len(observed.times):
+                    empty.append(each.source)
             why = _beyond_cleaning(settings, resolved, cleaned, each.entity, lacking)
             if why is not None:
                 cleaned = Cleaned(Counter(entity_failed=sum(cleaned.rows.values())), why, cleaned.required_targets)
@@ -154,7 +157,7 @@ def clean_batch(
             )
             spool.append({**record, "passed": asdict(place)}, cleaned.values, cleaned.filled)
         spool.finish()
-    return {"rows_read": read, "rows": dict(sorted(counts.items())), "passed": passed}
+    return {"rows_read": read, "rows": dict(sorted(counts.items())), "passed": passed, "empty_shards": empty}
 
 
 def _beyond_cleaning(

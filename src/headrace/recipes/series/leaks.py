@@ -217,7 +217,7 @@ def _later_rows(
     frequency = Frequency.parse(run.manifest.facts["frequency"])
     columns = settings.columns()
     with tempfile.TemporaryDirectory() as directory:
-        source, _ = entity_source(settings, RunContext(Path(directory), 1, silent), files)
+        source, _, _ = entity_source(settings, RunContext(Path(directory), 1, silent), files)
         wanted = set(once) | set(sample)
         found = {each: _changed(settings, frequency, source, place) for each, place in _places(source, wanted).items()}
     unread = sorted(wanted - {entity for entity, cleaned in found.items() if cleaned is not None})

@@ -70,6 +70,8 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     found: set[str] = set()
     strangers: set[str] = set()
     for number, (path, name) in enumerate(files):
+        if is_empty(path):
+            continue
         table, key = _read(settings, path, name)
         here = [each for each in wanted if each in table.column_names]
         found |= set(here)
@@ -101,6 +103,11 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
             f"feature {absent[0]!r}; correct static_features"
         )
     return Statics(tuple(wanted), places, values, len(strangers), {name: list(own) for name, own in words.items()})
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a static file holds nothing."""
+    return path.stat().st_size == 0
 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> F64:

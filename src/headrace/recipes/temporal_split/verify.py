@@ -17,7 +17,7 @@ from headrace.formats.typed import nulled
 from headrace.recipes.temporal_split.allocate import Allocation, EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.recipes.temporal_split.columns import as_text
 from headrace.recipes.temporal_split.config import TemporalSplit
-from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, parse_dates
+from headrace.recipes.temporal_split.dates import MISSING, parse_dates
 
 
 @dataclass
@@ -74,8 +74,8 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -
 
     def look(number: int) -> Callable[[], tuple[Hashes, int, str | None]]:
         def work() -> tuple[Hashes, int, str | None]:
-            hashes, micros, instants = _keys(run, settings, split, number)
-            at = cutoff.instant_us if instants else cutoff.wall_us
+            hashes, micros, instant = _keys(run, settings, split, number)
+            at = np.where(instant, cutoff.instant_us, cutoff.wall_us)
             wrong = (micros >= at) if split != "test" else (micros < at)
             wrong |= micros == MISSING
             problem = None
@@ -102,8 +102,8 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -
 
 def _keys(
     run: FinishedRun, settings: TemporalSplit, split: str, number: int
-) -> tuple[Hashes, npt.NDArray[np.int64], bool]:
-    """Distinct entities of a block, the microseconds of every row, and whether these are instants."""
+) -> tuple[Hashes, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Distinct entities of a block, the microseconds of every row, and which of these are instants."""
     table = run.block_reader(split)(number, [settings.date_column, settings.group_column])
     dates = parse_dates(nulled(table[settings.date_column], ("", *settings.null_values)), settings.date_format)
     texts = as_text(table[settings.group_column], settings.null_values, "group_column")
@@ -111,7 +111,7 @@ def _keys(
     if texts.null_count:
         nobody = hash_nobody(settings.seed)
         hashes = Hashes(np.append(hashes.high, nobody.high), np.append(hashes.low, nobody.low))
-    return hashes, dates.micros, bool(dates.forms & INSTANTS)
+    return hashes, dates.micros, dates.instant
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str:

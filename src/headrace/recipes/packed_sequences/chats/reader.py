@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, detect, kind_of_name, open_bytes
+from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
 from headrace.formats.json_keys import DECODER, RepeatedKey, loads
 from headrace.formats.opened import open_file
 from headrace.recipes.packed_sequences.chats.rejects import shown
@@ -72,6 +72,8 @@ def read_rows(
     formats and for damaged ones.
     """
     kind, name = _kind(path), name or str(path)
+    if holds_nothing(path, kind):
+        return
     if kind.format == "jsonl":
         yield from _batched(name, "line", _lines(path, kind, part, line_bytes), batch_rows, batch_bytes)
     elif kind.format == "json":
