@@ -15,7 +15,7 @@ from headrace.errors import CorruptShard, InputError
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DIGEST = "digest"
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")

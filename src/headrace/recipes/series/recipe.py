@@ -216,6 +216,14 @@ def _outcome(
         context.on_event(
             Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
         )
+    unusable = Counter[str]()
+    for receipt in cleaned:
+        unusable += Counter(receipt.result["unusable"])
+    if unusable:
+        words = ", ".join(f"{count:,} values of {name}" for name, count in sorted(unusable.items()))
+        context.on_event(
+            Note("warning", f"{words} behind the train rows cannot be scaled and became missing, see quality reports")
+        )
     if finished.result["near_target"]:
         context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
     stores = {each.path: each.checksum for receipt in written for each in receipt.files if each.path.startswith(STORE)}
@@ -239,6 +247,7 @@ def _outcome(
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
             "near_target": finished.result["near_target"],
+            "unusable_values": dict(sorted(unusable.items())),
             "static_columns": finished.result["static_columns"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},
