@@ -180,3 +180,16 @@ def test_gaps_that_are_judged_by_later_rows_are_found(tmp_path: Path, monkeypatc
 
     assert [None] * 3 == [check.problem for check in honest.values()]
     assert "has other rows before a cut with the rows from its step" in checks_of(tmp_path / "out")["later rows change nothing"].problem  # fmt: skip
+
+
+def test_rows_between_steps_and_without_a_time_are_no_leak(tmp_path: Path) -> None:
+    """Later rows may decide the axis: half of the rows before the cut are beside it, and none behind."""
+    source = tmp_path / "raw"
+    source.mkdir()
+    row = pl.int_range(pl.len())
+    noon = pl.when((row < 400) & (row % 2 == 0)).then(pl.col("date") + "T12:00:00").otherwise(pl.col("date") + "T00:00:00")  # fmt: skip
+    for entity in ENTITIES[:2]:
+        frame_of(entity).with_columns(date=pl.when(row == 5).then(pl.lit("")).otherwise(noon)).write_csv(source / f"{entity}.csv")  # fmt: skip
+    run_of(source, tmp_path / "out", off_grid="drop", bad_times="drop", frequency="1d", min_train_years=0.1)
+
+    assert [None] * 3 == [check.problem for check in checks_of(tmp_path / "out").values()]

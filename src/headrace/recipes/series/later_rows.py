@@ -31,10 +31,11 @@ from headrace.recipes.series.pipelines.save import Pipelines
 from headrace.recipes.series.pipelines.settings import Resolved, chosen_entities
 from headrace.recipes.series.recipe import entity_source
 from headrace.recipes.series.stored import StoredShard
+from headrace.recipes.temporal_split.dates import MISSING
 from headrace.run.context import RunContext
 from headrace.run.events import silent
 from headrace.run.identity import fingerprint
-from headrace.series.axis import Axis, Frequency
+from headrace.series.axis import Axis, Frequency, place
 from headrace.series.scalers import Scalers
 
 NAME = "later rows change nothing"
@@ -75,10 +76,10 @@ def later_rows(
     with tempfile.TemporaryDirectory() as directory:
         source, _ = entity_source(settings, RunContext(Path(directory), 1, silent), files)
         wanted = sample | set(once)
-        for place, each in enumerate(source.batch(0, source.count)):
+        for number, each in enumerate(source.batch(0, source.count)):
             if each.entity in wanted:
                 ways = WAYS if each.entity in sample else WAYS[:1]
-                again = _prepared_again(settings, resolved, frequency, source, place, ways)
+                again = _prepared_again(settings, resolved, frequency, source, number, ways)
                 if isinstance(again, str):
                     return Check(NAME, "", f"entity {each.entity!r}: {again}")
                 found[each.entity] = again
@@ -111,17 +112,21 @@ def _prepared_again(
     resolved: Resolved,
     frequency: Frequency,
     source: EntitySource,
-    place: int,
+    number: int,
     ways: Sequence[tuple[str, Change]],
 ) -> Again | str:
     """The entity with other rows behind its cuts, or how it differs then."""
-    (loaded,) = source.batch(place, place + 1)
+    (loaded,) = source.batch(number, number + 1)
     observed = load(loaded, settings.columns())
     if isinstance(observed, str):
         return f"cannot be read again: {observed}"
     honest = clean(settings, resolved, frequency, observed)
     if honest.failure is not None or honest.axis is None or honest.cut is None:
         return f"does not pass again: {honest.failure}"
+    # The axis is that of most rows, later ones included, so rows beside it are left out before others are changed.
+    known = observed.times != MISSING
+    on_axis = place(observed.times[known], frequency).rows
+    observed = Observed(observed.times[known][on_axis], observed.values[known][on_axis])
     val, test = honest.cut.val_row, honest.cut.test_row
     beyond = Axis(frequency, honest.axis.first, honest.axis.rows + _ADDED_STEPS, honest.axis.anchor).times()
     made: dict[int, Cleaned] = {}
