@@ -17,7 +17,7 @@ from headrace.formats.json_keys import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DIGEST = "digest"
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")

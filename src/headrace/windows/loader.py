@@ -11,6 +11,7 @@ of ranks. The rules of passes are those of rows (see `stream.loader`):
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -18,8 +19,9 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.errors import StreamError
+from headrace.errors import SettingsError, StreamError
 from headrace.stream.batch import import_torch
+from headrace.stream.options import VALID
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
@@ -28,6 +30,8 @@ from headrace.windows.options import Layout
 from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby
 from headrace.windows.state import WindowState
 from headrace.windows.windows import Places, Windows
+
+log = logging.getLogger("headrace")
 
 BatchFormat = Literal["torch", "numpy"]
 
@@ -38,7 +42,8 @@ class WindowLoader:
     """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
 
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
-    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
+    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". Every batch has "valid"; of a
+    padded step with fewer windows than ranks, some ranks have no valid one. shuffle: see `order`; lanes
     and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
     (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says; valid is bool [B].
     Raises `SettingsError` for what cannot work.
@@ -71,6 +76,12 @@ class WindowLoader:
         self._lanes, self._stretch = lanes, stretch
         self._received = Received()
         self._start = self._fresh(0)
+        if self.remainder == "drop" and self._start.count and not self.fresh_steps(0):
+            raise SettingsError(
+                f'windows: remainder="drop" leaves no step: the first epoch has {self._start.count} windows, and a step'
+                f" of {self.topology.world_size} ranks takes {self.topology.world_size * batch_size}; give a smaller"
+                ' batch_size or larger chunks, or pass remainder="pad"'
+            )
 
     @property
     def epoch(self) -> int:
@@ -91,6 +102,10 @@ class WindowLoader:
         confirm(self.topology)
         if self._received.has_ended:
             self._begin(self._fresh(self._start.epoch + 1))
+        if self._start.count and not self.steps_from(self._start) and not self._start.position:
+            log.warning(
+                'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
+            )
         self._received.begin()
         batches = self._batches(self._start)
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
@@ -161,8 +176,7 @@ class WindowLoader:
 
     def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
         batch = windows.gather(places, None if self._torch is None else "views")
-        if self.remainder == "pad":
-            batch["valid"] = np.arange(len(places.entity)) < real
+        batch[VALID] = np.arange(len(places.entity)) < real
         return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
 
     def _order(self, windows: Windows, state: WindowState) -> WindowOrder:

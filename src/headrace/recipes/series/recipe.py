@@ -16,7 +16,7 @@ from headrace.errors import InputError
 from headrace.recipes.series.batches import EntitySource, FileSource, clean_batch, load
 from headrace.recipes.series.clean import DROPPED
 from headrace.recipes.series.config import FILE_NAME, SPLITS, Series
-from headrace.recipes.series.files import STATIC, entity_files, series_files, static_files
+from headrace.recipes.series.files import STATIC, entity_files, passed_over, series_files, static_files
 from headrace.recipes.series.finish import SUMMARY, finish, retained
 from headrace.recipes.series.long_tables import LongSource, spread
 from headrace.recipes.series.pipelines.fitted import fit
@@ -40,12 +40,17 @@ from headrace.series.axis import Frequency, infer
 from headrace.series.near_target import suspects, warning
 from headrace.storage import local
 
+_SHOWN = 3  # names in a message
 _FREQUENCY_ENTITIES = 16  # enough to tell the usual step
 
 
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     resolved = settings.resolved()
+    over = passed_over(settings)
+    if over:
+        shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
+        context.on_event(Note("warning", f"{len(over):,} files or directories of the source are not read: {shown}"))
     source, left_out, empty = entity_source(settings, context, files)
     frequency = _frequency(settings, context, source)
     statics = _statics(settings, source, files)
@@ -221,6 +226,18 @@ def _outcome(
         context.on_event(
             Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
         )
+    unusable = Counter[str]()
+    for receipt in cleaned:
+        unusable += Counter(receipt.result["unusable"])
+    for name, count in finished.result["filled_statics"].items():
+        context.on_event(
+            Note("warning", f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}")
+        )
+    if unusable:
+        words = ", ".join(f"{count:,} values of {name}" for name, count in sorted(unusable.items()))
+        context.on_event(
+            Note("warning", f"{words} behind the train rows cannot be scaled and became missing, see quality reports")
+        )
     if finished.result["near_target"]:
         context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
     stores = {each.path: each.checksum for receipt in written for each in receipt.files if each.path.startswith(STORE)}
@@ -244,6 +261,8 @@ def _outcome(
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
             "near_target": finished.result["near_target"],
+            "unusable_values": dict(sorted(unusable.items())),
+            "filled_statics": finished.result["filled_statics"],
             "static_columns": finished.result["static_columns"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},

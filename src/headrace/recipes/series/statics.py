@@ -75,7 +75,8 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
         table, key = _read(settings, path, name)
         here = [each for each in wanted if each in table.column_names]
         found |= set(here)
-        keys = as_text(table[key], settings.null_values, f"{path}: column {key!r}").to_pylist()
+        # a key may be called NA: null_values are of values
+        keys = as_text(table[key], ("",), f"{path}: column {key!r}").to_pylist()
         rows = np.array([place.get(each, -1) if each is not None else -1 for each in keys], np.int64)
         strangers |= {each for each in keys if each is not None and each not in place}
         known = np.flatnonzero(rows >= 0)
