@@ -1,10 +1,13 @@
 """Fitted pipelines on disk: the same bytes for the same fits, plain numbers by default, pickles on request only."""
 
 import hashlib
+import io
+import json
 import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import joblib
@@ -156,6 +159,22 @@ def test_skops_files_with_strange_types_are_refused() -> None:
         from_skops(data, "x.skops")
     with pytest.raises(CorruptShard, match="x.skops: is damaged"):
         from_skops(data[:50], "x.skops")
+
+
+@pytest.mark.parametrize("func", ["__class__", "__reduce__", "append"])
+def test_a_trusted_name_in_a_skops_file_is_no_way_to_another_object(func: str) -> None:
+    """skops below 0.12 looked up any attribute of any object, if the node bore the name of a trusted type."""
+    with zipfile.ZipFile(io.BytesIO(to_skops([1]))) as archive:
+        schema = json.loads(archive.read("schema.json"))
+    inner = {key: value for key, value in schema.items() if key not in ("protocol", "_skops_version")}
+    schema["__class__"], schema["__module__"], schema["__loader__"] = "dtype", "numpy", "MethodNode"
+    schema["content"] = {"func": func, "obj": inner}
+    forged = io.BytesIO()
+    with zipfile.ZipFile(forged, "w") as archive:
+        archive.writestr("schema.json", json.dumps(schema))
+
+    with pytest.raises(CorruptShard, match=r"x\.skops"):
+        from_skops(forged.getvalue(), "x.skops")
 
 
 def test_no_joblib_is_written_unless_wanted(source: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ BAD = {
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
     "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
     "template_error": "the template refuses the conversation, or fails on it",
-    "template_limit": "the template took too long or wrote too much",
+    "template_limit": "the template took too much time or memory, or wrote too much",
     "not_rendered": "the template silently leaves out a message, a tool call or the tools",
     "uncertain_mask": "no method finds for certain which characters the model must produce",
     "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",
