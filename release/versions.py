@@ -1,7 +1,7 @@
 """The fast tests beside the lowest releases that pyproject.toml allows, or beside the newest: `make lowest`, `newest`.
 
-`make attacks` runs only the attacks on templates and fitted pipelines, beside the lowest releases of the two libraries that
-stop them. It takes a minute or two, so every submission passes it.
+`make attacks` runs only the attacks on templates and fitted pipelines, beside the lowest releases of the two libraries
+that stop them. It takes a minute or two, so every submission passes it.
 
 Lowest are the dependencies of the core and of the extras for users, each at its bound; tools of the tests, and what the
 dependencies need in turn, are the newest that fit. torch is no exception in either: where no index offers its small CPU
@@ -37,7 +37,7 @@ TESTS = [
 ATTACKS = [
     "tests/recipes/packed_sequences/test_template.py",
     "tests/recipes/packed_sequences/test_template_attacks.py",
-    "tests/recipes/series/test_pipelines_saved.py",
+    "tests/recipes/series/test_skops_attacks.py",
 ]
 STOPS_THEM = ("jinja2", "skops")
 DEVELOPERS = {"test", "lint", "docs", "bench", "package"}

@@ -1,13 +1,10 @@
 """Fitted pipelines on disk: the same bytes for the same fits, plain numbers by default, pickles on request only."""
 
 import hashlib
-import io
-import json
 import os
 import pickle
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import joblib
@@ -18,7 +15,6 @@ from series_sources import frame_of, run_of, write_source
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.recipes.series.pipelines.objects import from_skops, to_skops
 from headrace.recipes.series.pipelines.save import PIPELINES, TIME_SERIES_JOBLIB, TIME_SERIES_SKOPS
 
 ENTITIES = ["a", "b", "c", "d", "e"]
@@ -150,31 +146,6 @@ def test_the_safe_form_runs_nothing_of_a_hostile_pickle(made, tmp_path: Path) ->
     with pytest.raises(CorruptShard):
         headrace.load_pipelines(copy, trust="joblib")
     assert not (tmp_path / "exploded").exists()
-
-
-def test_skops_files_with_strange_types_are_refused() -> None:
-    data = to_skops([[Path]])
-
-    with pytest.raises(CorruptShard, match="do not trust this file"):
-        from_skops(data, "x.skops")
-    with pytest.raises(CorruptShard, match="x.skops: is damaged"):
-        from_skops(data[:50], "x.skops")
-
-
-@pytest.mark.parametrize("func", ["__class__", "__reduce__", "append"])
-def test_a_trusted_name_in_a_skops_file_is_no_way_to_another_object(func: str) -> None:
-    """skops below 0.12 looked up any attribute of any object, if the node bore the name of a trusted type."""
-    with zipfile.ZipFile(io.BytesIO(to_skops([1]))) as archive:
-        schema = json.loads(archive.read("schema.json"))
-    inner = {key: value for key, value in schema.items() if key not in ("protocol", "_skops_version")}
-    schema["__class__"], schema["__module__"], schema["__loader__"] = "dtype", "numpy", "MethodNode"
-    schema["content"] = {"func": func, "obj": inner}
-    forged = io.BytesIO()
-    with zipfile.ZipFile(forged, "w") as archive:
-        archive.writestr("schema.json", json.dumps(schema))
-
-    with pytest.raises(CorruptShard, match=r"x\.skops"):
-        from_skops(forged.getvalue(), "x.skops")
 
 
 def test_no_joblib_is_written_unless_wanted(source: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from headrace.formats.source import common_schema, find_files, read_signature, s
 from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
 from headrace.recipes.temporal_split.columns import label_map
 from headrace.recipes.temporal_split.config import PARQUET_COMPRESSIONS, TEXT_COMPRESSIONS, TemporalSplit
+from headrace.recipes.temporal_split.date_counts import DateBins, total
 from headrace.recipes.temporal_split.dates import INSTANTS
 from headrace.recipes.temporal_split.join import join_split
 from headrace.recipes.temporal_split.numbering import number_shards
@@ -90,7 +91,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
         directories=DIRECTORIES,
-        facts=_facts(settings, plan, scans),
+        facts=_facts(settings, plan, scans, parts),
         null_values=settings.null_values,
     )
 
@@ -179,6 +180,8 @@ def _plan(
     classes = None
     if settings.label is not None:
         classes = label_map(sorted({name for scan in scans for name in scan.result["classes"]}))
+    cutoff_us = cutoff_on_clock(settings.cutoff(), instants=form in INSTANTS)
+    dates = [each for scan in scans if (each := scan.result.get("dates_us")) is not None]
     draft = SplitPlan(
         settings=settings,
         source=source.schema,
@@ -187,7 +190,8 @@ def _plan(
         parquet_compression=parquet_compression,
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
-        cutoff_us=cutoff_on_clock(settings.cutoff(), instants=form in INSTANTS),
+        cutoff_us=cutoff_us,
+        bins=DateBins.over(*_span(dates, cutoff_us), cutoff_us),
         classes=classes,
         separator=_first_separator(source.shards[0], kind),
         types={name: type_named(word) for name, word in settings.types.items()},
@@ -362,7 +366,14 @@ def _totals(context: RunContext, index: Sequence[IndexRow], rows: dict[str, int]
     }
 
 
-def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -> dict[str, Any]:
+def _span(dates: Sequence[Sequence[int]], cutoff_us: int) -> tuple[int, int]:
+    """The first and the last date of the source; without any, the cutoff."""
+    return min((first for first, _ in dates), default=cutoff_us), max((last for _, last in dates), default=cutoff_us)
+
+
+def _facts(
+    settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt], parts: Sequence[Receipt]
+) -> dict[str, Any]:
     forms = sorted({scan.result["form"] for scan in scans if scan.result["form"]})
     return {
         "split_date": settings.split_date,
@@ -374,4 +385,5 @@ def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -
         "train_entities": plan.allocation.train,
         "val_entities": plan.allocation.val,
         "label_map": None if plan.classes is None else dict(plan.classes),
+        "dates": total((part.result["dates"] for part in parts), plan.bins, SPLITS),
     }

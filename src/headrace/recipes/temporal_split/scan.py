@@ -23,6 +23,7 @@ from headrace.formats.typed import nulled
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
 from headrace.recipes.temporal_split.config import TemporalSplit
+from headrace.recipes.temporal_split.date_counts import first_and_last
 from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
 from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
@@ -217,6 +218,7 @@ class _Scan:
         result = {
             "rows_read": len(micros),
             "form": self.form,
+            "dates_us": first_and_last(micros),
             "nobody_before": bool((is_before & (entity == NOBODY)).any()),
             "entities": len(before),
             "classes": sorted(self.classes),

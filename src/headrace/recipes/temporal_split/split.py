@@ -27,6 +27,7 @@ from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.recipes.temporal_split.cutoff import Cutoff
+from headrace.recipes.temporal_split.date_counts import DateBins
 from headrace.recipes.temporal_split.dates import MISSING
 from headrace.recipes.temporal_split.scan import MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.run.context import TaskFiles
@@ -50,6 +51,7 @@ class SplitPlan:
     """All that pass 2 needs beside a shard; one copy, shared by all workers.
 
     source: the schema common to all shards; schema: of the output. cutoff_us: on the clock the dates are told by.
+    bins: stretches of time in which the rows of each split are counted.
     separator: of a text file that holds all of a split; shards of their own keep their source's.
     """
 
@@ -63,6 +65,7 @@ class SplitPlan:
     cutoff_us: int
     classes: Mapping[str, int] | None
     separator: str
+    bins: DateBins
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
@@ -141,6 +144,7 @@ def split_shard(
         "rows_read": row,
         "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
         "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
+        "dates": {name: plan.bins.counts(scanned.micros[classes == _CLASS[name]]).tolist() for name in SPLITS},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 
