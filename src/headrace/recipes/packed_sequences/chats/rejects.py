@@ -16,6 +16,7 @@ BAD = {
     "too_long_line": "the line is longer than the reader's limit",
     "not_an_object": "the row is no JSON object",
     "unknown_layout": "no known columns, or not those of the layout that was asked for",
+    "preference_data": "a column judges or compares answers, and nothing says which of them are good",
     "no_messages": "the conversation is empty",
     "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
     "bad_content": "content that is neither text nor a list of known parts",

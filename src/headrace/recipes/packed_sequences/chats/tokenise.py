@@ -206,7 +206,7 @@ class ChatEncoder:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
                 filtered(row, filters)
-                sample = sample_of(row, settings.layout, settings.columns)
+                sample = sample_of(row, settings.layout, settings.columns, settings.filters)
                 if isinstance(sample, Conversation):
                     chats.append(self._chat(place, sample))
                 elif isinstance(sample, Text):
