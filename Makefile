@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -166,6 +166,9 @@ package: $(VENV)/package ## build wheel and sdist; a job with the core alone; ev
 
 lowest: $(VENV)/package ## the fast tests beside the lowest releases that pyproject.toml allows
 	$(BIN)/python release/versions.py lowest
+
+attacks: $(VENV)/package ## attacks on templates and scalers beside the lowest jinja2 and skops, a minute
+	$(BIN)/python release/versions.py attacks
 
 newest: $(VENV)/package ## the fast tests beside the newest releases
 	$(BIN)/python release/versions.py newest

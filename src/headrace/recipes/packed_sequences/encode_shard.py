@@ -248,6 +248,8 @@ class _Shard:
         self.count.update(tokens=int(lengths.sum()), labels=int(pieces.labels[kept].sum()))
 
     def _reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
+        if reason == "preference_data":  # one row tells that the file was made for another kind of training
+            raise InputError(f"dataset {self.task.dataset}: {batch.where(place)}: {detail}")
         self.dropped[reason] += 1
         self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
         if reason not in CHOSEN:

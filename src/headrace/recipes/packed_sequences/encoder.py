@@ -139,7 +139,7 @@ def _given_tokens(settings: PackedSequences, source: Source) -> Encode:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
                 filtered(row, filters)
-                sample = sample_of(row, source.layout, source.mapping)
+                sample = sample_of(row, source.layout, source.mapping, source.filters)
                 if not isinstance(sample, Tokens):
                     raise SettingsError(
                         f"dataset {source.name}: holds rows with {', '.join(sorted(row))}, which are no tokens yet; "

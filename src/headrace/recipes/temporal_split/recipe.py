@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet
 from headrace.recipes.temporal_split.columns import label_map
 from headrace.recipes.temporal_split.config import PARQUET_COMPRESSIONS, TEXT_COMPRESSIONS, TemporalSplit
 from headrace.recipes.temporal_split.date_checks import check_units, one_form
+from headrace.recipes.temporal_split.date_counts import DateBins, total
 from headrace.recipes.temporal_split.findings import few_rows, missing_like, odd_values
 from headrace.recipes.temporal_split.join import join_split
 from headrace.recipes.temporal_split.numbering import number_shards
@@ -29,6 +31,7 @@ from headrace.recipes.temporal_split.scan import read_entities, scan_shard
 from headrace.recipes.temporal_split.split import (
     REASONS,
     SPLITS,
+    Clock,
     SplitPlan,
     clock_of,
     cutoff_us,
@@ -99,7 +102,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
         directories=DIRECTORIES,
-        facts=_facts(settings, plan, scans),
+        facts=_facts(settings, plan, scans, parts),
         null_values=settings.null_values,
     )
 
@@ -200,6 +203,7 @@ def _plan(
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
         clock=clock,
+        bins=_bins(scans, clock, cutoff_us(settings, clock)),
         classes=classes,
         separator=_first_separator(source.first, kind),
         types={name: type_named(word) for name, word in settings.types.items()},
@@ -349,7 +353,18 @@ def _totals(context: RunContext, index: Sequence[IndexRow], rows: dict[str, int]
     }
 
 
-def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -> dict[str, Any]:
+def _bins(scans: Sequence[Receipt], clock: Clock, edge_us: int) -> DateBins:
+    """Stretches of time that hold all dates of the source; without any, the cutoff."""
+    # Mixed dates were scanned by two clocks; offsets between them are less than a day.
+    slack = timedelta(days=1) // timedelta(microseconds=1) if clock == "mixed" else 0
+    first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
+    last = max((each + slack for scan in scans if (each := scan.result["last_us"]) is not None), default=edge_us)
+    return DateBins.over(first, last, edge_us)
+
+
+def _facts(
+    settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt], parts: Sequence[Receipt]
+) -> dict[str, Any]:
     forms = sorted({form for scan in scans for form in scan.result["forms"]})
     return {
         "split_date": settings.split_date,
@@ -362,4 +377,5 @@ def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -
         "val_entities": plan.allocation.val,
         "missing_like": missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
+        "dates": total((part.result["dates"] for part in parts), plan.bins, SPLITS),
     }

@@ -28,6 +28,7 @@ from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.recipes.temporal_split.cutoff import to_utc
+from headrace.recipes.temporal_split.date_counts import DateBins
 from headrace.recipes.temporal_split.dates import INSTANTS, MISSING
 from headrace.recipes.temporal_split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.run.context import TaskFiles
@@ -52,7 +53,7 @@ class SplitPlan:
     """All that pass 2 needs beside a shard; one copy, shared by all workers.
 
     source: the schema common to all shards; schema: of the output. clock: that the dates are told by; where some are
-    told by each, key ranges are in UTC.
+    told by each, key ranges are in UTC. bins: stretches of time in which the rows of each split are counted.
     separator: of a text file that holds all of a split; shards of their own keep their source's.
     """
 
@@ -66,6 +67,7 @@ class SplitPlan:
     clock: Clock
     classes: Mapping[str, int] | None
     separator: str
+    bins: DateBins
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
@@ -83,10 +85,14 @@ def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
 
 def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
     """The dates of all rows on one clock. A wall-clock time that clocks skip is as if they were changed behind it."""
-    wall = (scanned.flags & INSTANT) == 0
-    if plan.clock != "mixed" or not wall.any():
+    if plan.clock != "mixed":
         return scanned.micros
-    return np.where(wall, to_utc(scanned.micros, plan.settings.timezone), scanned.micros)
+    return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
+
+
+def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
+    """Mixed dates as UTC; wall: which of them are wall-clock times of the zone."""
+    return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
@@ -162,6 +168,7 @@ def split_shard(
         "rows_read": row,
         "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
         "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
+        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in SPLITS},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 
