@@ -19,6 +19,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.errors import StreamError
+from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.batch import import_torch
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
@@ -58,7 +59,7 @@ class WindowLoader:
         topology: Topology | None = None,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
-            check_integer(f"windows: {name}", value, least=1)
+            check_integer(f"windows: {name}", value, least=1, most=MOST_LANES if name == "lanes" else None)
         check_word("windows: shuffle", shuffle, SHUFFLES)
         check_word("windows: batch_format", batch_format, get_args(BatchFormat))
         check_integer("windows: seed", seed)
@@ -97,7 +98,7 @@ class WindowLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
-        check_integer("set_epoch: epoch", epoch, least=0)
+        check_integer("set_epoch: epoch", epoch, least=0, most=MOST_EPOCHS)
         if epoch != self._start.epoch or self._received.has_ended:
             self._begin(self._fresh(epoch))
 
