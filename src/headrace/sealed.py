@@ -28,7 +28,15 @@ _MOST_VALUES = 1 << 24  # a state of millions of shards has one number for each
 _MOST_CHARACTERS = 1 << 16
 _MOST_BITS = 4096  # a seed may be large
 
-_short = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_int(self, value: int, level: int) -> str:
+        """Digits cost their square, and Python refuses thousands of them."""
+        bits = value.bit_length()
+        return super().repr_int(value, level) if bits <= _MOST_BITS else f"an integer of {bits:,} bits"
+
+
+_short = _Short()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
 

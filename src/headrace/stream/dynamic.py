@@ -40,6 +40,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import kind_of, seal, shown, unseal
 from headrace.stream.batch import Batch, make_batches
+from headrace.stream.beginnings import agreement
 from headrace.stream.claimer import Claimer
 from headrace.stream.claims import claim_borders, claim_rows, left_of
 from headrace.stream.columns import Columns, cut, from_table, gather, join
@@ -135,7 +136,14 @@ class DynamicLoader(StreamLoader):
         self._calls = 0
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
-        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
+        watch = Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=agreement(self.topology, self, self._contract(None)),
+        )
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
         yield from self._received.counted(watch.over(made), epoch=self.epoch)
 

@@ -153,6 +153,10 @@ class PackingDataset(StreamingDataset):
         check_travels(self._passes.options.transform)
         return {**super().__getstate__(), "_planned": None}
 
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self._passes.options
+
     def _begin(self, state: StreamState, *, part: Part) -> None:
         super()._begin(state, part=part)
         self._before = 0

@@ -99,7 +99,7 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
-        if not state_dict:
+        if isinstance(state_dict, Mapping) and not state_dict:  # of a module that had nothing to save
             return
         values = unseal(state_dict, kind=_KIND, version=FORMAT_VERSION)
         batches = values.get("batches")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from headrace.errors import StreamError
-from headrace.sealed import MOST_POSITIONS, check_bounds, is_marked, kind_of, seal, shown, unseal
+from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import state_after
 from headrace.stream.share import Remainder, given_by_workers
@@ -24,6 +24,7 @@ from headrace.stream.state import FORMAT_VERSION, StreamState
 from headrace.stream.topology import Topology
 
 _KIND = "worker"
+_MOST_DEPTH = 100  # of what others put around our states
 _NUMBERS = {"worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
 
 
@@ -92,14 +93,16 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `StreamError` if there is none, or if workers are missing in it.
     """
-    check_bounds(loader_state, "loader state")
     found = list(_inside(loader_state))
-    if found and not is_worker_state(found[0]):  # one process: the dataset's own state
-        return StreamState.from_dict(found[0]).to_dict()
+    if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
+        states = [StreamState.from_dict(each) for each in found]
+        if any(state != states[0] for state in states):
+            raise StreamError(f"loader state: it holds {len(states)} states of different streams; pass one of them")
+        return states[0].to_dict()
     parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
     if not parts:
         raise StreamError(
-            f"loader state: no state of a headrace stream in keys {sorted(map(str, loader_state))};"
+            f"loader state: no state of a headrace stream in {shown(loader_state)};"
             " pass what StatefulDataLoader.state_dict() gave during a pass"
         )
     first = parts[0]
@@ -121,12 +124,14 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     ).to_dict()
 
 
-def _inside(values: Any) -> Iterator[Mapping[str, Any]]:
+def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Every state of ours inside nested mappings."""
+    if depth > _MOST_DEPTH:
+        raise StreamError(f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave")
     if not isinstance(values, Mapping):
         return
     if is_marked(values):
         yield values
         return
     for value in values.values():
-        yield from _inside(value)
+        yield from _inside(value, depth + 1)

@@ -28,7 +28,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import Agreement, agreement
+from headrace.stream.beginnings import agreement, contract_of
 from headrace.stream.inherited import keep_inherited
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
@@ -352,12 +352,26 @@ class StreamingDataset(IterableDataset[Batch]):
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=None if self._shared.is_workers_own else self._agreement(),
+            agree=agreement(self.topology, self, self._contract()),
         )
 
-    def _agreement(self) -> Agreement | None:
-        settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
-        return agreement(self.topology, self, self.state_after(0), settings=settings)
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        own = self._shared.is_workers_own
+        return contract_of(
+            self.index,
+            self._said_options,
+            None if own else self.state_after(0),
+            source=type(self).__name__,
+            epoch=self.epoch,
+            workers=self.num_workers,
+            remainder=self.remainder,
+            steps=None if own else len(self),
+        )
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self.options
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
         if anew:

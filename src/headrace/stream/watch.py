@@ -22,7 +22,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import Agreement
+from headrace.stream.beginnings import Agreement, RanksDiffer
 from headrace.stream.progress import Progress, Snapshot
 from headrace.stream.shared_failure import Bulletin, Failure, group_bulletin, in_short
 from headrace.stream.stall import Complaint, complaints, from_text, to_text
@@ -75,26 +75,21 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def over(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """The batches as they come; what they raise is told to the other ranks.
+        """The batches as they come, the first when all ranks have begun; what they raise is told to the other ranks.
 
-        Raises `StreamError` when another rank has failed.
+        Raises `StreamError` when another rank has failed, and when ranks are about to read different things.
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
+            self._begin()
             while True:
                 self.check()
                 self.progress.wait()
-                if self.progress.batches == 1:
-                    self._begin()
                 try:
                     batch = next(batches, None)
                 except Exception as error:
                     self.tell(error)
                     raise
                 if batch is None:
-                    if not self.progress.batches:
-                        self._begin()
-                    elif self._agree is not None and self._bulletin is not None:
-                        self._agree.end(self._bulletin)
                     return
                 self.check()
                 self.progress.got()
@@ -104,7 +99,10 @@ class Watch:
         if self._agree is None or self._bulletin is None:
             return
         try:
-            self._agree.begin(self._bulletin)
+            self._agree.begin(self._bulletin, self.check)
+        except RanksDiffer as error:
+            log.error("%s", error)
+            raise
         except StreamError as error:
             self.tell(error)
             raise

@@ -21,6 +21,7 @@ from headrace.checks import check_integer, check_word
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.batch import import_torch
+from headrace.stream.beginnings import agree_now, agreement
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
@@ -92,6 +93,7 @@ class WindowLoader:
         confirm(self.topology)
         if self._received.has_ended:
             self._begin(self._fresh(self._start.epoch + 1))
+        agree_now(agreement(self.topology, self, self._contract()))
         self._received.begin()
         batches = self._batches(self._start)
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
@@ -139,6 +141,16 @@ class WindowLoader:
     def fresh_steps(self, epoch: int) -> int:
         """Batches that every rank gets of a whole epoch."""
         return self.steps_from(self._fresh(epoch))
+
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        return {
+            "source": "windows",
+            "batch_size": self.batch_size,
+            "remainder": self.remainder,
+            **self._start.to_dict(),
+            "steps": self.steps_from(self._start),
+        }
 
     def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
         share = share_of(
