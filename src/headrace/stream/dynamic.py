@@ -143,6 +143,7 @@ class DynamicLoader(StreamLoader):
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
             agree=agreement(self.topology, self, self._contract(None)),
+            said=self._said,
         )
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
         yield from self._received.counted(watch.over(made), epoch=self.epoch)

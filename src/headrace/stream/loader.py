@@ -37,6 +37,7 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.reader import ReadBlock
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder
+from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.watch import Watch
@@ -67,7 +68,7 @@ class StreamLoader:
         self.topology = capture() if topology is None else topology
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
-        self._received = Received()
+        self._received, self._said = Received(), Said()
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
@@ -116,6 +117,7 @@ class StreamLoader:
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
             agree=agreement(self.topology, self, self._contract(len(self))),
+            said=self._said,
         )
         batches = watch.over(self._pass_batches(read_block))
         yield from self._received.counted(batches, epoch=self.epoch, steps=len(self))

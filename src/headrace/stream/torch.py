@@ -53,6 +53,7 @@ from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
 from headrace.stream.reading import WorkerNotes
 from headrace.stream.received import Received
+from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
@@ -108,7 +109,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._read_block = read_block
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received = Received()
+        self._received, self._said = Received(), Said()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
@@ -353,6 +354,7 @@ class StreamingDataset(IterableDataset[Batch]):
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
             agree=agreement(self.topology, self, self._contract()),
+            said=self._said,
         )
 
     def _contract(self) -> dict[str, Any]:
