@@ -67,8 +67,8 @@ def cases(folder: Path, series: str | None, state: dict):
         return train.stream(**{"batch_size": 8, "seed": 1, "batch_format": "numpy", **settings})
 
     def tabular(**settings):
-        files = sorted(str(path) for path in (folder / "data").iterdir())
-        return headrace.PipelineIterableDataset(files, **{"batch_size": 5, "columns": ["row"], **settings})
+        asked = {"file_dir": str(folder / "data"), "batch_size": 5, "columns": ["row"], "cache_dir": folder / "cache"}
+        return headrace.PipelineIterableDataset({}, **{**asked, **settings})
 
     dynamic = {"distribution": "dynamic"}
     found = {

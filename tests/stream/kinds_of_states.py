@@ -73,7 +73,7 @@ def of_workers() -> dict[str, Kind]:
 
 
 def of_others(folder: Path) -> dict[str, Kind]:
-    """Blends, rows packed while they stream, windows, packers and tabular rows."""
+    """Blends, rows packed while they stream, windows and packers."""
     for name, rows in (("one", 60), ("two", 25)):
         (folder / name).mkdir()
         table = {"row": np.arange(rows), "input_ids": pa.array([[1] * (row % 7 + 1) for row in range(rows)])}
@@ -85,10 +85,6 @@ def of_others(folder: Path) -> dict[str, Kind]:
 
     def packing():
         return opened[0].stream(batch_size=2, pack=16, topology=ALONE)
-
-    def tabular():
-        files = [str(folder / "one" / "a.parquet")]
-        return headrace.PipelineIterableDataset(files, batch_size=4, columns=["row"], topology=ALONE)
 
     packer = OnlinePacker(20, buffer=4)
     packer.add([3, 9, 12, 5, 6, 7])
