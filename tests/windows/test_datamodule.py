@@ -15,6 +15,7 @@ from rank_processes import free_ports, run_ranks
 
 from headrace.errors import InputError, SettingsError, StreamError
 from headrace.lightning import SeriesDataModule
+from headrace.sealed import seal
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -251,8 +252,10 @@ def test_a_part_that_there_is_not_is_said(run):
 def test_a_checkpoint_of_another_module_or_of_other_chunks_is_refused(run, tmp_path):
     out, _ = run
     module = SeriesDataModule(out, **RULE, batch_size=8)
-    with pytest.raises(StreamError, match="written with SeriesDataModule"):
+    with pytest.raises(StreamError, match="data module state: format_version is None"):
         module.load_state_dict({"stream": {}})
+    with pytest.raises(StreamError, match="written with SeriesDataModule"):
+        module.load_state_dict(seal("data module", 2, {"stream": {}}))
     fit(out, epochs=1, max_steps=2, folder=tmp_path, every=1, chunk_size=3)
 
     with pytest.raises(StreamError, match="or the chunks are others than when it was saved"):

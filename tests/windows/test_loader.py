@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from damaged_states import resealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_processes import run_ranks
@@ -15,6 +16,7 @@ from window_rank_cases import train_on_rank
 
 import headrace.windows
 from headrace.errors import SettingsError, StreamError
+from headrace.sealed import seal
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import Chunked
 
@@ -278,6 +280,8 @@ def test_torch_batches_hold_the_same_numbers_without_copies(dataset):
     ("change", "message"),
     [
         ({"format_version": 9}, "format_version is 9"),
+        ({"kind": "stream"}, "it is a state of kind 'stream'"),
+        ({"lanes": 1 << 30}, "lanes is 1073741824"),
         ({"position": 10**6}, "position 1000000 of"),
         ({"position": -1}, "position is -1"),
         ({"shuffle": "some"}, "shuffle is 'some'"),
@@ -293,9 +297,11 @@ def test_states_that_do_not_fit_are_refused(dataset, change, message):
     stream = streams(data, 1, batch_size=8)[0]
 
     with pytest.raises(StreamError, match=message):
+        stream.load_state_dict(resealed(stream.state_dict(), **change))
+    with pytest.raises(StreamError, match="its digest is|" + message):
         stream.load_state_dict({**stream.state_dict(), **change})
     with pytest.raises(StreamError, match="its keys are"):
-        stream.load_state_dict({"format_version": 1})
+        stream.load_state_dict(seal("window", 2, {}))
 
 
 def test_a_state_of_other_chunks_is_refused(dataset):

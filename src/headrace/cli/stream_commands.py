@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from headrace.cli.opening import open_source
 from headrace.cli.printing import cell, printer, say
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import InputError, SettingsError
+from headrace.sealed import parse_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,8 +167,8 @@ def seen(
 def read_state(path: Path) -> Any:
     """The JSON in a file that a state was saved to."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_state(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON ({error}); give the file that state_dict() was saved to") from error
+        raise InputError(f"{path}: is not JSON ({error}); give the file that state_dict() was saved to") from error

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 from headrace.checks import check_boolean, check_integer, check_word
 from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
+from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.pack_rows import PackRows, pack_setting
 from headrace.stream.packed import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
 from headrace.stream.padded import LENGTHS, Padding
@@ -170,7 +171,8 @@ class StreamOptions:
             check_integer(name, getattr(self, name), least=1)
         for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
             if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least=1)
+                most = MOST_LANES if name == "lanes" else MOST_POSITIONS
+                check_integer(name, getattr(self, name), least=1, most=most)
         for name in ("prefetch_bytes", "prefetch_blocks"):
             check_integer(name, getattr(self, name), least=0)
         check_integer("seed", self.seed)

@@ -100,6 +100,10 @@ class PackingLoader(StreamLoader):
         self._planned: PackingPlan | None = None
 
     @property
+    def _said_options(self) -> StreamOptions:
+        return self._passes.options
+
+    @property
     def _packing(self) -> PackingPlan:
         if self._planned is None:
             self._planned = self._passes.plan(self._start)

@@ -24,8 +24,9 @@ from headrace.stream.memory import check_memory
 from headrace.stream.options import StreamOptions
 from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.packing_plan import PackingPlan, PackingReport
-from headrace.stream.packing_state import PackingState, given_by_workers
+from headrace.stream.packing_state import PackingState
 from headrace.stream.progress import Noted, Progress
+from headrace.stream.share import given_by_workers
 from headrace.stream.shared_pass import Part
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
@@ -151,6 +152,10 @@ class PackingDataset(StreamingDataset):
     def __getstate__(self) -> dict[str, Any]:
         check_travels(self._passes.options.transform)
         return {**super().__getstate__(), "_planned": None}
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self._passes.options
 
     def _begin(self, state: StreamState, *, part: Part) -> None:
         super()._begin(state, part=part)

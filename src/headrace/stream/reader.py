@@ -25,13 +25,12 @@ from headrace.stream.columns import Columns, cut, from_table, gather, join
 from headrace.stream.fetch import Fetcher
 from headrace.stream.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.plan import Plan
-from headrace.stream.pools import Pool, least_pool_rows, plan_pools
+from headrace.stream.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.share import Share
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
-_MOST_POOLS_AHEAD = 16
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
 
@@ -85,7 +84,7 @@ def _gathered(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[tuple[int, Co
         buffers.trim(_POOLS_OF_BUFFERS * len(columns))
         if first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
-        _announce(fetcher, pools, ahead, most=_MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
+        _announce(fetcher, pools, ahead, most=MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
         del decoded, pieces  # or they would live while the next pool is waited for
         fetcher.release(blocks)
         if not first:

@@ -16,7 +16,11 @@ try:  # before what needs torch: this extra brings both
 except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
+from headrace.sealed import MOST_POSITIONS, seal, shown, unseal
+from headrace.stream.state import FORMAT_VERSION
 from headrace.stream.topology import Topology
+
+_KIND = "data module"
 
 
 class _Stream(Protocol):
@@ -91,15 +95,17 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         """Goes into Lightning's checkpoint: the position, and how many batches of the epoch were received."""
         if self._train is None:
             return {} if self._loaded is None else self._loaded
-        return {"stream": self._train.position(), "batches": self._train.batches}
+        return seal(_KIND, FORMAT_VERSION, {"stream": self._train.position(), "batches": self._train.batches})
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""
-        if not state_dict:
+        if isinstance(state_dict, Mapping) and not state_dict:  # of a module that had nothing to save
             return
-        if set(state_dict) != {"stream", "batches"} or not isinstance(state_dict["batches"], int):
+        values = unseal(state_dict, kind=_KIND, version=FORMAT_VERSION)
+        batches = values.get("batches")
+        if set(values) != {"stream", "batches"} or type(batches) is not int or not 0 <= batches <= MOST_POSITIONS:
             raise StreamError(
-                f"data module state: keys {sorted(state_dict)}, expected batches and stream; resume from a checkpoint"
+                f"data module state: {shown(values)}, expected batches and stream; resume from a checkpoint"
                 f" that was written with {type(self).__name__}"
             )
         self._loaded = dict(state_dict)

@@ -28,7 +28,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import Agreement, agreement
+from headrace.stream.beginnings import agreement, contract_of
 from headrace.stream.inherited import keep_inherited
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
@@ -53,6 +53,7 @@ from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import ReadBlock
 from headrace.stream.reading import WorkerNotes
 from headrace.stream.received import Received
+from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
@@ -108,7 +109,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._read_block = read_block
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received = Received()
+        self._received, self._said = Received(), Said()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
@@ -352,12 +353,27 @@ class StreamingDataset(IterableDataset[Batch]):
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=None if self._shared.is_workers_own else self._agreement(),
+            agree=agreement(self.topology, self, self._contract()),
+            said=self._said,
         )
 
-    def _agreement(self) -> Agreement | None:
-        settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
-        return agreement(self.topology, self, self.state_after(0), settings=settings)
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        own = self._shared.is_workers_own
+        return contract_of(
+            self.index,
+            self._said_options,
+            None if own else self.state_after(0),
+            source=type(self).__name__,
+            epoch=self.epoch,
+            workers=self.num_workers,
+            remainder=self.remainder,
+            steps=None if own else len(self),
+        )
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self.options
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
         if anew:

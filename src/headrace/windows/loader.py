@@ -20,7 +20,9 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.errors import SettingsError, StreamError
+from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.batch import import_torch
+from headrace.stream.beginnings import agree_now, agreement
 from headrace.stream.options import VALID
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
@@ -63,7 +65,7 @@ class WindowLoader:
         topology: Topology | None = None,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
-            check_integer(f"windows: {name}", value, least=1)
+            check_integer(f"windows: {name}", value, least=1, most=MOST_LANES if name == "lanes" else None)
         check_word("windows: shuffle", shuffle, SHUFFLES)
         check_word("windows: batch_format", batch_format, get_args(BatchFormat))
         check_integer("windows: seed", seed)
@@ -106,13 +108,14 @@ class WindowLoader:
             log.warning(
                 'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
             )
+        agree_now(agreement(self.topology, self, self._contract()))
         self._received.begin()
         batches = self._batches(self._start)
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
-        check_integer("set_epoch: epoch", epoch, least=0)
+        check_integer("set_epoch: epoch", epoch, least=0, most=MOST_EPOCHS)
         if epoch != self._start.epoch or self._received.has_ended:
             self._begin(self._fresh(epoch))
 
@@ -153,6 +156,16 @@ class WindowLoader:
     def fresh_steps(self, epoch: int) -> int:
         """Batches that every rank gets of a whole epoch."""
         return self.steps_from(self._fresh(epoch))
+
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        return {
+            "source": "windows",
+            "batch_size": self.batch_size,
+            "remainder": self.remainder,
+            **self._start.to_dict(),
+            "steps": self.steps_from(self._start),
+        }
 
     def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
         share = share_of(
