@@ -36,7 +36,7 @@ from headrace.stream.topology import Topology
 from headrace.stream.watch import Watch
 from headrace.stream.worker_deaths import WorkerDeath
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks
-from headrace.tabular.delivered import batch_of, processed, rows_of, with_mask, without_mask
+from headrace.tabular.delivered import batch_of, processed, rows_of
 from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
 from headrace.tabular.evenly import for_workers, rows_of_rank, rows_of_worker
 from headrace.tabular.fields import Fields, NumberType
@@ -69,9 +69,8 @@ class PipelineIterableDataset(IterableDataset[Any]):
     number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
     "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
 
-    A filling row, where ranks would else have unequal numbers, is false in row["valid"], which rows have only with
-    several ranks (or remainder="pad", or on_bad_block="quarantine"). remainder="drop" leaves out less than one row a
-    rank instead.
+    Every row and every batch says in "valid" what is real: a row that only fills a rank up to the number of rows of the
+    others is false there. remainder="drop" leaves out less than one row a rank instead.
     Raises `SettingsError` and `InputError` for what cannot be read as declared.
     """
 
@@ -346,8 +345,6 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
-        padded = self._remainder == "pad" or (self._remainder is None and self.topology.world_size > 1)
-        masked = padded or self._stream.options.on_bad_block == "quarantine"
         left = None
         if self._even:  # of this rank's rows in order, a worker has every so many-th
             left = rows_of_worker(self._rows_of_rank(), worker=worker, workers=workers)
@@ -357,7 +354,6 @@ class PipelineIterableDataset(IterableDataset[Any]):
                 if left is not None:
                     table = table.slice(0, left)
                     left -= table.num_rows
-                table = with_mask(table) if masked else without_mask(table, self._asked)
                 yield from rows_of(self._processed(table))
                 if left == 0:
                     return
