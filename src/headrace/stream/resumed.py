@@ -37,14 +37,14 @@ class CountedLoader(ABC, Generic[Stream]):
     Batches of the loaded epoch that were done before the stop count in `len` and in `batches`, as they do in Lightning's
     own progress. The stream is not called `dataset` here: Lightning would warn of its `len`.
 
-    The first pass reads the trainer's epoch, or what a loaded state left of its own; each later one the next epoch after
-    the one before. Lightning's number of the epoch may run ahead of that: it counts an epoch as finished when a fit is
-    stopped inside it, and skips a number when a checkpoint of an epoch's end is resumed.
+    The first pass reads the trainer's epoch, or what a loaded state left of its own. Each later pass reads the next
+    epoch. Lightning's number of the epoch may run ahead: it counts an epoch as finished when a fit is stopped inside
+    it, and skips a number when it resumes from a checkpoint of an epoch's end.
     """
 
     def __init__(self, stream: Stream, trainer: Trainer | None) -> None:
         self.stream = stream
-        self._trainer = trainer
+        self._trainer: Any = trainer  # its type does not know what it counts, nor overfit_batches
         self._before = 0
         self._loaded_epoch = -1
         self._first: int | None = None  # the epoch of the first pass; None: the trainer's
@@ -77,7 +77,7 @@ class CountedLoader(ABC, Generic[Stream]):
         """
         if self._trainer is None or self._trainer.current_epoch != self._pass_epoch:
             return self.received
-        processed = self._trainer.fit_loop.epoch_loop.batch_progress.current.processed - self._earlier
+        processed: int = self._trainer.fit_loop.epoch_loop.batch_progress.current.processed - self._earlier
         return processed if processed == self.received - 1 else self.received
 
     @property
@@ -110,15 +110,16 @@ class CountedLoader(ABC, Generic[Stream]):
         return epoch
 
     def count_anew(self) -> None:
-        """Have Lightning count the batches of its next epoch from 0 if the loaded one was finished, epoch end and all.
+        """Have Lightning count the batches of its next epoch from 0 if the loaded one was finished.
 
-        It would go on counting from the last batch of that one, and end the next epoch after a single batch where no
-        validation runs at epoch ends.
+        It would go on counting from the last batch of that one. Where validation does not run at epoch ends, it would
+        then end the next epoch after a single batch.
         """
         if self._trainer is None or not self._loaded_ended:
             return
         progress = self._trainer.fit_loop.epoch_progress.current
-        if progress.ready == progress.processed == progress.completed:
+        is_between = progress.started == progress.processed and self._trainer.check_val_every_n_epoch is None
+        if is_between or progress.ready == progress.processed == progress.completed:
             self._trainer.fit_loop.epoch_loop.restarting = False
 
     def begin_after(self, earlier: CountedLoader[Any]) -> None:
@@ -183,9 +184,10 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
             )
         for name, kind in _SAVED.items():
             value = state_dict.get(name, kind())
-            if type(value) is not kind or (kind is int and value < 0):
+            if type(value) is not kind or (type(value) is int and value < 0):
                 raise StreamError(
-                    f"data module state: {name} is {value!r:.100}, expected {_KINDS[kind]}; resume from a whole checkpoint"
+                    f"data module state: {name} is {value!r:.100}, expected {_KINDS[kind]};"
+                    " resume from a whole checkpoint"
                 )
         self._loaded = dict(state_dict)
 
