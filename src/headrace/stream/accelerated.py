@@ -1,7 +1,7 @@
 """Tells Accelerate where a pass ends, as the loaders that it prepares do.
 
-`accelerator.accumulate` steps the optimizer after so many batches, and after the last one of a loader, whatever its
-number. Which batch that is it learns from the loader that is being read. Nothing happens where Accelerate is not loaded.
+`accelerator.accumulate` steps the optimizer every few batches, and after the last batch of a loader. It asks the loader
+that is being read whether this is the last one. Nothing happens here where Accelerate is not loaded.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ def _told(batches: Iterator[Given], steps: int) -> Generator[Given, None, None]:
 @functools.cache
 def _kind() -> Any:
     """What stands for a pass in Accelerate's list of loaders that are being read."""
-    from accelerate.data_loader import DataLoaderStateMixin
-    from accelerate.state import GradientState
+    loaders: Any = sys.modules["accelerate.data_loader"]
 
-    class Reading(DataLoaderStateMixin):
+    class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
         def __init__(self) -> None:
-            self.gradient_state = GradientState()
+            self.gradient_state = loaders.GradientState()
 
     return Reading

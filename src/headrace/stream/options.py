@@ -85,8 +85,9 @@ class StreamOptions:
         of memory_bytes holds.
     lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
         different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
-    remainder: "pad" fills the last step with rows that are false in batch["valid"], which every batch has; "drop" leaves out less than one
-        global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one consumer, else "pad".
+    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
+        leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
+        consumer, else "pad".
     columns: which to read, in this order; None: all.
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
     lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,

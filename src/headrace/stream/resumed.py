@@ -34,8 +34,8 @@ _KINDS = {int: "a number of 0 or more", bool: "true or false", dict: "the state 
 class CountedLoader(ABC, Generic[Stream]):
     """One pass per iteration over a stream; counts what the trainer has done of the present one.
 
-    Batches of the loaded epoch that were done before the stop count in `len` and in `batches`, as they do in Lightning's
-    own progress. The stream is not called `dataset` here: Lightning would warn of its `len`.
+    Batches of the loaded epoch that were done before the stop count in `len` and in `batches`, as in Lightning's own
+    progress. The stream is not called `dataset` here: Lightning would warn of its `len`.
 
     The first pass reads the trainer's epoch, or what a loaded state left of its own. Each later pass reads the next
     epoch. Lightning's number of the epoch may run ahead: it counts an epoch as finished when a fit is stopped inside
@@ -98,7 +98,7 @@ class CountedLoader(ABC, Generic[Stream]):
         if self._first is not None:
             return self._first
         if not self._begun:
-            return self._trainer.current_epoch
+            return int(self._trainer.current_epoch)
         is_next = self._trainer.current_epoch != self._pass_epoch and not self._trainer.overfit_batches
         return self.stream.epoch + is_next
 

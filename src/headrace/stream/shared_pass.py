@@ -23,8 +23,8 @@ from headrace.stream.worker_deaths import WorkerDeath
 Part = Literal["whole", "rest"]  # of an epoch
 
 # Places of `SharedPass`: the epoch; 1 where a pass is the rest of it that a loaded state left; how many states were
-# loaded so far; 1 once the parent named an epoch; 1 where workers go on from progress of their own; 1 once a worker ended
-# the pass, 2 once its second beginning was noticed.
+# loaded so far; 1 once the parent named an epoch; 1 where workers go on from progress of their own; 1 once a worker
+# ended the pass, 2 once its second beginning was noticed.
 _EPOCH, _REST, _LOADS, _SAID, _OWN, _ENDED = range(6)
 
 

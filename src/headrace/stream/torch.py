@@ -10,8 +10,8 @@ It yields whole batches, so the DataLoader gets batch_size=None. Worker w of ran
 DataLoader takes its workers' batches in turn, and every worker has the same number, so the order a rank sees is fixed.
 fork, spawn and forkserver work, with persistent workers or without.
 
-A pass that is taken to its end is followed by the next epoch, without workers and in `data_loader()`. In a DataLoader of
-your own with workers, the dataset's process does not see where a pass begins. Every pass there is of the epoch that
+A pass that is taken to its end is followed by the next epoch, without workers and in `data_loader()`. In a DataLoader
+of your own with workers, the dataset's process does not see where a pass begins. Every pass there is of the epoch that
 set_epoch named last, or the rest of it that a loaded state left. A second pass in the same order logs a warning.
 
 Inside torchdata's StatefulDataLoader each worker saves and loads its own progress; see `stateful`.
