@@ -98,6 +98,17 @@ def test_the_rest_of_a_loaded_epoch_is_followed_by_a_whole_one():
     assert epochs_of(0)[1] == second
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_told_the_length_of_a_rest_goes_on_to_a_whole_epoch(workers):
+    dataset = dataset_of(workers, topology=ALONE)
+    dataset.load_state_dict(dataset.state_after(6))
+    loader = dataset.data_loader(method="fork")
+    whole = len(dataset_of(workers, topology=ALONE))
+
+    assert whole - 6 == len(loader) == len(list(loader))
+    assert whole == len(list(loader))
+
+
 @pytest.mark.parametrize("kind", ["stream", "dataset"])
 def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind, caplog):
     if kind == "stream":

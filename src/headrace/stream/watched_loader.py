@@ -46,6 +46,11 @@ class WatchedLoader(DataLoader[Batch]):
         dataset: Any = self.dataset
         dataset.set_epoch(epoch)
 
+    def __len__(self) -> int:
+        """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
+        dataset: Any = self.dataset
+        return len(dataset)
+
     def __iter__(self) -> Any:  # torch names its private iterator here
         begin_next = getattr(self.dataset, "begin_next", None)
         if begin_next is not None:
