@@ -249,7 +249,7 @@ def test_a_number_is_the_capacity_and_torch_the_usual_form(path):
 
     assert isinstance(batch["input_ids"], torch.Tensor)
     assert batch["input_ids"].dtype == torch.int64
-    assert list(batch) == ["input_ids", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
+    assert list(batch) == ["input_ids", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "valid"]
 
 
 def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):

@@ -284,7 +284,7 @@ class _Rows:
         self._index, self._options, self._reader = loader.index, loader.options, loader._reader
         self._order, self._remaining = order, remaining
         self._identities = block_identities(loader.index)
-        self._names = loader.options.check_columns(loader.index.schema.names, "pad")
+        self._names = loader.options.check_columns(loader.index.schema.names)
         self._quarantine = loader.quarantined = make_quarantine(
             loader.index, loader.options, topology=loader.topology, worker=0, workers=0
         )

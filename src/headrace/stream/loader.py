@@ -10,11 +10,13 @@ An epoch is a pass over everything; the rules of passes are those of a torch loo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
+from headrace.stream.accelerated import told_to_accelerate
 from headrace.stream.batch import Batch
 from headrace.stream.beginnings import agreement, contract_of
 from headrace.stream.cache import CacheCounts, CachedBlocks
@@ -35,7 +37,8 @@ from headrace.stream.passes import (
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.reader import ReadBlock
-from headrace.stream.received import Received
+from headrace.stream.rebatched import refuse_sharing_again
+from headrace.stream.received import Received, warn_of_repeat
 from headrace.stream.share import Remainder
 from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
@@ -104,8 +107,11 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         if self._received.has_ended:
             self._begin(self._epoch_state(self._start.epoch + 1))
+        if self.options.shuffle or self._start.samples_per_epoch:
+            warn_of_repeat(self._received, self.epoch, of="stream")
         self._received.begin()
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
@@ -120,7 +126,8 @@ class StreamLoader:
             said=self._said,
         )
         batches = watch.over(self._pass_batches(read_block))
-        yield from self._received.counted(batches, epoch=self.epoch, steps=len(self))
+        steps = len(self)
+        yield from told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.

@@ -86,8 +86,9 @@ class StreamOptions:
         of memory_bytes holds.
     lanes: logical readers, which decide the order; None: chosen from the first topology. Set it to get one order on
         different world sizes from the start; a resumed stream keeps the lanes of its state in any case.
-    remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one
-        global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one consumer, else "pad".
+    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
+        leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
+        consumer, else "pad".
     columns: which to read, in this order; None: all.
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
     lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
@@ -219,7 +220,7 @@ class StreamOptions:
                     " locality= and ranks_per_node=, the others neither"
                 )
 
-    def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
+    def check_columns(self, available: list[str]) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
         known = set(available)
@@ -242,11 +243,10 @@ class StreamOptions:
                     f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
                     " leave them out with columns="
                 )
-        if self.masked(remainder) and VALID in columns:
-            option = 'remainder="pad"' if remainder == "pad" else 'on_bad_block="quarantine"'
+        if VALID in columns:
             raise SettingsError(
-                f'a column is named "{VALID}", and {option} puts its mask of real rows there;'
-                f" leave it out with columns=, rename it when preparing, or use another {option.partition('=')[0]}"
+                f'a column is named "{VALID}", where every batch has its mask of real rows;'
+                f" leave it out with columns=, or rename it when preparing"
             )
         return columns
 
@@ -264,10 +264,6 @@ class StreamOptions:
     def packed_batches(self) -> PackedBatches | None:
         """How bins become batches; None where rows are as they are."""
         return self.packed if isinstance(self.packed, PackedBatches) else None
-
-    def masked(self, remainder: Remainder) -> bool:
-        """Whether every batch has the mask of real rows."""
-        return remainder == "pad" or self.on_bad_block == "quarantine"
 
 
 def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:

@@ -37,7 +37,7 @@ def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) 
     `MissingExtra`: torch batches without torch.
     """
     remainder = resolve_remainder(options.remainder, consumers)
-    options.check_columns(index.schema.names, remainder)
+    options.check_columns(index.schema.names)
     if options.batch_format == "torch":
         import_torch()
     return remainder
@@ -145,7 +145,7 @@ def read_pass(
 ) -> Generator[Batch, None, None]:
     """The batches of one (rank, worker) of the pass that begins at `start`; quarantine: where bad blocks go."""
     plan = plan_pass(index, options, start, topology=topology, workers=workers)
-    columns = options.check_columns(index.schema.names, plan.remainder)
+    columns = options.check_columns(index.schema.names)
     reader = reader_name(topology, worker=worker, workers=workers)
     batches = read_share(
         index,

@@ -60,7 +60,7 @@ def read_share(
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
     )
-    batcher = _Batcher(share, options, masked=options.masked(plan.remainder), quarantine=quarantine, make=make)
+    batcher = _Batcher(share, options, quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
     pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
     ready = one_ahead(pools, thread_name="headrace-read-pool")
@@ -111,7 +111,6 @@ class _Batcher:
         share: Share,
         options: StreamOptions,
         *,
-        masked: bool,
         quarantine: Quarantine | None = None,
         make: Callable[[Columns, int], Iterator[Any]] | None = None,
     ) -> None:
@@ -119,7 +118,6 @@ class _Batcher:
         self._share = share
         self._quarantine = quarantine
         self._options = options
-        self._masked = masked
         self._left: list[Columns] = []
         self._left_items = 0
         self._given = 0
@@ -153,12 +151,12 @@ class _Batcher:
         return make_batches(columns, batch_size, options.batch_format, options.padding, options.packed_batches)
 
     def _masked_by(self, columns: Columns, items: int) -> Columns:
-        """The columns with the mask of real rows, where batches have one."""
-        begin, self._given = self._given, self._given + items
-        if not self._masked:
-            return columns
+        """The columns and the mask of real rows, which belongs to these rows alone: a loop may write into it."""
+        own = self._share.rows - self._given
+        self._given += items
         rows = dict(columns)
-        valid = np.arange(begin, begin + items) < self._share.rows
+        valid = np.ones(items, np.bool_)
+        valid[max(0, own) :] = False
         rows[VALID] = valid if self._quarantine is None else self._quarantine.sift(rows, valid)
         return rows
 
