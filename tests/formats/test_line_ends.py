@@ -8,6 +8,8 @@ import pytest
 import headrace
 from headrace.errors import HeadraceError, InputError
 from headrace.formats import delimited
+from headrace.formats.delimited_numbers import parse_numbers
+from headrace.formats.forked import parse_delimited
 from headrace.formats.source import read_chunks, survey
 from headrace.recipes.series.statics import text_table
 from tables import split, split_rows, write_bytes
@@ -167,3 +169,21 @@ def test_a_byte_order_mark_in_a_value_is_kept_wherever_chunks_begin(
     for chunk_bytes in (1, 5, 7, 1000):
         chunks = list(delimited.chunks(shard, chunk_bytes))
         assert ["\ufeff", "\ufeff2", "\ufeff"] == [row["a"] for chunk in chunks for row in chunk.table().to_pylist()]
+
+
+def test_a_carriage_return_between_quotes_inside_a_field_is_refused(tmp_path: Path) -> None:
+    for number, data in enumerate([b'a,x"\r",b\n1,2,3\n', b'a,b\n1,x"\r"\n', b'a,b\n1,"\r"x\n']):
+        path = write_bytes(tmp_path / f"part-{number}.csv", data)
+        with pytest.raises(InputError, match=r"quotes do not pair up|a quote stands inside"):
+            read(path)
+
+
+def test_an_empty_field_behind_a_quoted_one_is_null_at_the_end_of_a_file_too(tmp_path: Path) -> None:
+    table = parse_delimited(b'x,1,x\n2,"",', separator=",", width=3, columns=[0, 1, 2])
+    schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("b", pa.string())])
+    numbers = parse_numbers(b'"x",1,x\nb,"2",', separator=",", names=["a", "n", "b"], wanted=schema, null_values=())
+
+    assert ["1", ""] == table["column_2"].to_pylist()
+    assert ["x", None] == table["column_3"].to_pylist()
+    assert numbers is not None
+    assert ["x", None] == numbers["b"].to_pylist()

@@ -209,7 +209,7 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     """Where the first quote stands that readers do not agree on, or None.
 
     A quote opens a field at its beginning and closes it at its end. Elsewhere it is plain text to some readers and
-    a bracket to others; that is harmless only where no separator or line end stands between the pair.
+    a bracket to others; that is harmless only where no separator, newline or carriage return stands between the pair.
     """
     pairs = len(quotes) // 2
     opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
@@ -223,6 +223,6 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
         return None
     for pair in np.flatnonzero(~(opens & closes)).tolist():
         inside = data[opening[pair] : closing[pair]]
-        if opens[pair] or ((inside == separator) | (inside == NEWLINE)).any():
+        if opens[pair] or np.isin(inside, [separator, NEWLINE, RETURN]).any():
             return int(closing[pair] if opens[pair] else opening[pair])
     return None
