@@ -51,11 +51,11 @@ def watch(out: str, stop: str) -> None:
     """Read paths until the file `stop` is there; print how often, and every look that showed two runs."""
     looks, missing, mixes = 0, 0, []
     while not Path(stop).exists():
-        shown = look(Path(out))
-        looks += 1
-        missing += shown is None
-        if shown is not None and len(set(shown.values())) != 1:
-            mixes.append(shown)
+        for shown in (look(Path(out)), look_once(Path(out))):
+            looks += 1
+            missing += shown is None
+            if shown is not None and len(set(shown.values())) != 1:
+                mixes.append(shown)
     print(json.dumps({"looks": looks, "missing": missing, "mixes": mixes[:3]}))
 
 
@@ -70,9 +70,23 @@ def look(out: Path) -> dict[str, str] | None:
         return None
 
 
-def _pointer(out: Path) -> str:
-    """The text of the link; a directory of links (what earlier versions made) has none, so every look at it counts."""
-    return os.readlink(out / "splits") if (out / "splits").is_symlink() else ""
+def look_once(out: Path) -> dict[str, str] | None:
+    """The same of a trainer that follows the pointer once, as the format asks for: no look is left out, whatever moves."""
+    try:
+        splits = Path(os.path.realpath(out / "splits", strict=True))
+        beside = [splits.parent / each for each in BESIDE if (splits.parent / each).exists()]
+        return {str(each): _run_of(each) for each in [*sorted(splits.iterdir()), *beside]}
+    except FileNotFoundError:
+        return None
+
+
+def _pointer(out: Path) -> tuple[str, int, int]:
+    """Which link it is: it may move to another run and back during a look. A directory of links never moves."""
+    link = out / "splits"
+    if not link.is_symlink():
+        return "", 0, 0
+    stat = link.lstat()
+    return os.readlink(link), stat.st_ino, stat.st_ctime_ns
 
 
 def _run_of(path: Path) -> str:
