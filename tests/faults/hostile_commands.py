@@ -108,6 +108,8 @@ def cases() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, words in WITH_A_PATH.items():
         for path in PATHS:
+            if path == "pipe.csv" and name in ("run", "seen", "series"):
+                continue  # a pipe may be meant, as in `headrace run <(…)`, and is waited for as any command does
             found[f"{name} {path[:20]!r}"] = {"arguments": [word.replace("{}", path) for word in words]}
     for words in NUMERIC:
         for number in NUMBERS:
