@@ -108,6 +108,8 @@ def cases() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, words in WITH_A_PATH.items():
         for path in PATHS:
+            if path == "pipe.csv" and name in ("run", "seen", "series"):
+                continue  # a pipe may be meant, as in `headrace run <(…)`, and is waited for as any command does
             found[f"{name} {path[:20]!r}"] = {"arguments": [word.replace("{}", path) for word in words]}
     for words in NUMERIC:
         for number in NUMBERS:
@@ -186,12 +188,12 @@ def _child(case: dict[str, Any], out: Path, err: Path) -> None:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def run_all(place: Path, named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How each case ended: exit code (negative: by a signal), seconds, what it printed."""
+def run_all(place: Path, named: dict[str, dict[str, Any]], results: Path) -> None:
+    """Write how each case ended: exit code (negative: by a signal), seconds, what it printed."""
     for module in ("headrace.cli.application", *_IMPORTED):  # the forks have them
         import_module(module)
 
-    ended = {}
+    ended: dict[str, Any] = {}
     for number, (name, case) in enumerate(named.items()):
         out, err = place / f"told-{number}.out", place / f"told-{number}.err"
         begun = time.monotonic()
@@ -203,7 +205,7 @@ def run_all(place: Path, named: dict[str, dict[str, Any]]) -> dict[str, dict[str
         ended[name] = {"code": status, "s": round(time.monotonic() - begun, 1), "out": told[0][:20_000], "err": told[1][:20_000], "size": len(told[0]) + len(told[1])}  # fmt: skip
         out.unlink()
         err.unlink()
-    return ended
+        results.write_text(json.dumps(ended))
 
 
 def _waited(child: int) -> int:
@@ -235,4 +237,4 @@ def problem(name: str, ended: dict[str, Any]) -> str | None:
 if __name__ == "__main__":
     at, wanted, results = map(Path, sys.argv[1:])
     os.chdir(at)
-    Path(results).write_text(json.dumps(run_all(at, json.loads(wanted.read_text()))))
+    run_all(at, json.loads(wanted.read_text()), results)
