@@ -9,7 +9,7 @@ MAXTEXT := $(VENV)-maxtext
 PYTHON312 ?= python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults check format lint types imports changes docs bench performance series-peers package lowest newest changelog clean
+.PHONY: help demo remarks packed caravan weather purchases histories maxtext test faults fuzz check format lint types imports changes docs bench performance series-peers package lowest newest attacks changelog clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,6 +30,10 @@ $(VENV)/examples: $(VENV)/demo
 
 $(VENV)/test: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[test]'
+	@touch $@
+
+$(VENV)/fuzz: $(VENV)/test
+	$(PIP) install --quiet $(CONSTRAINTS) -e '.[fuzz]'
 	@touch $@
 
 $(VENV)/lint: $(VENV)/base
@@ -109,6 +113,12 @@ test: $(VENV)/test $(VENV)/examples $(AZURITE) ## the whole test suite
 faults: $(VENV)/test $(AZURITE) ## kills and damage in full number
 	$(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 3600
 
+SECONDS ?= 600
+SEED ?= 1
+fuzz: $(VENV)/fuzz ## random text, read by headrace and by others; SECONDS=600 for each parser, SEED=1
+	HEADRACE_FUZZ_S=$(SECONDS) HEADRACE_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n $(JOBS) -m faults --timeout 0 \
+		tests/fuzz tests/faults/test_fuzz.py
+
 check: lint types imports changes ## lint, strict types, import directions, notes of changes
 
 lint: $(VENV)/lint ## ruff
@@ -156,6 +166,9 @@ package: $(VENV)/package ## build wheel and sdist; a job with the core alone; ev
 
 lowest: $(VENV)/package ## the fast tests beside the lowest releases that pyproject.toml allows
 	$(BIN)/python release/versions.py lowest
+
+attacks: $(VENV)/package ## attacks on templates and scalers beside the lowest jinja2 and skops, a minute
+	$(BIN)/python release/versions.py attacks
 
 newest: $(VENV)/package ## the fast tests beside the newest releases
 	$(BIN)/python release/versions.py newest

@@ -7,8 +7,9 @@ rows with the same global batch of 48. Each loader is used as its documentation 
 a saved state; the rest on as many ranks, and on three, and which of its global batches are those of the run without a
 stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
 
-A library that is not installed is named. For mosaicml-streaming it is enough to have `pip install --no-deps
-mosaicml-streaming` and `pip install brotli catalogue pillow python-snappy zstd`.
+Not compared: LanceDB, litData, Grain and Ray Data, more than three ranks, and other batches, workers or blocks; the
+page says so. A library that is not installed is named. For mosaicml-streaming it is enough to have
+`pip install --no-deps mosaicml-streaming` and `pip install brotli catalogue pillow python-snappy zstd`.
 """
 
 from __future__ import annotations

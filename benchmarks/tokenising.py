@@ -89,8 +89,11 @@ def run_encode(tokenizer: str, chats: list[str]) -> dict[str, Any]:
     texts = []
     for batch in batches_of(chats):
         for begin in range(0, len(batch.rows), 128):
-            rows = (sample_of(row) for row in batch.rows[begin : begin + 128])
-            texts.append([each.text for row in rows for each in encoder.renderer.render(row)])
+            chats = [
+                chat for row in batch.rows[begin : begin + 128] if isinstance(chat := sample_of(row), Conversation)
+            ]
+            outcomes = [each for each in encoder.renderer.render(chats) if isinstance(each, list)]
+            texts.append([rendered.text for outcome in outcomes for rendered in outcome])
     encodings, spent = timed(
         lambda: [len(encoder.tokenizer.encode_batch(each, add_special_tokens=False)) for each in texts]
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from environments import BUILD, ROOT, fresh, install, run, uv
 
-DEVELOPERS = {"test", "lint", "docs", "bench", "package"}
+DEVELOPERS = {"test", "fuzz", "lint", "docs", "bench", "package"}
 
 
 def main() -> None:

@@ -1,5 +1,8 @@
 """The fast tests beside the lowest releases that pyproject.toml allows, or beside the newest: `make lowest`, `newest`.
 
+`make attacks` runs only the attacks on templates and fitted pipelines, beside the lowest releases of the two libraries
+that stop them. It takes a minute or two, so every submission passes it.
+
 Lowest are the dependencies of the core and of the extras for users, each at its bound; tools of the tests, and what the
 dependencies need in turn, are the newest that fit. torch is no exception in either: where no index offers its small CPU
 build of that release, Linux gets the CUDA build, some gigabytes.
@@ -31,18 +34,31 @@ TESTS = [
     "tests/test_digest.py",
     "tests/test_public.py",
 ]
-DEVELOPERS = {"test", "lint", "docs", "bench", "package"}
+ATTACKS = [
+    "tests/recipes/packed_sequences/test_template.py",
+    "tests/recipes/packed_sequences/test_template_attacks.py",
+    "tests/recipes/series/test_skops_attacks.py",
+]
+STOPS_THEM = ("jinja2", "skops")
+DEVELOPERS = {"test", "fuzz", "lint", "docs", "bench", "package"}
 
 
 def main(which: str) -> None:
     """Makes the environment, says what is in it, and runs the fast tests there."""
     limits = []
-    if which == "lowest":
+    pins = lower_bounds() if which != "newest" else []
+    if which == "attacks":
+        pins = [pin for pin in pins if pin.partition("==")[0] in STOPS_THEM]
+    if pins:
         BUILD.mkdir(parents=True, exist_ok=True)
-        limits.append(BUILD / "lowest.txt")
-        limits[-1].write_text("".join(f"{line}\n" for line in lower_bounds()))
-        print("lowest:", *lower_bounds(), flush=True)
+        limits.append(BUILD / f"{which}.txt")
+        limits[-1].write_text("".join(f"{line}\n" for line in pins))
+        print("lowest:", *pins, flush=True)
     python = fresh(which)
+    if which == "attacks":
+        install(python, "-e", f"{ROOT}[chat,series]", "pytest", "pytest-timeout", "hypothesis", constraints=limits)
+        run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *ATTACKS)
+        return
     install(python, "-e", f"{ROOT}[test]", constraints=limits)
     # Old releases use what new ones of others call deprecated; that is theirs to mend, and theirs are mended.
     lenient = ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"] if which == "lowest" else []

@@ -137,17 +137,9 @@ def split(
 
 
 def digests(run: Path) -> dict[str, str]:
-    """Digest of every visible file of a run; of the manifest without its time of making and its own digest."""
-    found = {}
-    for path in sorted(each for each in run.rglob("*") if each.is_file() and not each.name.startswith(".")):
-        data = path.read_bytes()
-        if path.name == "manifest.json":
-            record = json.loads(data)
-            for name in ("created_at", "digest"):
-                record.pop(name, None)  # a spool has a manifest.json too, without
-            data = json.dumps(record, sort_keys=True).encode()
-        found[path.relative_to(run).as_posix()] = sha256(data).hexdigest()
-    return found
+    """Digest of every visible file of a run."""
+    files = sorted(each for each in run.rglob("*") if each.is_file() and not each.name.startswith("."))
+    return {path.relative_to(run).as_posix(): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 HEADER = ("id", "date", "row")

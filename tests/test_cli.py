@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tables
+from tables import small_rows, write_rows
+
 HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
 
@@ -204,6 +207,51 @@ def test_targets_and_label_come_from_the_environment(raw: Path, tmp_path: Path) 
     assert record["facts"]["label_map"] == {str(n): n for n in range(5)}
 
 
+@pytest.mark.parametrize("extension", [".csv.gz", ".csv.zst", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("streaming", ["true", "false"])
+@pytest.mark.parametrize("output", ["csv", "TSV"])
+def test_the_old_jobs_names_do_not_follow_the_compression_of_its_input(
+    tmp_path: Path, extension: str, streaming: str, output: str
+) -> None:
+    for number in (1, 42):
+        rows = [[str(value) for value in row] for row in small_rows(120, first=120 * number)]
+        write_rows(tmp_path / "raw" / f"part-{number:05d}{extension}", tables.HEADER, rows)
+    environment = {
+        "DATE_COLUMN": "date",
+        "GROUP_ID_COLUMN": "id",
+        "SPLIT_DATE": "2025-01-01",
+        "TRAIN_RATIO": "0.5",
+        "ENABLE_TRUE_STREAMING": streaming,
+        "OUTPUT_FORMAT": output,
+    }
+    done = headrace("split", tmp_path / "raw", "--out", tmp_path / "out", "--from-env", "--json", env=environment)
+    assert done.returncode == 0, done.stderr
+
+    end = output.lower()
+    parts = {f"part-00001.{end}", f"part-00042.{end}"}
+    for split in ("train", "val", "test"):
+        own = {path.name for path in (tmp_path / "out" / "training_data" / split).iterdir()}
+        assert own == parts if streaming == "true" else own == {f"{split}_processed_data.{end}"}
+        for path in (tmp_path / "out" / "training_data" / split).iterdir():
+            assert path.read_bytes().startswith(b"id,date,row" if end == "csv" else b"id\tdate\trow")
+    oot = {path.name for path in (tmp_path / "out" / "oot_data").iterdir()}
+    assert oot == parts if streaming == "true" else oot == {f"oot_data.{end}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "missing"),
+    [("TARGETS", "kind,x", "MAIN_TASK_INDEX"), ("MAIN_TASK_INDEX", "0", "TARGETS")],
+)
+def test_half_a_main_target_exits_2_and_names_the_other_half(
+    raw: Path, tmp_path: Path, name: str, value: str, missing: str
+) -> None:
+    environment = {each: word for each, word in OLD_JOB.items() if each not in ("TARGETS", "MAIN_TASK_INDEX")}
+    done = headrace("split", raw, "--out", tmp_path / "out", "--from-env", env={**environment, name: value})
+
+    assert done.returncode == 2
+    assert f"{missing} is not set" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("TRAIN_RATIO", "most"), ("OUTPUT_FORMAT", "xlsx"), ("MAX_WORKERS", "few")]
 )
@@ -222,6 +270,18 @@ def test_an_export_never_mixes_with_the_files_of_another_run(raw: Path, tmp_path
 
     assert done.returncode == 1
     assert "part-00099.csv" in done.stderr
+
+
+def test_an_export_never_replaces_files_of_another_run_one_by_one(raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
+    before = {path: path.read_bytes() for path in sorted((out / "training_data").rglob("*.*")) if path.is_file()}
+    assert headrace("split", raw, "--out", out, "--from-env", env=OLD_JOB).returncode == 0
+    done = headrace("split", raw, "--out", out, "--from-env", env={**OLD_JOB, "TRAIN_RATIO": "0.3"})
+
+    assert done.returncode == 1
+    assert "is not of this run and would mix with it; empty" in done.stderr
+    assert before == {path: path.read_bytes() for path in before}
 
 
 def test_the_environment_is_not_read_unless_asked(raw: Path, tmp_path: Path) -> None:

@@ -161,6 +161,8 @@ def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     for speed in (record, *record["ranks"]):
         assert speed["rows_per_s"] > 0
         assert speed["first_batch_s"] <= speed["seconds"]
+        assert speed["rows"] / speed["seconds"] == pytest.approx(speed["rows_per_s"], rel=0.01, abs=1)
+        assert speed["steady_rows_per_s"] is None or speed["steady_rows_per_s"] > 0
     assert all(each["bytes_per_s"] > 0 for each in record["ranks"])
     assert record["mb_per_s"] >= 0
 

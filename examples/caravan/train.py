@@ -46,14 +46,15 @@ class Rainfall(LightningModule):
         return self.out(hidden[:, -batch["future"].shape[1] :])[..., 0]
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        real = batch.get("valid", torch.ones(len(batch["X"]), dtype=torch.bool))
-        return nn.functional.mse_loss(self(batch)[real], batch["y"][real])
+        """The mean over real windows: a rank may have none in the last step, and 0 of 0 would be no number."""
+        loss_BH = nn.functional.mse_loss(self(batch), batch["y"], reduction="none")
+        return (loss_BH.mean(dim=1) * batch["valid"]).sum() / batch["valid"].sum().clamp(min=1)
 
     def training_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return self.loss(batch)
 
     def validation_step(self, batch: dict[str, torch.Tensor]) -> None:
-        self.log("val_loss", self.loss(batch), batch_size=len(batch["X"]), sync_dist=True)
+        self.log("val_loss", self.loss(batch), batch_size=int(batch["valid"].sum()), sync_dist=True)
 
     def test_step(self, batch: dict[str, torch.Tensor]) -> None:
         given = (batch[name] for name in ("entity", "input_end_date", "valid", "y"))

@@ -148,7 +148,9 @@ def train(rank: int, out: Path, store: str) -> None:
                 loss_B = nn.functional.binary_cross_entropy_with_logits(
                     model(*features(batch)), batch["late"].float(), reduction="none"
                 )
-                loss = (loss_B * batch["valid"]).sum() / batch["valid"].sum().clamp(min=1)
+                rows = batch["valid"].sum()
+                dist.all_reduce(rows)  # of all ranks, whose gradients DDP averages
+                loss = (loss_B * batch["valid"]).sum() * dist.get_world_size() / rows.clamp(min=1)
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()

@@ -115,7 +115,9 @@ def one_step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: dict[str
     """Train on one batch. Rows that only fill it are masked; returns the mean loss."""
     features_BF = torch.stack([batch["discs"], batch["discs"].log1p()], 1)
     loss_B = (model(features_BF)[:, 0] - batch["dollars"].log1p()).square()
-    loss = (loss_B * batch["valid"]).sum() / batch["valid"].sum().clamp(min=1)
+    rows = batch["valid"].sum()
+    dist.all_reduce(rows)  # of all ranks, whose gradients DDP averages
+    loss = (loss_B * batch["valid"]).sum() * dist.get_world_size() / rows.clamp(min=1)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()

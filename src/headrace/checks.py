@@ -16,8 +16,10 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
         raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(words)}")
 
 
-def check_integer(name: str, value: object, *, least: int | None = None) -> None:
-    """Raise unless the value is an integer, True and False being none, and not below `least`."""
+def check_integer(name: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
+    """Raise unless the value is an integer, True and False being none, and not below `least` or above `most`."""
+    if isinstance(value, int) and most is not None and value > most:
+        raise SettingsError(f"{name} is larger than {most:,}; give at most that")
     if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
         raise SettingsError(
             f"{name} is {value!r}; expected an integer" + ("" if least is None else f" of {least} or more")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import SettingsError
 
 _CREDENTIALS = re.compile(
-    r":/{1,2}[^/@\s]*:[^/@\s]*@|\?.*(sig|signature|token|credential|password|secret|key)=", re.IGNORECASE
+    r":/{1,2}[^/@\s]*:[^/@\s]*@"  # scheme://user:password@host
+    r"|^(https?|s?ftps?|ssh):/{1,2}[^/@\s]+@"  # https://token@host; abfss://container@host names no user
+    r"|[?#;&].*(sig|signature|token|credential|password|secret|key|sas)="
+    r"|(accountkey|sharedaccesssignature|sharedaccesskey)=",
+    re.IGNORECASE,
 )
 
 
@@ -17,6 +22,20 @@ def refuse_credentials(value: object) -> None:
     for each in value if isinstance(value, tuple | list) else (value,):
         if isinstance(each, str | Path) and _CREDENTIALS.search(str(each)):
             raise SettingsError(
-                "a source holds credentials (a user's password, or a signature behind its '?'); give the place alone, "
-                "and the credentials by the environment or the machine's role"
+                "a path holds credentials (a user's password, or a signature behind its '?'); give the path alone, and "
+                "the credentials by the environment or the machine's role"
             )
+
+
+_USER = re.compile(r"(:/{1,2})[^/@\s'\"]*@")
+_QUERY = re.compile(r"\?[^\s'\"]*(?:sig|signature|token|credential|password|secret|key)=[^\s'\"]*", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|_KEY$|ACCESS_KEY", re.IGNORECASE)
+_SHORTEST = 8  # characters; a shorter value is found in ordinary text
+
+
+def without_secrets(text: str, environ: Mapping[str, str]) -> str:
+    """The text with users, passwords and signatures of addresses, and secrets of the environment, replaced by "…"."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "…")
+    return _QUERY.sub("?…", _USER.sub(r"\1…@", text))

@@ -17,11 +17,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.printable import printable
+
+_MOST = 3_500  # characters of a message of many lines
+
 
 class HeadraceError(Exception):
-    """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from."""
+    """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from.
+
+    Each argument is a line of the message. As text, what comes from data, names and paths is escaped and shortened
+    (see `headrace.printable`): a message never controls a terminal, and has a few kilobytes at most. `args` is exact.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        lines, left = [], _MOST
+        for number, line in enumerate(self.args):
+            lines.append(printable(str(line)))
+            left -= len(lines[-1])
+            if left < 0 and number + 1 < len(self.args):
+                lines.append(f"… and {len(self.args) - number - 1:,} more")
+                break
+        return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args), self.__dict__

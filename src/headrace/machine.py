@@ -1,7 +1,8 @@
-"""What the kernel says of this machine and its processes, where it does: by /proc, which Linux has."""
+"""Ask this machine about its kernel, its processes (by /proc, which Linux has) and its installed packages."""
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -22,3 +23,11 @@ def began(process: int) -> int | None:
         return None if state in "ZX" else int(numbers[18])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def library_version(name: str) -> str:
+    """The version of an installed distribution; "unknown" where its metadata is missing, e.g. in a zipped copy."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +41,32 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SettingsError(_explain(type(self), error)) from None
+            raise SettingsError(*_explain(type(self), error)) from None
+
+
+def load_yaml(text: str) -> Any:
+    """A YAML document whose mappings hold each key once. Raises `yaml.YAMLError`, which says line and column."""
+    return _strict_loader()(text).get_single_data()
+
+
+@functools.cache
+def _strict_loader() -> Any:
+    import yaml  # a command without a configuration file does not wait for it
+
+    class StrictLoader(yaml.SafeLoader):
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                name = (key.tag, key.value)
+                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if name in seen:
+                    raise yaml.MarkedYAMLError(None, None, f"the key {shown(key.value)} stands twice", key.start_mark)
+                seen.add(name)
+            return node
+
+    return StrictLoader
 
 
 def shown(value: object, most: int = 200) -> str:
@@ -51,7 +77,7 @@ def shown(value: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
+def _explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
     told = f"known: {', '.join(model.model_fields)}"  # once is enough
     for problem in error.errors():
@@ -67,4 +93,4 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             lines.append(f"{model.__name__}: {problem['ctx']['error']}")
         else:
             lines.append(f"{model.__name__}: {name} is {shown(problem['input'])}: {problem['msg']}")
-    return "\n".join(lines)
+    return lines

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.cli.outermost import run_guarded
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import HeadraceError, MissingExtra, SettingsError
+from headrace.printable import printable
 from headrace.stream.audit import Audit, AuditReport, audit
 from headrace.stream.dataset import open_dataset
 from headrace.stream.options import VALID, StreamOptions
@@ -177,7 +179,7 @@ def _problems(report: AuditReport, total: int) -> list[str]:
 
 def _judge(place: str, problems: Sequence[str]) -> int:
     for problem in problems:
-        print(f"{place}: validation failed: {problem}", file=sys.stderr)  # noqa: T201 - a command prints
+        print(f"{place}: validation failed: {printable(problem)}", file=sys.stderr)  # noqa: T201 - a command prints
     return 1 if problems else 0
 
 
@@ -223,4 +225,4 @@ def _say(rank: int, record: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_guarded(lambda: sys.exit(main()), sys.argv[1:])

@@ -102,8 +102,9 @@ def test_an_empty_shard_does_not_matter_and_many_small_ones_are_told(tmp_path: P
     root = write_parts(tmp_path / "raw", FRAME)
     FRAME[:0].write_csv(root / "part-9.csv")
     record, text = configured(root, tmp_path / "out")
+    prepared = prepare(record, tmp_path / "cache")
 
-    assert 60 == len(rows_of(prepare(record, tmp_path / "cache")))
+    assert 60 == len(rows_of(prepared))
     assert "int64" == record["types"]["count"]
     assert "4 files are many for so little" in text
 
@@ -114,11 +115,19 @@ def test_one_column_is_enough(tmp_path: Path) -> None:
     assert 60 == len(rows_of(prepare(record, tmp_path / "cache")))
 
 
+def test_an_empty_file_among_the_others_says_nothing(tmp_path: Path) -> None:
+    root = write_parts(tmp_path / "raw", FRAME)
+    (root / "part-9.csv").touch()
+    prepared = prepare(configured(root, tmp_path / "out")[0], tmp_path / "cache")
+
+    assert ["part-9.csv"] == prepared.manifest.source["empty_shards"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda root: FRAME.drop("note").write_csv(root / "part-9.csv"), "lacks note.*give files of one kind at a time"),
-        (lambda root: (root / "part-9.csv").touch(), "is empty, not even a header; remove the file"),
+        (lambda root: [each.write_bytes(b"") for each in root.iterdir()], "holds no rows; give data"),
         (lambda root: [FRAME[:0].write_csv(each) for each in root.iterdir()], "holds no rows; give data"),
         (lambda root: [each.unlink() for each in root.iterdir()], "holds no .csv"),
     ],

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,30 @@ def test_long_tables_with_their_own_dates_and_words_for_missing(tmp_path: Path) 
     assert config["missing_numbers"] == [-9999.0]
     assert "-9999 in warm" in text
     assert made["facts"]["entities"]["passed"] == 2
+
+
+def test_features_that_would_starve_the_windows_are_left_out_with_numbers(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for entity in ("a", "b", "c"):
+        day = pl.int_range(pl.len())
+        frame = frame_of(entity).with_columns(
+            sixth=pl.when(day % 6 == 0).then(day * 1.5),  # five missing steps are filled, six are not
+            weekly=pl.when(day % 7 == 0).then(day * 1.5),
+            late=pl.when(day > 500).then(day * 0.1),
+            early=pl.when(day < 560).then(day * 0.2),  # what it lacks lies behind the rows that train
+        )
+        frame.write_csv(tmp_path / f"raw/{entity}.csv")
+
+    text, config = init(tmp_path / "raw", tmp_path, "--target", "q")
+    asked, kept = init(tmp_path / "raw", tmp_path, "--target", "q", "--features", "rain,late", "--overwrite")
+
+    assert ["early", "rain", "sixth", "warm"] == sorted(config["features"])
+    words = text.replace("\n# ", " ")
+    (possible, late, after) = re.search(r"Left out: late, weekly; of ([\d,]+) windows of (?:\d+) steps .* few are whole with late \(([\d,]+)\), weekly \(0\); [\d,]+ with all features, ([\d,]+) without", words).groups()  # fmt: skip
+    assert 0 == int(late)
+    assert int(possible.replace(",", "")) / 2 <= int(after.replace(",", ""))
+    assert ["rain", "late"] == kept["features"]
+    assert "Beware: of " in asked.replace("\n# ", " ")
 
 
 def test_an_index_that_pandas_wrote_is_no_feature(tmp_path: Path) -> None:

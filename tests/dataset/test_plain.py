@@ -94,9 +94,10 @@ def test_blank_lines_in_json_lines_are_no_rows(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet"])
-def test_shards_without_rows_are_empty(name, tmp_path):
+def test_shards_without_rows_are_empty_and_named(name, tmp_path, caplog):
     write_rows(tmp_path / name, ("x",), [])
     dataset = headrace.open(tmp_path / name, cache_dir=tmp_path / "cache")
+    assert [f"1 of 1 files has no rows and is skipped: {name}"] == caplog.messages
 
     assert [] == rows_of(dataset)
     assert {"all": 0} == dataset.split_rows

@@ -1,5 +1,6 @@
 """The index of many files says of each what the file says itself, in every order of threads, and is made once."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.dataset import plain
-from headrace.errors import InputError
-from tables import fresh
+from headrace.errors import CorruptShard, InputError
+from tables import fresh, write_rows
 
 
 def write(directory: Path, sizes: list[list[int]]) -> Path:
@@ -102,3 +103,31 @@ def test_nulls_in_one_file_of_many_make_the_column_nullable(tmp_path: Path) -> N
     pq.write_table(pa.table({"n": pa.array([1, None])}), tmp_path / "part-0150.parquet")
 
     assert headrace.open(tmp_path, cache_dir=tmp_path / "cache").schema.field("n").nullable
+
+
+def test_a_shard_that_changes_after_it_was_indexed_is_not_read_by_the_old_index(tmp_path: Path) -> None:
+    for extension in ("csv", "parquet", "jsonl"):
+        path = write_rows(tmp_path / extension / f"a.{extension}", ("x",), [(str(n),) for n in range(100)])
+        dataset = headrace.open(path, cache_dir=tmp_path / "cache")
+        write_rows(path, ("x",), [(str(n),) for n in range(1000, 1100)])
+
+        with pytest.raises(
+            CorruptShard, match=rf"a\.{extension}: changed after it was indexed; open the dataset again"
+        ):
+            list(dataset.stream(batch_size=10))
+        assert 1000 == int(
+            next(iter(headrace.open(path, cache_dir=tmp_path / "cache").stream(batch_size=100, shuffle=False)))["x"][0]
+        )
+
+
+def test_a_shard_rewritten_with_its_size_and_time_is_indexed_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x\n" + "1\n" * 50)
+    first = headrace.open(path, cache_dir=tmp_path / "cache")
+    stat = path.stat()
+    path.write_text("x\n" + "11\n" * 32 + "111\n")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    second = headrace.open(path, cache_dir=tmp_path / "cache")
+
+    assert stat.st_size == path.stat().st_size
+    assert (50, 33) == (first.split_rows["all"], second.split_rows["all"])

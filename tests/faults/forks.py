@@ -30,6 +30,7 @@ TESTS = Path(__file__).parents[1]
 IMPORTED = (
     "tests",
     "tests/faults",
+    "tests/fuzz",
     "tests/recipes/packed_sequences",
     "tests/recipes/histories",
     "tests/recipes/series",

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fault_recipes import place, settings_of, undisturbed
 from forks import limit_memory
+from fuzz_run import fuzz
 
 from headrace.cli.commands import read_config
 from headrace.dataset.index import read_index
 from headrace.dataset.manifest import read_manifest
 from headrace.dataset.sound import index_problem
 from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import HeadraceError
 from headrace.histories.rows import decode_row
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.shard_file import read_blobs
@@ -164,24 +163,19 @@ def mutated(data: bytes, random_: random.Random) -> bytes:
 
 
 def child(name: str, samples: list[str], directory: str, seed: int, inputs: int, seconds: float) -> None:
-    """So many inputs, or for so long. Prints their number; the first input that is not met well ends it."""
+    """Parse up to `inputs` mutated inputs for up to `seconds`, and print how many; the first that is not met well ends it."""
     parse, where = PARSERS[name], Path(directory)
     where.mkdir()
     limit_memory(2 << 30)
-    until, tried = time.monotonic() + seconds, 0
-    while tried < inputs and time.monotonic() < until:
-        random_ = random.Random(f"{name} {seed} {tried}")
-        data = mutated(bytes.fromhex(random_.choice(samples)), random_)
-        signal.setitimer(signal.ITIMER_VIRTUAL, HANG_S)  # of this process's own time; ends it by SIGVTALRM
-        try:
+
+    def check(data: bytes) -> None:
+        with suppress(RowRejected):
             parse(data, where)
-        except (HeadraceError, RowRejected):
-            pass
-        except BaseException:
-            print("input", tried, data[:3000])
-            raise
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        tried += 1
+
+    def make(random_: random.Random) -> bytes:
+        return mutated(bytes.fromhex(random_.choice(samples)), random_)
+
+    tried = fuzz(name, make, check, seed=seed, inputs=inputs, seconds=seconds, hang_s=HANG_S)
     print(json.dumps({"tried": tried}))
 
 

@@ -1,20 +1,19 @@
 """Parsers of ours meet mutated files: no crash, no hang, no error but ours. `HEADRACE_FUZZ_S`: seconds for each in full."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from fault_recipes import undisturbed
 from fault_table import note
 from forks import run_child
+from fuzz_run import ENDLESS, seconds_in_full, seed_in_full
 from fuzzed import PARSERS, samples_of
 
 from headrace.dataset.index import read_index, table_bytes
 from headrace.errors import CorruptShard
 
 FEW = 400
-SECONDS = float(os.environ.get("HEADRACE_FUZZ_S", "600"))
 
 
 def fuzz(directory: Path, name: str, *, seed: int, inputs: int, seconds: float) -> int:
@@ -47,4 +46,7 @@ def test_an_index_of_other_columns_is_damage(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", PARSERS)
 def test_no_bytes_crash_a_parser_in_full(tmp_path: Path, name: str) -> None:
-    note("fuzzing", name, inputs=fuzz(tmp_path, name, seed=1, inputs=1 << 60, seconds=SECONDS), seconds=SECONDS)
+    seconds = seconds_in_full()
+    tried = fuzz(tmp_path, name, seed=seed_in_full(), inputs=ENDLESS, seconds=seconds)
+
+    note("fuzzing", name, inputs=tried, seconds=seconds)

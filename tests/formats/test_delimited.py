@@ -164,13 +164,13 @@ def test_a_file_of_a_header_only_has_no_rows(tmp_path: Path, data: bytes) -> Non
 
 @pytest.mark.parametrize("name", ["part-0.csv", "part-0.csv.gz", "part-0.csv.zst"])
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_an_error_without_a_signature_and_an_empty_shard_with_one(
+def test_an_empty_file_is_an_empty_shard_whose_columns_a_signature_may_name(
     tmp_path: Path, name: str, data: bytes
 ) -> None:
     path = written(tmp_path, data, name)
 
-    with pytest.raises(InputError, match="is empty, not even a header"):
-        survey(path, path.name)
+    assert ("nothing", [], []) == (survey(path, "x").content, survey(path, "x").schema.names, rows(path))
+    assert ("table", ["a", "b"]) == (survey(path, "x", ["a", "b"]).content, survey(path, "x", ["a", "b"]).schema.names)
     assert [] == rows(path, ["a", "b"])
 
 
@@ -178,8 +178,7 @@ def test_a_compressed_name_over_0_bytes_is_an_empty_file(tmp_path: Path) -> None
     path = tmp_path / "part-0.csv.gz"
     path.write_bytes(b"")
 
-    with pytest.raises(InputError, match="is empty, not even a header"):
-        survey(path, path.name)
+    assert "nothing" == survey(path, path.name).content
 
 
 def test_a_signature_names_the_columns_of_a_headerless_file(tmp_path: Path) -> None:

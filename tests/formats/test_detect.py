@@ -117,3 +117,55 @@ def test_a_byte_order_mark_before_json_is_fine(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + LINES)
 
     assert Kind("jsonl", "none") == detect(path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+PAGE = b"\n<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>\n"
+REPLY = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code></Error>'
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (POINTER, "Git LFS pointer.*git lfs pull"),
+        (PAGE, "web page.*download"),
+        (REPLY, "XML.*download"),
+        (b"/annex/objects/SHA256E-s1--a.csv\n", "git-annex.*git annex get"),
+    ],
+)
+def test_what_stands_in_place_of_data_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+
+    with pytest.raises(InputError, match=message):
+        detect(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.feather", b"FEA1\x00\x00\x00\x00", "Feather version 1"),
+        ("a.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Excel"),
+        ("a.csv", b"SQLite format 3\x00", "SQLite"),
+        ("a.parquet", b"\x89HDF\r\n\x1a\n", "HDF5"),
+        ("a.csv", b"\x93NUMPY\x01\x00v\x00", "NumPy"),
+        ("a.parquet", b"\x80\x04\x95\x10\x00\x00", "pickle"),
+        ("a.csv", b"x.csv".ljust(257, b"\x00") + b"ustar\x00", "tar archive"),
+        ("a.parquet", b"Obj\x01\x04", "Avro"),
+        ("a.csv", b"ORC\x0a\x03", "ORC"),
+    ],
+)
+def test_other_formats_under_our_names_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+
+    with pytest.raises(InputError, match=f"the content is .*{message}.*convert"):
+        detect(path)
+
+
+def test_a_column_called_html_is_no_web_page(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"html,<html>\n1,2\n")
+
+    assert Kind("csv", "none") == detect(path)

@@ -62,7 +62,7 @@ def _config(out: str, tmp_path: Path) -> Path:
 def test_what_cannot_be_is_said_on_one_line(s3: str, tmp_path: Path) -> None:
     assert f"{s3}/nothing" in call("inspect", f"{s3}/nothing", fails=1)
     assert "credentials" in call("inspect", "s3://key:word@bucket/out", fails=2)
-    assert "no place" in call("peek", "http://example.org/data", fails=2)
+    assert "is not a place" in call("peek", "http://example.org/data", fails=2)
     assert f"{s3}/none.csv" in call("peek", f"{s3}/none.csv", fails=1)
 
 

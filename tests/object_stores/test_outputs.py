@@ -17,7 +17,7 @@ from store_cases import files_on_disk, rows_of, shards_of, split_of, tree, uploa
 from store_servers import CANARY
 
 import headrace
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, InputError
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
 from headrace.storage import verbs
@@ -218,3 +218,38 @@ def test_no_credential_is_in_any_file_or_message(s3: str, tmp_path: Path) -> Non
     found: dict[str, Any] = {**tree(f"{s3}/out"), **tree(tmp_path)}
     assert [name for name, data in found.items() if CANARY.encode() in data or CANARY in name] == []
     assert CANARY not in repr(made) + repr(headrace.open(f"{s3}/out"))
+
+
+def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
+    raw = write_raw(tmp_path / "raw")
+    first, _ = (
+        headrace.prepare(split_of(str(raw), seed=seed), f"{s3}/out", work_dir=tmp_path / "work") for seed in (1, 2)
+    )
+    assert [] == headrace.verify(f"{s3}/out").problems
+    place = path_of(f"{s3}/out/splits.json")
+    record = json.loads(place.read_bytes())
+    mixed = {**record["splits"], "train": f"runs/{first.manifest.run_id}/training_data/train"}
+
+    for changed in (json.dumps({**record, "splits": mixed}), json.dumps({"run": record["run"]})):
+        verbs.replace(place, changed.encode())
+        assert any("does not name run" in each for each in headrace.verify(f"{s3}/out").problems)
+    place.unlink()
+    assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, change: str) -> None:
+    upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
+    place = path_of(f"{s3}/raw/part-00003.csv")
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Step) and event.subject == "split-00003":
+            if change == "deleted":
+                place.unlink()
+            else:
+                verbs.replace(place, place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
+
+    with pytest.raises(InputError, match=r"part-00003\.csv: (changed|was deleted) while it was read"):
+        headrace.prepare(split_of(f"{s3}/raw"), tmp_path / "out", workers=1, on_event=listen)
+
+    assert [] == list((tmp_path / "out").glob("runs/*/manifest.json"))

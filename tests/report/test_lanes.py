@@ -18,13 +18,16 @@ from headrace.stream.plan import Plan, estimate_peak_bytes
 from headrace.stream.topology import Topology
 
 
-def plan_of(path: Path, *, ranks: int, workers: int = 0, **settings: object) -> tuple[Plan, Page]:
+def plan_of(
+    path: Path, *, ranks: int, workers: int = 0, better: dict[str, float] | None = None, **settings: object
+) -> tuple[Plan, Page]:
     index = headrace.open(path).split_index("train")
     options = StreamOptions(**{"shuffle": True, "batch_size": 4, **settings})
     state = first_state(index, options, world_size=ranks, workers=workers, epoch=0)
     plan = plan_pass(index, options, state, topology=Topology(rank=0, world_size=ranks), workers=workers)
     record = {
         "read_amplification": 1.0,
+        "better_lanes": better,
         "peak_memory_bytes_per_worker": estimate_peak_bytes(plan),
         "shuffle_quality": 0.5,
     }
@@ -74,7 +77,10 @@ def test_lanes_that_readers_do_not_divide_are_called_shared_and_the_way_out_is_s
 
     assert {"decoded by several readers"} == {each["role"] for each in stretches(page)}
     assert plan.read_amplification > 2
-    assert "--lanes 6" in words(page, "amplification")
+    assert "--lanes" not in words(page, "amplification")
+    _, advised = plan_of(runs["temporal_split"], ranks=3, lanes=4, better={"lanes": 6, "read_amplification": 1.234})
+    assert "With --lanes 6 it would be at most 1.23 times." in words(advised, "amplification")
+    assert "good" != next(each for each in advised.figures if each.key == "amplification").tone
     _, mended = plan_of(runs["temporal_split"], ranks=3, lanes=6)
     assert {f"rank {lane % 3}, lane {lane}" for lane in range(6)} == {each["label"] for each in stretches(mended)}
 

@@ -85,3 +85,23 @@ def test_a_long_gap_keeps_all_its_missing_values() -> None:
 
     assert (8, 2) == (int(np.isnan(series).sum()), int(filled.sum()))
     assert [2.0, 2.0, 2.0, 3.0] == series[9:, 0].tolist()
+
+
+@given(tables(), st.integers(0, 6), st.integers(1, 24))
+def test_nothing_behind_a_cut_decides_what_is_filled_before_it(table: np.ndarray, limit: int, cut: int) -> None:
+    """The rows before the cut are filled as they are when the series ends there."""
+    whole, known = table.copy(), table[:cut].copy()
+    for made in (whole, known):
+        gaps = find(np.isnan(made))
+        fill(made, gaps.take((gaps.length <= limit) & gaps.inside([cut])))
+
+    np.testing.assert_array_equal(known, whole[:cut])
+
+
+def test_a_gap_that_a_cut_runs_through_is_not_inside() -> None:
+    series = np.array([1.0, NAN, NAN, 2.0, NAN, 3.0])[:, None]
+    gaps = find(np.isnan(series))
+
+    inside = {cut: gaps.inside([cut]).tolist() for cut in range(1, 6)}
+
+    assert {1: [True, True], 2: [False, True], 3: [False, True], 4: [True, True], 5: [True, False]} == inside

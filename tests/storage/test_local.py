@@ -81,7 +81,7 @@ def test_a_link_points_relatively_and_is_replaced_in_one_step(tmp_path: Path) ->
         (tmp_path / "runs" / name).mkdir(parents=True)
     (tmp_path / "splits").mkdir()
     for name in ("one", "two"):
-        local.point(tmp_path / "splits" / "train", tmp_path / "runs" / name)
+        local.link_to(tmp_path / "splits" / "train", f"../runs/{name}")
 
     assert "../runs/two" == os.readlink(tmp_path / "splits" / "train")
     assert ["train"] == [path.name for path in (tmp_path / "splits").iterdir()]
@@ -91,7 +91,7 @@ def test_a_real_directory_is_not_replaced_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
 
     with pytest.raises(StoreError, match="train: is not a link made by headrace; move it away"):
-        local.point(tmp_path / "train", tmp_path)
+        local.link_to(tmp_path / "train", "runs")
 
 
 @pytest.mark.parametrize(

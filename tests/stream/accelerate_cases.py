@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
+from datasets import IterableDataset as HuggingFace
+from datasets.distributed import split_dataset_by_node
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 from torch.utils.data import DataLoader, TensorDataset
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
+from headrace.errors import SettingsError
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
+from headrace.tabular.dataset import PipelineIterableDataset
 
 
 def new_stream(batch_size: int = 5) -> StreamLoader:
@@ -44,12 +50,11 @@ def deliver_on_rank(rank: int, world_size: int, port: int, folder: str) -> None:
         resumed = accelerator.prepare(new_stream(batch_size))
         resumed.load_state_dict(json.loads(json.dumps(state)))
         out[title] = [real_rows(batch) for batch in resumed]
-    loader = accelerator.prepare(loader_of(dataset_of(0, columns=["row"])))
-    out["prepared loader"] = [real_rows(batch) for batch in loader]
+    out["prepared loader"] = refused(lambda: list(accelerator.prepare(loader_of(dataset_of(0, columns=["row"])))))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
     out |= traps(accelerator)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))
-    del model, loader
+    del model
     accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()
 
@@ -67,4 +72,40 @@ def traps(accelerator: Accelerator) -> dict[str, object]:
         list(prepare_data_loader(loader_of(dataset_of(0, columns=["row"])), dispatch_batches=False))
     except TypeError as error:
         out["no dispatch"] = str(error)
+    rows = pa.table({"row": list(range(49))})
+    for title, choice in (
+        ("rows, dispatched", {"dispatch_batches": True}),
+        ("rows, cut again", {"dispatch_batches": False}),
+        ("rows, split", {"dispatch_batches": True, "split_batches": True}),
+    ):
+        single = DataLoader(PipelineIterableDataset({}, dataframe=rows), batch_size=8)
+        out[title] = refused(lambda loader=single, kept=choice: list(prepare_data_loader(loader, **kept)))
+    single = DataLoader(PipelineIterableDataset({}, dataframe=rows), batch_size=8)
+    out["rows, as they are"] = [real_rows(batch) for batch in single]
+    split = split_dataset_by_node(
+        HuggingFace.from_generator(lambda: iter(PipelineIterableDataset({}, dataframe=rows))),
+        rank=accelerator.process_index,
+        world_size=2,
+    )
+    out["split by node"] = refused(lambda: list(split))
+    accumulating = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    for title, made in (
+        ("stream", new_stream()),
+        ("loader", dataset_of(0).data_loader()),
+        ("workers", dataset_of(2).data_loader(method="fork")),
+    ):
+        out[f"windows of a {title}"] = windows = []
+        for _ in accumulating.prepare(made) if title == "stream" else made:
+            with accumulating.accumulate():
+                windows.append(accumulating.sync_gradients)
+        out[f"left of a {title}"] = accumulating.gradient_state.in_dataloader
     return out
+
+
+def refused(read: Callable[[], object]) -> str:
+    """What a loop that must not begin is told."""
+    try:
+        read()
+    except SettingsError as error:
+        return str(error)
+    return ""

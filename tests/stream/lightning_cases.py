@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_ranks import Group, fits_of_rank, on_ranks
 from packing_stream_cases import sequences_of
@@ -28,7 +30,7 @@ class Recorder(LightningModule):
         self.validated: list[list[int]] = []
 
     def _loss(self, batch):
-        valid = batch.get("valid", torch.ones(len(batch["x"]), dtype=torch.bool))
+        valid = batch["valid"]
         loss = torch.nn.functional.mse_loss(self.layer(batch["x"][:, None])[:, 0], batch["y"], reduction="none")
         return batch["row"][valid].tolist(), (loss * valid).mean()
 
@@ -45,6 +47,27 @@ class Recorder(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class SaveAt(Callback):
+    """Saves a checkpoint whenever Lightning calls a hook, named by the batches that are done with then.
+
+    done: those numbers, ascending. In hooks inside a step its batch is recorded and yet to be done.
+    """
+
+    _INSIDE = ("on_before_backward", "on_exception")
+
+    def __init__(self, hook: str, folder: Path):
+        super().__init__()
+        self.done: list[int] = []
+        self._hook, self._folder = hook, folder
+        setattr(self, hook, self._save)
+
+    def _save(self, trainer, module, *_):
+        done = sum(map(len, module.seen.values())) - (self._hook in self._INSIDE)
+        if done not in self.done:
+            self.done.append(done)
+            trainer.save_checkpoint(self._folder / f"{done}.ckpt")
 
 
 class PackedRecorder(Recorder):
@@ -90,3 +113,37 @@ def on_rank(rank: int, path: str, folder: str, groups: Sequence[Group]) -> None:
         return {"seen": model.seen, "validated": model.validated}
 
     fits_of_rank(rank, folder, groups, fitted)
+
+
+def saves_of_rank(rank: int, path: str, folder: str, port: int, num_workers: int) -> None:
+    """One of two ranks whose fits stop after four steps, saved inside the last one or after the fit, and go on."""
+
+    def sequence(**settings: Any) -> list[list[int]]:
+        save, hook, ckpt_path = (settings.pop(name, None) for name in ("save", "hook", "ckpt_path"))
+        model = Recorder()
+        module = HeadraceDataModule(path, batch_size=9, num_workers=num_workers, columns=["row", "x", "y"])
+        saver = [SaveAt("on_train_batch_start", Path(folder))] if hook else []
+        options = {**QUIET, **on_ranks(), "enable_checkpointing": False, "num_sanity_val_steps": 0, **settings}
+        trainer = Trainer(max_epochs=-1, callbacks=saver, **options)
+        trainer.fit(model, datamodule=module, ckpt_path=ckpt_path)
+        if save:
+            trainer.save_checkpoint(save)
+        return list(chain.from_iterable(model.seen.values()))
+
+    def fitted(job: Mapping[str, Any]) -> dict[str, Any]:
+        if job["kind"] == "whole":
+            return {
+                "epoch": sequence(
+                    max_steps=len(HeadraceDataModule(path, batch_size=9, num_workers=num_workers).train_dataloader())
+                )
+            }
+        if job["kind"] == "in a step":
+            before = sequence(max_steps=4 + 1, hook=True)[:4]
+            last = f"{folder}/4.ckpt"
+        else:
+            last = f"{folder}/stopped.ckpt"
+            before = sequence(max_steps=4, save=last)
+        return {"before": before, "after": sequence(max_steps=40, ckpt_path=last)}
+
+    jobs = {kind: {"kind": kind} for kind in ("whole", "after the fit", "in a step")}
+    fits_of_rank(rank, folder, [("two", 2, port, jobs)], fitted)

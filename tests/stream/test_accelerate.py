@@ -39,11 +39,33 @@ def test_a_stream_resumes_under_accelerate(ranks):
     assert rows(ranks, "before", "rest in other batches") == EVERY
 
 
-def test_a_prepared_loader_would_lose_rows(ranks):
-    lost = set(EVERY) - set(rows(ranks, "prepared loader"))
+@pytest.mark.parametrize(
+    ("title", "who"),
+    [
+        ("prepared loader", "Accelerate's DataLoaderDispatcher"),
+        ("rows, dispatched", "Accelerate's DataLoaderDispatcher"),
+        ("rows, split", "Accelerate's DataLoaderDispatcher"),
+        ("rows, cut again", "accelerate's IterableDatasetShard"),
+        ("split by node", "split_dataset_by_node of datasets"),
+    ],
+)
+def test_what_would_share_out_the_rows_again_is_refused_on_every_rank(ranks, title, who):
+    for rank in ranks:
+        assert rank[title].startswith(who)
+        assert "each of the 2 ranks its own share already" in rank[title]
+        assert "give the loop dataset.data_loader(), or headrace.open(...).stream(...), as it is" in rank[title]
+    assert all("NoneType" in rank["no dispatch"] for rank in ranks)  # Accelerate's own error
+    assert list(range(49)) == rows(ranks, "rows, as they are")
 
-    assert set(rows(ranks[1:], "unprepared loader")) == lost  # all that the main process does not read
-    assert all("NoneType" in rank["no dispatch"] for rank in ranks)
+
+@pytest.mark.parametrize("title", ["stream", "loader", "workers"])
+def test_the_last_window_of_gradient_accumulation_is_stepped(ranks, title):
+    for rank in ranks:
+        windows = rank[f"windows of a {title}"]
+        assert len(windows) % 4
+        assert [(number + 1) % 4 == 0 for number in range(len(windows) - 1)] == windows[:-1]
+        assert windows[-1]
+        assert not rank[f"left of a {title}"]
 
 
 def test_even_batches_repeat_rows_and_uneven_ones_are_unequal_steps(ranks):

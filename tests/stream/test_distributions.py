@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from damaged_states import resealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
@@ -269,7 +270,7 @@ def test_regions_survive_json_and_damaged_ones_are_refused():
     (loader,) = loaders_of(1, "by_size")
     state = loader.state_dict()
     with pytest.raises(StreamError, match="regions is 'of 5 rows'"):
-        StreamState.from_dict({**state, "regions": {**state["regions"], "rows": [5]}})
+        StreamState.from_dict(resealed(state, regions={**state["regions"], "rows": [5]}))
 
 
 def test_settings_that_do_not_go_together_are_refused():

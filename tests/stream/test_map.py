@@ -42,8 +42,8 @@ def test_a_row_is_a_dict_of_scalars_and_the_length_that_of_the_split():
 
     assert len(dataset) == TOTAL
     assert [dataset[row]["row"].item() for row in range(TOTAL)] == list(range(TOTAL))
-    assert dataset[-1] == {"row": torch.tensor(TOTAL - 1), "text": str(TOTAL - 1)}
-    assert dataset_of(columns=["text"])[3] == {"text": "3"}
+    assert dataset[-1] == {"row": torch.tensor(TOTAL - 1), "text": str(TOTAL - 1), "valid": torch.tensor(True)}
+    assert dataset_of(columns=["text"])[3] == {"text": "3", "valid": torch.tensor(True)}
     assert dataset.batch([])["row"].shape == (0,)
     with pytest.raises(IndexError, match=f"row {TOTAL} of split train"):
         dataset[TOTAL]

@@ -35,7 +35,7 @@ def test_columns_may_be_any_sequence():
 
 def test_unknown_columns_and_a_column_named_valid_are_refused():
     with pytest.raises(SettingsError, match=r"columns \['c'\] are not in the dataset"):
-        StreamOptions(batch_size=1, columns=("c",)).check_columns(["a"], "drop")
+        StreamOptions(batch_size=1, columns=("c",)).check_columns(["a"])
     with pytest.raises(SettingsError, match='named "valid"'):
-        StreamOptions(batch_size=1).check_columns(["a", "valid"], "pad")
-    assert StreamOptions(batch_size=1).check_columns(["a", "valid"], "drop") == ("a", "valid")
+        StreamOptions(batch_size=1).check_columns(["a", "valid"])
+    assert StreamOptions(batch_size=1, columns=["a"]).check_columns(["a", "valid"]) == ("a",)

@@ -117,7 +117,8 @@ def test_types_that_writers_use_are_read_the_same(tmp_path, ids, mask):
     batches = list(headrace.open(tmp_path / "d").stream(batch_size=4, batch_format="numpy"))
 
     settings = PackedBatches()
-    assert [expected(bins[start : start + 4], settings) for start in range(0, 20, 4)] == list(map(as_lists, batches))
+    made = [{**expected(bins[start : start + 4], settings), "valid": [True] * 4} for start in range(0, 20, 4)]
+    assert made == list(map(as_lists, batches))
 
 
 @pytest.mark.parametrize(("group_rows", "batch_format"), [(32, "torch"), (1000, "numpy")])
@@ -249,19 +250,22 @@ def test_auto_packs_only_what_says_that_it_is_packed(tmp_path):
     def names(dataset, **options):
         return list(next(iter(dataset.stream(batch_size=4, **options))))
 
-    plain = ["input_ids", "loss_mask", "seq_start_id"]
+    plain = ["input_ids", "loss_mask", "seq_start_id", "valid"]
     assert plain == names(silent)
     assert "cu_seqlens" in names(saying)
     others = table_of(bins, metadata={"loss_mask_alignment": "shift_left"})
     assert "cu_seqlens" in names(headrace.open(write_shards(tmp_path / "others", others)))
     assert plain == names(saying, packed="off")
-    assert ["input_ids"] == names(saying, columns=["input_ids"])
+    assert ["input_ids", "valid"] == names(saying, columns=["input_ids"])
     assert list(next(iter(saying.stream(batch_size=4, batch_format="rows")))[0]) == plain
     assert "input_ids_lengths" in names(saying, lists="padded")
     with pytest.raises(SettingsError, match="has no loss_mask_alignment; say where its masks stand"):
         names(silent, packed="varlen")
     asked = PackedBatches(loss_mask_alignment="shift_left")
-    assert as_lists(next(iter(silent.stream(batch_size=4, packed=asked)))) == expected(bins, asked)
+    assert as_lists(next(iter(silent.stream(batch_size=4, packed=asked)))) == {
+        **expected(bins, asked),
+        "valid": [True] * 4,
+    }
     with pytest.raises(SettingsError, match='says loss_mask_alignment "shift_left", and "unshifted" was asked for'):
         names(saying, packed=PackedBatches(loss_mask_alignment="unshifted"))
 
@@ -274,7 +278,7 @@ def test_shards_of_one_directory_may_differ_in_where_their_masks_stand(tmp_path)
 
     batches = [as_lists(batch) for batch in headrace.open(tmp_path / "*.parquet").stream(batch_size=9)]
 
-    assert batches[0] == batches[1] == expected(bins, PackedBatches())
+    assert batches[0] == batches[1] == {**expected(bins, PackedBatches()), "valid": [True] * 9}
 
 
 @pytest.mark.parametrize(

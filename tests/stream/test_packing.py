@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from damaged_states import resealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_stream_cases import deliver_packed, sequences_of, some_lengths, write_rows
@@ -248,7 +249,7 @@ def test_a_number_is_the_capacity_and_torch_the_usual_form(path):
 
     assert isinstance(batch["input_ids"], torch.Tensor)
     assert batch["input_ids"].dtype == torch.int64
-    assert list(batch) == ["input_ids", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
+    assert list(batch) == ["input_ids", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen", "valid"]
 
 
 def test_fewer_rows_than_ranks_are_bins_of_some_and_filling_of_others(tmp_path):
@@ -382,14 +383,16 @@ def test_states_of_workers_are_counted_in_the_loop(path):
 
 def test_states_of_other_streams_are_refused(path):
     stream = packed(path)
-    with pytest.raises(StreamError, match="not what state_dict"):
+    with pytest.raises(StreamError, match="it is a state of kind 'stream'"):
         stream.load_state_dict(headrace.open(path, cache_dir=path.parent / "cache").stream(batch_size=2).state_dict())
     with pytest.raises(StreamError, match="other settings of pack="):
         stream.load_state_dict(packed(path, capacity=200).state_dict())
     with pytest.raises(StreamError, match="saved with seed=1"):
         stream.load_state_dict(packed(path, seed=1).state_dict())
     with pytest.raises(StreamError, match="counts 10000 batches"):
-        stream.load_state_dict({**packed(path).state_dict(), "batches": 10_000})
+        stream.load_state_dict(resealed(packed(path).state_dict(), batches=10_000))
+    with pytest.raises(StreamError, match="not what state_dict"):
+        stream.load_state_dict(resealed(packed(path).state_dict(), batches=-1))
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch with gloo")

@@ -77,7 +77,7 @@ def test_a_stream_of_padded_lists(tmp_path, batch_format, shuffle):
     )
     seen = []
     for batch in StreamLoader(index, read_block, options, topology=Topology(rank=0, world_size=1)):
-        assert list(batch) == ["row", "ids", "ids_lengths", "p", "p_lengths"]
+        assert list(batch) == ["row", "ids", "ids_lengths", "p", "p_lengths", "valid"]
         ids, lengths_now = np.asarray(batch["ids"]), np.asarray(batch["ids_lengths"])
         assert ids.dtype == np.int32
         assert np.asarray(batch["p"]).dtype == np.int64
@@ -109,4 +109,4 @@ def test_settings_that_do_not_fit_say_so(settings, said):
 def test_names_in_the_way_of_lengths_are_refused():
     options = StreamOptions(batch_size=1, lists="padded", pad_values={"other": 1})
     with pytest.raises(SettingsError, match="ids_lengths.*other"):
-        options.check_columns(["ids", "ids_lengths"], "drop")
+        options.check_columns(["ids", "ids_lengths"])

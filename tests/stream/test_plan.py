@@ -5,12 +5,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_cases import index_of
+from stream_cases import Numbers, index_of
 
 from headrace.stream.lanes import estimate_block_bytes
-from headrace.stream.plan import make_plan
+from headrace.stream.options import StreamOptions
+from headrace.stream.passes import first_state, plan_pass, read_pass
+from headrace.stream.plan import better_lanes, make_plan
 from headrace.stream.pools import plan_pools
 from headrace.stream.share import advance
+from headrace.stream.topology import Topology
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -80,9 +83,65 @@ def test_lanes_that_consumers_divide_are_read_by_one_consumer_each():
 
     assert even.read_amplification == 1.0
     assert odd.read_amplification == pytest.approx(3.0)
-    assert odd.lanes_without_amplification == 18
-    again = make_plan(index, batch_size=10, world_size=3, lanes=odd.lanes_without_amplification, shuffle=True)
-    assert again.read_amplification < 1.3  # only blocks that a lane border cuts are read twice
+    lanes, amplification = better_lanes(odd, lambda lanes: make_plan(index, batch_size=10, world_size=3, lanes=lanes, shuffle=True))  # fmt: skip
+    again = make_plan(index, batch_size=10, world_size=3, lanes=lanes, shuffle=True)
+    assert (lanes, again.read_amplification) == (15, amplification)
+    assert amplification < 1.3  # only blocks that a lane border cuts are read twice
+
+
+def test_no_lanes_are_recommended_where_others_decode_as_much():
+    few = index_of([2000] * 11)
+    plan = make_plan(few, batch_size=256, world_size=3, shuffle=True)
+
+    def plan_of(lanes):
+        return make_plan(few, batch_size=256, world_size=3, lanes=lanes, shuffle=True)
+
+    better = better_lanes(plan, plan_of)
+    assert plan.read_amplification > 2.5
+    assert better is None or plan_of(better[0]).read_amplification == better[1] < plan.read_amplification / 1.05
+    assert better_lanes(make_plan(few, batch_size=256, shuffle=True), plan_of) is None
+
+
+GRID = [
+    (rows, ranks, workers, lanes, batch_size, settings)
+    for rows in ((20_000,), (150_000,) * 2, (500,) * 60, (7,) * 30, (0, 900, 0, 30_000, 5), (3000,) * 24)
+    for ranks, workers, lanes, batch_size, settings in (
+        (1, 0, None, 100, {}),
+        (3, 0, None, 8, {}),
+        (3, 0, 16, 100, {}),
+        (2, 2, None, 64, {"shuffle_rows": 2000}),
+        (2, 0, 3, 100, {"shuffle": False}),
+        (1, 3, None, 50, {"shuffle": False}),
+        (3, 0, 6, 512, {"remainder": "drop"}),
+        (2, 0, None, 100, {"distribution": "round_robin"}),
+        (2, 0, None, 100, {"samples_per_epoch": 20}),
+    )
+] + [((1_000_000,), 1, 0, None, 4096, {}), ((400_000,) * 2, 2, 0, None, 4096, {})]
+
+
+@pytest.mark.parametrize(("rows", "ranks", "workers", "lanes", "batch_size", "settings"), GRID)
+def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, workers, lanes, batch_size, settings):
+    options = {"batch_size": batch_size, "shuffle": True, "lanes": lanes, "batch_format": "numpy", **settings}
+    stream = StreamOptions(**options)
+    index = index_of(rows)
+    start = first_state(index, stream, world_size=ranks, workers=workers)
+    topologies = [Topology(rank=rank, world_size=ranks) for rank in range(ranks)]
+    plan = plan_pass(index, stream, start, topology=topologies[0], workers=workers)
+    reads = []
+
+    def read_block(block, columns):
+        reads.append(block)  # from several threads, each of which appends whole
+        return Numbers(rows)(block, columns)
+
+    counted = []
+    for worker in range(max(1, workers)):
+        for topology in topologies:
+            reads.clear()
+            for _ in read_pass(index, read_block, stream, start, topology=topology, worker=worker, workers=workers):
+                pass
+            counted.append(sum(int(plan.block_bytes[block]) for block in reads))
+
+    assert counted == plan.bytes_per_consumer.tolist()
 
 
 def test_block_bytes_come_from_the_schema_where_the_file_says_less():

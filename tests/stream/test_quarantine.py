@@ -181,4 +181,4 @@ def test_settings_are_checked():
     with pytest.raises(SettingsError, match="quarantine_limit is True; expected a number"):
         options(quarantine_limit=True)
     with pytest.raises(SettingsError, match='named "valid"'):
-        options().check_columns(["a", "valid"], "exact")
+        options().check_columns(["a", "valid"])

@@ -18,6 +18,7 @@ from headrace.stream.options import StreamOptions
 from headrace.stream.progress import Noted, Progress, Snapshot
 from headrace.stream.reading import WorkerNotes, notes_shape
 from headrace.stream.shared_failure import Bulletin
+from headrace.stream.stall import Said as SaidBefore
 from headrace.stream.stall import complaints, from_text, to_text
 
 
@@ -64,6 +65,15 @@ def test_a_rank_that_waits_more_than_the_others_is_named():
 
     assert list(said) == [("share", 2, "")]
     assert said["share", 2, ""].startswith("rank 2 waited 40% of its time for data, the other ranks 5%")
+
+
+def test_a_rank_that_waits_for_one_block_after_the_other_is_named_once_in_half_a_minute():
+    said, lines = SaidBefore(), []
+    for second in range(60):
+        waits = moment("decode", seconds=6.0, place=f"part-{second:05d}.parquet block 0")
+        lines += said.due(complaints({0: waits, 1: waits}, stall_seconds=5), now=float(second))
+
+    assert ["rank 0", "rank 1"] * 2 == [line.partition(" waits")[0] for line in lines]
 
 
 def test_a_moment_survives_its_journey():

@@ -1,13 +1,16 @@
 """A state survives JSON, and a state of something else is refused with words."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from damaged_states import resealed
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.errors import StreamError
+from headrace.stream.remaining import Remaining
 from headrace.stream.state import StreamState
 
 INDEX = index_of([60, 40])
@@ -35,11 +38,13 @@ def test_fresh_keeps_the_lanes_of_the_saved_order():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "format_version is 2, this headrace reads 1"),
         ({"position": 101}, "position is 101"),
-        ({"position": "5"}, "position is '5'; expected int"),
+        ({"position": "5"}, "position is '5'; expected an integer"),
         ({"position": True}, "position is True"),
         ({"lanes": 0}, "lanes is 0"),
+        ({"lanes": 10**12}, "lanes is 1000000000000; expected 1 to"),
+        ({"epoch": 10**30}, "epoch is 10+; expected 0 to"),
+        ({"rows": 10**30}, "rows is 10+; expected 0 to"),
         ({"holes": [[3]]}, "holes is .3."),
         ({"holes": [[3, 3]]}, "holes is .3, 3."),
         ({"holes": [[3, 60]]}, "below position 50"),
@@ -47,14 +52,54 @@ def test_fresh_keeps_the_lanes_of_the_saved_order():
         ({"extra": 1}, "keys unknown .'extra'."),
     ],
 )
-def test_a_damaged_state_is_refused(change, message):
+def test_a_state_whose_numbers_cannot_be_is_refused_whatever_its_digest(change, message):
     with pytest.raises(StreamError, match=message):
-        StreamState.from_dict({**state(position=50).to_dict(), **change})
+        StreamState.from_dict(resealed(state(position=50).to_dict(), **change))
+
+
+def test_a_changed_state_is_refused():
+    with pytest.raises(
+        StreamError, match=r"its digest is '.*', its contents have .*…; it was damaged or changed after"
+    ):
+        StreamState.from_dict({**state().to_dict(), "lanes": 36})
+
+
+def test_states_of_other_versions_and_kinds_are_refused_with_advice():
+    saved = state().to_dict()
+    first = {name: value for name, value in saved.items() if name not in ("kind", "digest")}
+
+    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 2; resume with the version that"):
+        StreamState.from_dict({**first, "format_version": 1})
+    with pytest.raises(StreamError, match="it is a state of kind 'window'; load each state into the kind of loader"):
+        StreamState.from_dict(resealed(saved, kind="window"))
+    with pytest.raises(StreamError, match="its digest is None"):
+        StreamState.from_dict({name: value for name, value in saved.items() if name != "digest"})
+
+
+def test_thousands_of_nested_states_are_an_error_and_no_crash():
+    deep = saved = state().to_dict()
+    for _ in range(3000):
+        deep = {**saved, "base": deep}
+
+    with pytest.raises(StreamError, match="more than 96 levels"):
+        StreamState.from_dict(deep)
+    with pytest.raises(StreamError, match="at most 64 states below one another"):
+        StreamState.from_dict(nested(70))
+
+
+def nested(times):
+    """A state whose rows were put into new lanes again and again."""
+    saved = state(position=1)
+    for _ in range(times):
+        saved = replace(saved.relaned(lanes=saved.lanes + 1, window_rows=4), position=0)
+        saved = saved.at(Remaining.of(saved.rows, position=1, holes=()))
+    return saved.to_dict()
 
 
 def test_an_incomplete_state_is_refused():
     values = state().to_dict()
     del values["seed"]
+    values = resealed(values)
 
     with pytest.raises(StreamError, match=r"keys missing \['seed'\]"):
         StreamState.from_dict(values)
@@ -66,7 +111,7 @@ def test_a_state_of_another_split_dataset_or_order_is_refused():
     state().check_index(INDEX)
     state().check_order(seed=7, shuffle=True)
 
-    with pytest.raises(StreamError, match='of split "val"'):
+    with pytest.raises(StreamError, match="of split 'val'"):
         state(split="val").check_index(INDEX)
     with pytest.raises(StreamError, match="shards were added"):
         state().check_index(index_of([60, 41]))

@@ -212,7 +212,10 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
     monkeypatch.setattr(watched_loader, "_say_once", functools.cache(watched_loader._say_once.__wrapped__))
     dataset = dataset_of(2, topology=ALONE)
     with caplog.at_level(logging.WARNING, "headrace"):
-        got = [[real_rows(batch) for batch in dataset.data_loader(method="fork")] for _ in range(2)]
+        got = []
+        for _ in range(2):
+            dataset.set_epoch(0)
+            got.append([real_rows(batch) for batch in dataset.data_loader(method="fork")])
 
     said = [record.getMessage() for record in caplog.records]
     (line,) = [each for each in said if "DataLoader workers go without a guard" in each]  # and who waits, if they do

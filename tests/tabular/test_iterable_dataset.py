@@ -47,7 +47,7 @@ def test_one_process_gets_all_shards_in_order(shards):
 
     assert list(range(TOTAL)) == ids(dataset)
     assert TOTAL == len(dataset)
-    assert {"id": 3, "label": 1, "text": "text 3"} == list(dataset)[3]
+    assert {"id": 3, "label": 1, "text": "text 3", "valid": True} == list(dataset)[3]
     assert {
         "total_shards": 7,
         "shards_per_rank": 6,
@@ -211,7 +211,7 @@ def test_what_processors_make_takes_the_form_of_the_batch(shards):
     assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == tensors["label"].tolist() == arrays["label"].tolist()
     assert [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]] == table["label"].to_pylist()
     assert [[0, 0], [1, 2], [2, 4]] == table["id"].to_pylist()
-    assert ["id", "label", "text"] == list(tensors) == list(arrays) == table.column_names
+    assert ["id", "label", "text", "valid"] == list(tensors) == list(arrays) == table.column_names
 
 
 def test_a_failing_processor_names_itself_in_the_loop(shards):
@@ -384,11 +384,11 @@ def test_missing_values_that_a_tensor_cannot_hold_say_what_to_do():
     assert [1, 3] == next(iter(dataset))["n"].tolist()
 
 
-def test_rows_of_several_ranks_say_which_are_real_and_one_rank_needs_no_mask(shards):
+def test_rows_say_which_are_real_on_several_ranks_and_on_one(shards):
     alone, (*_, last) = dataset_of(shards), group_of(shards, 3)
     masked = dataset_of(shards, remainder="pad")
 
-    assert all("valid" not in row for row in alone)
+    assert {True} == {row["valid"] for row in alone}
     assert [True] * 55 + [False] == [row["valid"] for row in last]  # 167 rows: 56, 56, 55
     assert {True} == {row["valid"] for row in masked}
     with pytest.raises(SettingsError, match='remainder="exact" gives ranks unequal numbers of rows; here are 3'):
@@ -412,12 +412,16 @@ def test_rows_of_a_block_that_cannot_be_read_are_filling_ones_if_asked(shards, b
     assert good == real
 
 
-def test_rows_without_a_filling_one_may_have_a_column_named_valid():
-    frame = pa.table({"valid": ["a", "b"]})
-
-    assert ["a", "b"] == [row["valid"] for row in PipelineIterableDataset({}, dataframe=frame, topology=ALONE)]
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_column_named_valid_is_refused_and_may_be_left_out(world_size):
+    frame = pa.table({"x": [1, 2], "valid": ["a", "b"]})
+    here = Topology(rank=0, world_size=world_size)
     with pytest.raises(SettingsError, match='a column is named "valid"'):
-        PipelineIterableDataset({}, dataframe=frame, topology=Topology(rank=0, world_size=2))
+        PipelineIterableDataset({}, dataframe=frame, topology=here)
+
+    assert [True] * (2 // world_size) == [
+        row["valid"] for row in PipelineIterableDataset({}, dataframe=frame, columns=["x"], topology=here)
+    ]
 
 
 def test_the_verdict_without_a_process_group_is_of_all_ranks(shards, caplog):

@@ -103,7 +103,7 @@ def write_run(
         pq.write_table(statics, run / "processed_static_features.parquet")
         digests["processed_static_features.parquet"] = sha256_file(run / "processed_static_features.parquet")
     manifest = Manifest(
-        run_id=run_id, recipe="series", created_at="2026-01-01T00:00:00+00:00", libraries={}, source={}, schema=[],
+        run_id=run_id, recipe="series", libraries={}, source={}, schema=[],
         splits={}, dropped={}, index_digest=sha256_hex(b""), config_digest=sha256_hex(b""), facts={"series_files": digests},
     )  # fmt: skip
     (run / "manifest.json").write_bytes(manifest.to_json())

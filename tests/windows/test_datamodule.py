@@ -1,6 +1,7 @@
 """The data module under real Lightning trainers: chunks epoch by epoch, pools, checkpoints, two and three ranks."""
 
 import json
+import logging
 from itertools import chain
 
 import numpy as np
@@ -12,8 +13,9 @@ pytest.importorskip("lightning", reason="needs lightning")
 from lightning_series_cases import ExtraLoaders, fit, ids, on_rank
 from rank_processes import free_ports, run_ranks
 
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import InputError, SettingsError, StreamError
 from headrace.lightning import SeriesDataModule
+from headrace.sealed import seal
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -33,6 +35,21 @@ DAY_0 = int(np.datetime64("2001-02-03", "D").astype(int))
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("series")
     return out, write_run(out, LENGTHS, shards=3)
+
+
+@pytest.fixture
+def lightning_log():
+    """What Lightning prints for rank 0, lines of the module's windows alone."""
+    lines = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger, keep = logging.getLogger("lightning.pytorch.utilities.rank_zero"), Keep()
+    logger.addHandler(keep)
+    yield lines
+    logger.removeHandler(keep)
 
 
 def windows_of(values, split, **rule):
@@ -181,6 +198,52 @@ def test_settings_that_cannot_work_are_said(run, settings, message):
         SeriesDataModule(run[0], **{**RULE, "batch_size": 8, **settings}).train_dataloader()
 
 
+def test_setup_tells_the_windows_of_every_part(tmp_path, lightning_log):
+    values = write_run(tmp_path, (60, 45, 80, 30, 52, 70, 20), missing=0)
+    module = SeriesDataModule(tmp_path, input_length=10, output_length=2, batch_size=8, validation="time")
+    module.setup("fit")
+    module.setup("test")
+
+    train, pool, test = lightning_log
+    windows = windows_of(values, "train", input_length=10)
+    assert f"train: {len(windows)} windows of 7 entities" == train
+    assert "pool: 9 windows of 3 entities; 4 of 7 have none, e.g. basin_001, basin_003, basin_004, basin_006" in pool
+    assert test.startswith("test: 9 windows of 3 entities; 4 of 7 have none")
+    counts = module.window_counts
+    assert {"train": len(windows), "pool": 9, "test": 9} == {part: each.windows for part, each in counts.items()}
+    assert ("basin_001", "basin_003", "basin_004", "basin_006") == counts["pool"].without
+
+
+@pytest.mark.parametrize(
+    ("validation", "words"),
+    [("both", "'val' has no window.*give input_length 14, the longest"), ("time", "val_prop of about")],
+)
+def test_nothing_to_validate_on_is_an_error_that_names_the_fix(tmp_path, validation, words):
+    write_run(tmp_path, LENGTHS, missing=0)
+    settings = {"input_length": 20, "output_length": 2, "batch_size": 8}
+    for stage in ("fit", "validate", None):
+        with pytest.raises(InputError, match=words):
+            SeriesDataModule(tmp_path, **settings, validation=validation).setup(stage)
+    fixed = SeriesDataModule(tmp_path, **{**settings, "input_length": 14}, validation=validation)
+    fixed.setup("fit")
+    assert len(fixed.val_dataloader())
+    with pytest.raises(InputError, match="'test' has no window"):
+        SeriesDataModule(tmp_path, **settings, validation="none").setup("test")
+    with pytest.raises(InputError, match="'test' has no window"):
+        SeriesDataModule(tmp_path, **settings, validation="none").test_dataloader()
+
+
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
+def test_nobody_validates_if_that_is_chosen(run):
+    out, values = run
+    model, module, _ = fit(out, epochs=1, validation="none")
+
+    assert [] == model.validated
+    assert [] == module.val_dataloader()
+    assert windows_of(values, "train") == trained(model)[0]
+    assert list(module.window_counts) == ["train", "test"]
+
+
 def test_a_part_that_there_is_not_is_said(run):
     with pytest.raises(SettingsError, match="part is 'trian'; expected one of train, pool, test, predict"):
         SeriesDataModule(run[0], **RULE, batch_size=8).windows("trian")
@@ -189,8 +252,10 @@ def test_a_part_that_there_is_not_is_said(run):
 def test_a_checkpoint_of_another_module_or_of_other_chunks_is_refused(run, tmp_path):
     out, _ = run
     module = SeriesDataModule(out, **RULE, batch_size=8)
-    with pytest.raises(StreamError, match="written with SeriesDataModule"):
+    with pytest.raises(StreamError, match="data module state: format_version is None"):
         module.load_state_dict({"stream": {}})
+    with pytest.raises(StreamError, match="written with SeriesDataModule"):
+        module.load_state_dict(seal("data module", 2, {"stream": {}}))
     fit(out, epochs=1, max_steps=2, folder=tmp_path, every=1, chunk_size=3)
 
     with pytest.raises(StreamError, match="or the chunks are others than when it was saved"):

@@ -7,12 +7,16 @@ import time
 
 import numpy as np
 import pytest
+from damaged_states import resealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_processes import run_ranks
 from series_cases import expected_windows, window_ids, write_run
+from window_rank_cases import train_on_rank
 
 import headrace.windows
 from headrace.errors import SettingsError, StreamError
+from headrace.sealed import seal
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import Chunked
 
@@ -235,9 +239,18 @@ def test_no_thread_outlives_a_stream_of_chunks(dataset):
 
     stream = streams(data, 1, batch_size=8, chunk_size=2)[0]
     received(stream)
+    seen, load = threading.Event(), stream.epochs._load
+
+    def held(epoch):
+        assert epoch == 1 or seen.wait(60)
+        return load(epoch)
+
+    stream.epochs.close()
+    stream.epochs._load = held
     batches = iter(stream)
     next(batches)
     begun = own()
+    seen.set()
     del batches, stream
     gc.collect()
 
@@ -267,6 +280,8 @@ def test_torch_batches_hold_the_same_numbers_without_copies(dataset):
     ("change", "message"),
     [
         ({"format_version": 9}, "format_version is 9"),
+        ({"kind": "stream"}, "it is a state of kind 'stream'"),
+        ({"lanes": 1 << 30}, "lanes is 1073741824"),
         ({"position": 10**6}, "position 1000000 of"),
         ({"position": -1}, "position is -1"),
         ({"shuffle": "some"}, "shuffle is 'some'"),
@@ -282,9 +297,11 @@ def test_states_that_do_not_fit_are_refused(dataset, change, message):
     stream = streams(data, 1, batch_size=8)[0]
 
     with pytest.raises(StreamError, match=message):
+        stream.load_state_dict(resealed(stream.state_dict(), **change))
+    with pytest.raises(StreamError, match="its digest is|" + message):
         stream.load_state_dict({**stream.state_dict(), **change})
     with pytest.raises(StreamError, match="its keys are"):
-        stream.load_state_dict({"format_version": 1})
+        stream.load_state_dict(seal("window", 2, {}))
 
 
 def test_a_state_of_other_chunks_is_refused(dataset):
@@ -322,3 +339,33 @@ def test_two_passes_at_a_time_are_an_error(dataset):
 
     with pytest.raises(StreamError, match="a newer pass of this stream has begun"):
         next(one)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_remainder_of_one_window_has_equal_steps_and_valid_everywhere(dataset, world):
+    data, expected = dataset
+    size = next(each for each in range(2, len(expected)) if len(expected) % (each * world) == 1)
+    ranks = [list(stream) for stream in streams(data, world, batch_size=size, remainder="pad")]
+
+    assert 1 == len({len(batches) for batches in ranks})
+    for step in zip(*ranks, strict=True):
+        assert all(size == len(batch["valid"]) for batch in step)
+        assert any(batch["valid"].any() for batch in step)
+        assert all(np.isfinite(batch["X"]).all() for batch in step)  # filling windows are real ones repeated
+    assert 1 == sum(int(batch["valid"].sum()) for batch in (batches[-1] for batches in ranks))
+    assert len(expected) == sum(int(batch["valid"].sum()) for batches in ranks for batch in batches)
+
+
+def test_a_loop_on_two_ranks_survives_a_remainder_of_one_window(tmp_path):
+    write_run(tmp_path / "out", LENGTHS, missing=0)
+    count = len(headrace.windows.open(tmp_path / "out", "train", **RULE))
+    size = next(each for each in range(2, count) if count % (2 * each) == 1)
+    run_ranks(train_on_rank, 2, 2, str(tmp_path / "out"), str(tmp_path), size)
+
+    one, two = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    assert len(one["steps"]) == len(two["steps"])
+    assert ([1, 1], [0, 1]) == (one["steps"][-1][:2], two["steps"][-1][:2])
+    assert count == sum(own for each in (one, two) for own, _, _ in each["steps"])
+    assert np.isfinite([loss for each in (one, two) for _, _, loss in each["steps"]]).all()
+    assert one["weights"] == two["weights"]
+    assert np.isfinite(one["weights"]).all()

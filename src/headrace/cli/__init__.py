@@ -1,123 +1,49 @@
 """The command line: parse, call, print. The only place that reads the environment.
 
-Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong.
+Exit codes: 0 done, 1 the data or the run failed, 2 the command was wrong, 130 interrupted.
+
+This module imports next to nothing, so that an interrupt is answered from the first moment on; the commands are in
+`cli.application`, which imports all they need.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-import typer
+from headrace.cli.outermost import own_process, run_guarded
 
-from headrace.cli import (
-    commands,
-    convert_command,
-    doctor_command,
-    histories_command,
-    init_command,
-    pack_command,
-    plan_command,
-    report_command,
-    rewrite_command,
-    schema_command,
-    series_command,
-    split_command,
-    stream_command,
-    stream_commands,
-)
-from headrace.cli.for_machines import errors_told
-from headrace.cli.help_text import arrange
-from headrace.cli.interrupt import heard
-from headrace.cli.root import Commands
-from headrace.errors import HeadraceError
-
-_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
-_QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
-_OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
-
-app = typer.Typer(
-    name="headrace",
-    cls=Commands,
-    help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("split", help=split_command.HELP)(split_command.split)
-app.command("pack", help=pack_command.HELP)(pack_command.pack)
-app.command("rewrite")(rewrite_command.rewrite)
-app.add_typer(histories_command.app, name="histories")
-app.command("series")(series_command.series)
-app.command("convert")(convert_command.convert)
-app.add_typer(init_command.app, name="init")
-app.command("run")(commands.run)
-app.command("inspect")(commands.inspect)
-app.command("verify")(commands.verify)
-app.command("gc")(commands.gc)
-app.command("report")(report_command.report)
-app.command("doctor")(doctor_command.doctor)
-app.command("schema")(schema_command.schema)
-app.command("peek")(stream_commands.peek)
-app.command("plan")(plan_command.plan)
-app.command("stream")(stream_command.stream)
-app.command("where")(stream_commands.where)
-app.command("seen")(stream_commands.seen)
-arrange(app)
+if TYPE_CHECKING:
+    from headrace.cli.application import app as app
 
 
-@app.callback(invoke_without_command=True)
-def top(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
-    if version:
-        import headrace
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module 'headrace.cli' has no attribute {name!r}")
+    from headrace.cli.application import app
 
-        typer.echo(f"headrace {headrace.__version__}")
-        raise typer.Exit
+    return app
 
 
 def command() -> None:
-    """The process of the command `headrace`: the command line, and what only a process of its own may do."""
-    _run(_lean)
+    """Run the command line in a process of its own, and leave it with the exit code."""
+    with own_process():
+        run_guarded(_lean_work, sys.argv[1:])
 
 
 def main() -> None:
-    """Run the command line; errors of ours end in one message and an exit code, not in a traceback."""
-    _run(lambda: None)
+    """Run the command line and raise `SystemExit`; every error ends in a message, none in a traceback."""
+    run_guarded(_work, sys.argv[1:])
 
 
-def _lean() -> None:
-    if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(sys.argv[1:] or ["--help"]):
-        from headrace.cli.lean import arrow_alone, freed_memory_kept, numba_alone
+def _lean_work() -> None:
+    from headrace.cli.application import keep_lean
 
-        arrow_alone()
-        if sys.argv[1] == "histories":
-            numba_alone()
-            freed_memory_kept()
+    keep_lean(sys.argv[1:])
+    _work()
 
 
-def _run(before: Callable[[], None]) -> None:
-    try:
-        with errors_told(sys.argv[1:]), heard():
-            before()
-            app()
-    except HeadraceError as error:
-        _complain(str(error))
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _complain(_INTERRUPTED)
-        sys.exit(_OF_INTERRUPT)
-    except SystemExit as end:  # typer makes this of an interrupt inside a command, without a word
-        if end.code == _OF_INTERRUPT:
-            _complain(_INTERRUPTED)
-        raise
+def _work() -> None:
+    from headrace.cli.application import app
 
-
-def _complain(text: str) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), text))
+    app()

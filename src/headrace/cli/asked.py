@@ -35,11 +35,13 @@ def one_setting(text: str) -> tuple[str, Any]:
     """(name, value) of NAME=VALUE. Raises `SettingsError`."""
     import yaml
 
+    from headrace.settings import load_yaml
+
     name, found, value = text.partition("=")
     if not found or not name.strip():
         raise SettingsError(f"--set is {text!r}; give NAME=VALUE, e.g. --set seed=7")
     try:
-        return name.strip(), yaml.safe_load(value)
+        return name.strip(), load_yaml(value)
     except yaml.YAMLError as error:
         raise SettingsError(f"--set {text!r}: the value is no YAML ({error}); quote it") from error
 
@@ -59,4 +61,4 @@ def check_names(where: object, record: Mapping[str, Any], known: Sequence[str]) 
         told = any(line.endswith(hint) for line in strange)  # all of them once is enough
         strange.append(f"{where}: {name!r} is no setting" + ("" if told else f"; {hint}"))
     if strange:
-        raise SettingsError("\n".join(strange))
+        raise SettingsError(*strange)

@@ -13,8 +13,10 @@ from headrace.cli.about_run import AboutRun, WorkDir
 from headrace.cli.asked import check_names, nearest, with_settings
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import printer, say
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
+from headrace.printable import printable
 
 RECIPES = {
     "histories": "Histories",
@@ -76,6 +78,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     Flags come before the file. Raises `SettingsError`.
     """
     from headrace.settings import shown
+    from headrace.storage.remote_path import path_of
 
     found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
@@ -87,7 +90,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")
     words = {name: getattr(flags, name) or found[name] for name in ("fingerprint_by", "engine", "address")}
-    return Path(target), replace(flags, workers=count, **words)
+    return path_of(target), replace(flags, workers=count, **words)
 
 
 def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
@@ -95,7 +98,7 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
 
     report.html is written as --report says, but not for machines (--json).
     """
-    from rich.console import Console
+    from rich.text import Text
 
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_manifest
@@ -106,32 +109,30 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
-    with progress_on(Console(stderr=True), "quiet" if about.as_json else "full") as hear:
+    with progress_on(printer("err"), "quiet" if about.as_json else "full") as hear:
         prepared = prepare(recipe, out, on_event=hear, **about.options())
     if about.as_json:
         tell(manifest_record(prepared.manifest, prepared.run, prepared.how))
         return prepared.run
-    console = Console(soft_wrap=not os.isatty(1))
+    console = printer()
     print_manifest(console, prepared.manifest)
     if prepared.manifest.recipe == "series":
         from headrace.cli.series_tables import print_series
 
         print_series(console, prepared.manifest, prepared.run)
     if prepared.how == "reused":
-        console.print(
-            "[green]reused[/green]: this was made before from the same files and settings; nothing was computed"
-        )
+        told = ": this was made before from the same files and settings; nothing was computed"
+        console.print(Text.assemble(("reused", "green"), told))
     console.print(
-        f"splits  {out / 'splits.json'} names them"
+        f"splits  {printable(str(out / 'splits.json'))} names them"
         if is_remote(out)
-        else f"shards  {out / 'splits'}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        else f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}",
         highlight=False,
-        markup=False,
     )
-    console.print(f"run     {prepared.run}", highlight=False, markup=False)
+    console.print(f"run     {printable(str(prepared.run))}", highlight=False)
     page = None if is_remote(out) else report_of(prepared, about.report, console)  # a page is looked at where it lies
     if page is not None:
-        console.print(f"report  {page}", highlight=False, markup=False)
+        console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run
 
 
@@ -139,14 +140,14 @@ def read_config(path: Path) -> dict[str, Any]:
     """The settings in a YAML or JSON file. Raises `SettingsError`."""
     import yaml
 
-    from headrace.settings import shown
+    from headrace.settings import load_yaml, shown
 
     if path.is_dir():
         raise SettingsError(
             f"{path}: is a directory; give a file of settings, `headrace init RECIPE {path} … --config FILE` writes one"
         )
     try:
-        record = yaml.safe_load(path.read_text("utf-8"))
+        record = load_yaml(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:
@@ -170,8 +171,6 @@ def inspect(
 
     Example:  headrace inspect out
     """
-    from rich.console import Console
-
     from headrace.cli.tables import manifest_record, print_manifest
     from headrace.dataset.open import find_run
 
@@ -179,8 +178,8 @@ def inspect(
     if as_json:
         tell(manifest_record(manifest, root, "finished"))
         return
-    console = Console(soft_wrap=not os.isatty(1))
-    print_manifest(console, manifest, "long")
+    console = printer()
+    print_manifest(console, manifest, root)
     if manifest.recipe == "series":
         from headrace.cli.series_tables import print_series
 
@@ -198,8 +197,8 @@ def verify(
 
     Example:  headrace verify out
     """
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from headrace.recipes.verify import verify as check
 
@@ -213,9 +212,9 @@ def verify(
         table.add_column("result")
         table.add_column("found", overflow="fold")
         for each in verdict.checks:
-            result = "[green]ok[/green]" if each.problem is None else "[bold red]FAILED[/bold red]"
-            table.add_row(each.name, result, each.problem or each.detail)
-        Console(soft_wrap=not os.isatty(1)).print(table)
+            result = Text("ok", "green") if each.problem is None else Text("FAILED", "bold red")
+            table.add_row(each.name, result, printable(each.problem or each.detail))
+        printer().print(table)
     if verdict.problems:
         raise HeadraceError(f"{verdict.problems[0]}; restore the data or prepare the run again")
 
@@ -245,5 +244,5 @@ def gc(
         tell(record)
         return
     for path in swept.busy:
-        typer.echo(f"left alone, in use: {path}")
-    typer.echo(f"removed {len(swept.removed):,} leftovers, {swept.bytes / 1e6:,.1f} MB")
+        say(f"left alone, in use: {path}")
+    say(f"removed {len(swept.removed):,} leftovers, {swept.bytes / 1e6:,.1f} MB")

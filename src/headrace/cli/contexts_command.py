@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import say
 
 
 def plan(
@@ -47,4 +48,4 @@ def plan(
     if as_json:
         tell(asdict(found))
         return
-    typer.echo(str(found))
+    say(str(found))

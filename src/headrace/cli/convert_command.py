@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import say
 from headrace.errors import SettingsError
 
 
@@ -58,5 +59,5 @@ def convert(
         tell({**result, "path": str(target)})
         return
     before, after = result["source_bytes"], result["bytes"]
-    typer.echo(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
-    typer.echo(f"{before / 1e6:,.1f} MB → {after / 1e6:,.1f} MB ({100 * after / before:.1f} %)")
+    say(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")
+    say(f"{before / 1e6:,.1f} MB → {after / 1e6:,.1f} MB ({100 * after / before:.1f} %)")

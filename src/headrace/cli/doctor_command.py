@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import printer
 
 if TYPE_CHECKING:
     from headrace.cli.doctor.finding import Finding
@@ -59,7 +60,6 @@ def doctor(
 
 
 def _print(findings: Iterable[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -70,4 +70,4 @@ def _print(findings: Iterable[Finding]) -> None:
     for each in findings:
         mark = Text(each.advice or each.verdict, style=styles[each.verdict])
         table.add_row(each.name, Text(each.found), mark)
-    Console(soft_wrap=not os.isatty(1)).print(table)
+    printer().print(table)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.cli.about_run import AboutRun
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import printer
 
 
 def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
@@ -80,7 +81,6 @@ def _free(out: Path) -> int:
 
 
 def _print(record: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -97,7 +97,7 @@ def _print(record: dict[str, Any]) -> None:
     for name, value in sorted(record["settings"].items()):
         if name != "recipe":
             table.add_row(name, Text(json.dumps(value, ensure_ascii=False, default=str)))
-    Console(soft_wrap=not os.isatty(1)).print(table)
+    printer().print(table)
 
 
 _NAMES = {

@@ -28,8 +28,10 @@ def settings_from_environment(environment: Mapping[str, str]) -> FromEnvironment
     """DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, TRAIN_RATIO, RANDOM_SEED, ENABLE_TRUE_STREAMING, OUTPUT_FORMAT,
     MAX_WORKERS, TARGETS, MAIN_TASK_INDEX, LABEL_FIELD as settings. "", "None" and "null" mean unset.
 
+    The job's files are not compressed, whatever its input: their names end in .csv, .tsv or .parquet.
     SHARD_SIZE, STREAMING_BATCH_SIZE and BATCH_SIZE bounded the old script's memory; they must be whole numbers and
-    have no effect: memory is bounded by the chunk. Raises `SettingsError` naming the variable.
+    have no effect: memory is bounded by the chunk. Raises `SettingsError` naming the variable, also where one of
+    TARGETS and MAIN_TASK_INDEX is set without the other: the main target would not be made.
     """
 
     def text(name: str) -> str | None:
@@ -50,6 +52,12 @@ def settings_from_environment(environment: Mapping[str, str]) -> FromEnvironment
         raise SettingsError(f"OUTPUT_FORMAT is {format_!r}; give CSV, TSV or Parquet")
     targets = _targets(text("TARGETS"))
     index = number("MAIN_TASK_INDEX", int)
+    if (targets is None) != (index is None):
+        given, missing = ("TARGETS", "MAIN_TASK_INDEX") if index is None else ("MAIN_TASK_INDEX", "TARGETS")
+        raise SettingsError(
+            f"{given} is {text(given)!r} and {missing} is not set, so no main target would be made; set {missing}, or "
+            f"unset {given}"
+        )
     label = text("LABEL_FIELD")
     settings = {
         "date_column": text("DATE_COLUMN"),
@@ -60,8 +68,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> FromEnvironment
         "layout": "sharded" if (text("ENABLE_TRUE_STREAMING") or "").lower() == "true" else "single",
         "format": "csv" if format_ is None else format_.lower(),
         "label": label,
-        "targets": targets if index is not None else None,
-        "main_task_index": index if targets is not None else None,
+        "targets": targets,
+        "main_task_index": index,
     }
     return FromEnvironment(
         {name: value for name, value in settings.items() if value is not None}, number("MAX_WORKERS", int)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-import typer
+from headrace.printable import printable
 
 _FLAG = "--json"
 _told: set[str] = set()  # of this process: empty until something was printed
@@ -17,7 +18,8 @@ _refused: list[str] = []  # what the parser of the command line said of it
 
 def tell(record: Any, *, indent: int | None = None) -> None:
     """Print a record as JSON that any reader takes, as `as_json` writes it."""
-    typer.echo(as_json(record, indent=indent))
+    sys.stdout.write(as_json(record, indent=indent) + "\n")
+    sys.stdout.flush()
     _told.add("record")
 
 
@@ -38,25 +40,26 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def errors_told(arguments: list[str]) -> Generator[None]:
+def errors_told(arguments: list[str], explain: Callable[[BaseException], tuple[str, str, int]]) -> Generator[None]:
     """Inside, what ends a command with --json is told on stdout too: `{"error": {"kind", "message"}, "exit_code"}`.
 
     Not where the command has printed its record already: that says what was wrong, or is a line of many.
+    explain: gives the kind, the message and the exit code of an error.
     """
     _told.clear()
     _refused.clear()
     try:
         yield
     except BaseException as error:
-        code = _exit_code(error)
+        kind, message, code = explain(error)
         if _FLAG in arguments and code and not _told:
-            kind = type(error).__name__ if isinstance(error, Exception) else _KINDS.get(code, "Exit")
-            message = str(error) if isinstance(error, Exception) else _refused[-1] if _refused else "interrupted"
+            if isinstance(error, SystemExit) and code != _OF_INTERRUPT and _refused:
+                message = _refused[-1]
             tell({"error": {"kind": kind, "message": message}, "exit_code": code})
         raise
 
 
-_KINDS = {2: "UsageError", 130: "Interrupted"}
+_OF_INTERRUPT = 130
 
 
 @contextmanager
@@ -67,10 +70,7 @@ def complaints_kept() -> Generator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):
             _refused.append(str(error.format_message()))
+            for name in ("message", "option_name", "param_hint"):  # what typer makes a panel of
+                if isinstance(getattr(error, name, None), str):
+                    setattr(error, name, printable(getattr(error, name)))
         raise
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 130 if isinstance(error, KeyboardInterrupt) else int(getattr(error, "exit_code", 1))

@@ -15,6 +15,7 @@ from headrace.cli.commands import execute
 from headrace.cli.flags import with_groups
 from headrace.cli.for_machines import tell
 from headrace.errors import InputError
+from headrace.printable import printable
 
 _OWN_WORDS = ("prepare", "decode", "plan", "-h", "--help")
 
@@ -138,4 +139,4 @@ def decode(
         if as_json:
             tell(record)
         else:
-            typer.echo("\t".join("" if each is None else str(each) for each in record.values()))
+            typer.echo("\t".join("" if each is None else printable(str(each)) for each in record.values()))

@@ -11,6 +11,7 @@ import typer
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
 from headrace.cli.init.asked import AskedHistories, AskedPack, AskedRewrite, AskedSeries, AskedSplit
+from headrace.cli.printing import say
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -38,11 +39,14 @@ def write_config(path: Path, text: str, *, overwrite: bool) -> None:
 
 
 def write_sections(
-    config: Path, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
+    config: Path, out: str, made: Callable[[], tuple[list[Section], str]], *, overwrite: bool, as_json: bool
 ) -> None:
     """Have the sections made and written, and say how to run them."""
     from headrace.cli.init.commented import commented_yaml
+    from headrace.storage.remote_path import local_path_of, path_of
 
+    path_of(out)  # refuses what `headrace run` would refuse
+    config = local_path_of(config, "--config")
     if config.exists() and not overwrite:
         raise SettingsError(f"{config}: is there already; give another --config, or --overwrite")
     sections, about = made()
@@ -52,8 +56,8 @@ def write_sections(
     if as_json:
         tell({"config": str(config), "about": about, "run": command})
         return
-    typer.echo(f"{config}: {about}")
-    typer.echo(f"run it:  {command}")
+    say(f"{config}: {about}")
+    say(f"run it:  {command}")
 
 
 def _runs(sections: list[Section]) -> bool:
@@ -72,7 +76,7 @@ def series(config: Config, asked: AskedSeries, *, overwrite: Overwrite = False, 
     """
     from headrace.cli.init.series import series_sections
 
-    write_sections(config, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("split")
@@ -84,7 +88,7 @@ def split(config: Config, asked: AskedSplit, *, overwrite: Overwrite = False, as
     """
     from headrace.cli.init.split import split_sections
 
-    write_sections(config, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("histories")
@@ -96,7 +100,7 @@ def histories(config: Config, asked: AskedHistories, *, overwrite: Overwrite = F
     """
     from headrace.cli.init.histories import histories_sections
 
-    write_sections(config, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("pack")
@@ -108,7 +112,7 @@ def pack(config: Config, asked: AskedPack, *, overwrite: Overwrite = False, as_j
     """
     from headrace.cli.init.pack import pack_sections
 
-    write_sections(config, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
 
 
 @app.command("rewrite")
@@ -120,4 +124,4 @@ def rewrite(config: Config, asked: AskedRewrite, *, overwrite: Overwrite = False
     """
     from headrace.cli.init.rewrite import rewrite_sections
 
-    write_sections(config, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)
+    write_sections(config, asked.out, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)

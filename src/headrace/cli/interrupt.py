@@ -39,7 +39,7 @@ def heard() -> Generator[None, None, None]:
         if not begun and hasattr(signal, "pthread_kill"):
             begun.append(threading.Thread(target=remind, name="headrace-interrupt", daemon=True))
             begun[0].start()
-        if not (reminded and _leaving(sys.exc_info()[1])):
+        if not (reminded and caused_by_interrupt(sys.exc_info()[1])):
             raise KeyboardInterrupt
 
     def quietly(lost: Any) -> None:
@@ -60,7 +60,7 @@ def heard() -> Generator[None, None, None]:
             sys.unraisablehook = report
 
 
-def _leaving(error: BaseException | None) -> bool:
+def caused_by_interrupt(error: BaseException | None) -> bool:
     """Whether an interrupt is being handled: blocks are left because of it, or what is raised began with it."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):

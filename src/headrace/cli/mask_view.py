@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import printer
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -95,9 +96,8 @@ def show_masks(source: str, rows: int, asked: AskedMask, *, as_json: bool) -> No
     if as_json:
         tell({"rows": [each.record() for each in shown]})
         return
-    from rich.console import Console
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = printer(soft_wrap=True, highlight=False)
     for each in shown:
         _print(console, each)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from headrace.cli.printing import printer
 from headrace.cli.text_columns import PlainShards
 
 if TYPE_CHECKING:
@@ -25,10 +26,9 @@ def open_source(path: str, shards: PlainShards) -> Dataset:
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A listener that draws a bar from the first call on; silence where there is no terminal."""
-    from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    console = Console(stderr=True)
+    console = printer("err")
     bars = Progress(console=console, transient=True, disable=not console.is_terminal)
     lock = Lock()
     tasks: list[TaskID] = []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from headrace.dataset.manifest import Manifest
+from headrace.dataset.manifest import Manifest, finished_at
+from headrace.formats.source import told_empty
 from headrace.report.reasons import in_words
 
 
-def print_packed(console: Console, manifest: Manifest, detail: str = "short") -> None:
-    """A line per split and dataset, then what is not in the bins; detail="long" adds the facts of packing."""
+def print_packed(console: Console, manifest: Manifest, run: Path | None = None) -> None:
+    """A line per split and dataset, then what is not in the bins; with the run directory also the facts of packing."""
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
@@ -30,10 +33,13 @@ def print_packed(console: Console, manifest: Manifest, detail: str = "short") ->
         name = groups[0]["dataset"] if len(groups) == 1 else "all"
         table.add_row(split, name, *_numbers(groups), size, end_section=True)
     console.print(table)
-    console.print("[dim]each: sequences in a bin[/dim]")
+    console.print("each: sequences in a bin", style="dim")
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
-    if detail == "long":
-        _print_facts(console, manifest)
+    if run is not None:
+        _print_facts(console, manifest, run)
 
 
 def _numbers(groups: list[dict[str, Any]]) -> list[str]:
@@ -63,10 +69,10 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
             continue
         numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
         table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
-        explained.append(f"[dim]{reason}: {in_words(reason)}[/dim]")
+        explained.append(f"{reason}: {in_words(reason)}")
     if explained:
         console.print(table)
-        console.print("\n".join(explained), highlight=False)
+        console.print("\n".join(explained), style="dim", highlight=False)
     cut = {name: count for name, count in facts["too_long"].items() if count}
     if cut:
         words = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
@@ -82,13 +88,13 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     )
 
 
-def _print_facts(console: Console, manifest: Manifest) -> None:
+def _print_facts(console: Console, manifest: Manifest, run: Path) -> None:
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
     encoder = dict(manifest.facts["encoder"])
     libraries = manifest.libraries | encoder.pop("libraries")
-    rows: dict[str, Any] = {"created": manifest.created_at, **encoder}
+    rows: dict[str, Any] = {"finished": finished_at(run, manifest), **encoder}
     for units in manifest.facts["units"]:
         counts = ", ".join(f"{name} {count:,}" for name, count in units.items() if name != "of" and count)
         rows[f"split of {units['of']}"] = counts

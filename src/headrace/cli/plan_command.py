@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +12,13 @@ from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import OneEpoch, Source
 from headrace.cli.opening import open_source
+from headrace.cli.printing import cell, printer, say
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from headrace.stream.plan import Plan
 
 
@@ -32,7 +35,9 @@ def plan(
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
-    Reads nothing beyond the index. Bytes are estimates from it. Shuffle quality is the mean distance in the natural
+    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all readers decode over each
+    block once; a stream decodes that much or less. Better lanes are other lanes that were computed to decode less.
+    Shuffle quality is the mean distance in the natural
     order between neighbours of the global order, relative to that of a full shuffle (1.0), on a sample.
 
     With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
@@ -52,7 +57,7 @@ def plan(
     else:
         _print_record(f"plan of {index.split}", record)
         if html is not None:
-            typer.echo(f"page  {html}")
+            say(f"page  {html}")
     if not record["ok"]:
         raise HeadraceError(
             f"{path}: split {index.split}: {record['overlap_rows']} rows would come twice and {record['missing_rows']}"
@@ -95,11 +100,19 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "padded_rows": coverage.padded_rows,
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
-        "lanes_without_amplification": found.lanes_without_amplification,
+        "better_lanes": _better_lanes(asked, index, found),
         "peak_memory_bytes_per_worker": estimate_peak_bytes(found),
         "shuffle_quality": round(shuffle_quality(index, found.order), 3),
         "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
     }
+
+
+def _better_lanes(asked: OneEpoch, index: Any, found: Plan) -> dict[str, float] | None:
+    """Other lanes and the amplification that was computed for them, where they are worth it."""
+    from headrace.stream.plan import better_lanes
+
+    better = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index))
+    return None if better is None else {"lanes": better[0], "read_amplification": round(better[1], 3)}
 
 
 def _extremes(values: Any) -> dict[str, int]:
@@ -107,7 +120,6 @@ def _extremes(values: Any) -> dict[str, int]:
 
 
 def _print_record(title: str, record: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=False)
@@ -115,13 +127,22 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
     table.add_column(justify="right")
     for name, value in record.items():
         if name != "split":
-            table.add_row(name.replace("_", " "), _text(value))
-    Console(soft_wrap=not os.isatty(1)).print(table)
+            table.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
+    printer().print(table)
 
 
-def _text(value: Any) -> str:
+_LABELS = {"read_amplification": "read amplification, at most"}
+
+
+def _text(value: Any) -> RenderableType:
+    from rich.text import Text
+
     if isinstance(value, bool):
-        return "[green]yes[/green]" if value else "[bold red]NO[/bold red]"
+        return Text("yes", "green") if value else Text("NO", "bold red")
+    if isinstance(value, dict) and "lanes" in value:
+        return f"{value['lanes']:,} (amplification {value['read_amplification']:,})"
     if isinstance(value, dict):
         return f"{value['min']:,} … {value['max']:,}"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    if value is None:
+        return "none"
+    return f"{value:,}" if isinstance(value, int | float) else cell(value)

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from headrace.printable import printable
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
 from headrace.run.stage_words import in_words
 
@@ -71,4 +72,4 @@ def _note(console: Console, event: Event, detail: Literal["full", "quiet"]) -> N
     if isinstance(event, Note) and (detail == "full" or event.kind == "warning"):
         style = "bold yellow" if event.kind == "warning" else "dim"
         label = "warning: " if event.kind == "warning" else ""
-        console.print(Text(f"{label}{event.text}", style=style))
+        console.print(Text(f"{label}{printable(event.text)}", style=style))

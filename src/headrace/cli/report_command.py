@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +9,7 @@ import typer
 
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
+from headrace.cli.printing import cell, printer, say
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def report(
     if as_json:
         tell({"report": str(written)})
     else:
-        typer.echo(f"report  {written}")
+        say(f"report  {written}")
     if show:
         _open(written)
 
@@ -87,7 +87,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
     from headrace.report.draw import can_draw
 
     if not can_draw():
-        console.print("[dim]for a page of pictures: pip install 'headrace\\[report]', then headrace report[/dim]")
+        console.print("for a page of pictures: pip install 'headrace[report]', then headrace report", style="dim")
         return None
     try:
         from headrace.report.write import write_report
@@ -95,7 +95,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
         return write_report(prepared.run)
     except Exception as error:  # noqa: BLE001 - the run is published and sound; a picture must not make it fail
         text = f"warning: no report.html ({type(error).__name__}: {error}); the run itself is complete"
-        console.print(text, style="yellow", highlight=False, markup=False)
+        console.print(text, style="yellow", highlight=False)
         return None
 
 
@@ -117,23 +117,21 @@ def _compare(
         records = [{"kind": each.kind, "name": each.name, "first": each.first, "second": each.second} for each in found]
         tell({"runs": ids, "same": not found, "differences": records})
     else:
-        from rich.console import Console
         from rich.table import Table
-        from rich.text import Text
 
         table = Table(title=f"1: {ids[0]}\n2: {ids[1]}", title_justify="left", header_style="bold")
         for name in ("in", "what", "1", "2"):
             table.add_column(name, overflow="fold")
         for each in found:
-            table.add_row(*map(Text, (each.kind, each.name, each.first, each.second)))
-        console = Console(soft_wrap=not os.isatty(1))
+            table.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
+        console = printer()
         console.print(table if found else "the same in settings, source, counts and columns")
     if to is not None:
         from headrace.report.write import publish
 
         written = publish(comparison_page(first, second), to)
         if style == "text":
-            typer.echo(f"report  {written}")
+            say(f"report  {written}")
         if then == "open":
             _open(written)
 
@@ -143,4 +141,4 @@ def _open(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        typer.echo(f"no browser could be started here; open {page} yourself", err=True)
+        say(f"no browser could be started here; open {page} yourself", "err")

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.printing import cell
 from headrace.dataset.manifest import Manifest
 from headrace.errors import HeadraceError
 from headrace.report.words import listed
@@ -22,7 +23,6 @@ def print_series(console: Console, manifest: Manifest, run: Path | None) -> None
         f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
         f"columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
-        markup=False,
     )
     if run is None or not entities["failed"]:
         return
@@ -36,7 +36,7 @@ def print_series(console: Console, manifest: Manifest, run: Path | None) -> None
     table.add_column("entity")
     table.add_column("why", overflow="fold")
     for name, reason in list(excluded.items())[:_SHOWN]:
-        table.add_row(name, reason)
+        table.add_row(cell(name), cell(reason))
     if len(excluded) > _SHOWN:
         table.add_row("…", f"and {len(excluded) - _SHOWN:,} more in {run / 'quality_summary.json'}")
     console.print(table)

@@ -53,6 +53,8 @@ def split(
         environment = settings_from_environment(os.environ)
         about = about if about.workers is not None else replace(about, workers=environment.workers)
         given = {**environment.settings, **given}
+        if given["format"] in ("csv", "tsv"):
+            given.setdefault("compression", "none")
         source = source or [CONTAINER_SOURCE]
         out = out or Path(CONTAINER_OUT)
         if "signature" not in given:

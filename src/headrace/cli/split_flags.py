@@ -32,7 +32,10 @@ class ColumnsAndDates:
     types: Annotated[str | None, _column(help="Types of text columns, e.g. distance=int32,delay=float32.")] = None
     signature: Annotated[Path | None, _column(help="File with the column names of headerless CSV or TSV.")] = None
     date_format: Annotated[
-        str | None, _column(help="auto (default) | iso | epoch_s | epoch_ms | yyyymmdd | a strptime pattern.")
+        str | None,
+        _column(
+            help="auto (default) | iso | epoch_s | _ms | _us | _ns | _days | excel_days | yyyymmdd | strptime pattern."
+        ),
     ] = None
     timezone: Annotated[str | None, _column(help="Zone of dates without offset; UTC unless given.")] = None
 

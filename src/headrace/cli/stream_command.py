@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from headrace.cli.one_epoch import (
     Workers,
 )
 from headrace.cli.opening import open_source
+from headrace.cli.printing import printer
 from headrace.cli.stream_commands import read_state
 from headrace.cli.text_columns import PlainShards
 
@@ -38,7 +38,11 @@ _barrier: Barrier | None = None  # of a rank's process: all ranks begin together
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What one rank received. first_batch_s: from the beginning of the pass; rates: behind that batch."""
+    """What one rank received. seconds, first_batch_s: from the beginning of the pass.
+
+    rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
+    seconds since; None where nothing did.
+    """
 
     rank: int
     batches: int
@@ -47,6 +51,7 @@ class Speed:
     first_batch_s: float
     rows_per_s: float
     bytes_per_s: float
+    steady_rows_per_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +96,9 @@ def stream(
 ) -> None:
     """Stream one epoch, or the rest of one, and say how fast it was: rows/s, MB/s, time to the first batch.
 
-    Each of several ranks is a process of its own; workers are DataLoader workers and need torch. Rates are measured
-    from the first batch on; MB are decoded bytes as the index estimates them.
+    Each of several ranks is a process of its own; workers are DataLoader workers and need torch. Rates count all rows
+    and all seconds, those before the first batch too; the steady rate is that behind the first batch. MB are decoded
+    bytes as the index estimates them.
 
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
@@ -115,12 +121,16 @@ def stream(
     if ranks > 1:  # the index is made once, before the ranks need it
         open_source(path, shards)
     speeds = [_measure(work, 0)] if ranks == 1 else _measure_ranks(work)
+    rows, seconds = sum(each.rows for each in speeds), max(each.seconds for each in speeds)
+    read_bytes = sum(each.bytes_per_s * each.seconds for each in speeds)
+    steady = [each.steady_rows_per_s for each in speeds if each.steady_rows_per_s is not None]
     record: dict[str, Any] = {
-        "rows": sum(each.rows for each in speeds),
-        "rows_per_s": round(sum(each.rows_per_s for each in speeds)),
-        "mb_per_s": round(sum(each.bytes_per_s for each in speeds) / 1e6, 1),
+        "rows": rows,
+        "rows_per_s": round(rows / seconds) if seconds else 0,
+        "mb_per_s": round(read_bytes / seconds / 1e6, 1) if seconds else 0.0,
+        "steady_rows_per_s": round(sum(steady)) if len(steady) == len(speeds) else None,
         "first_batch_s": round(max(each.first_batch_s for each in speeds), 4),
-        "seconds": round(max(each.seconds for each in speeds), 4),
+        "seconds": round(seconds, 4),
         "ranks": [asdict(each) for each in speeds],
     }
     if as_json:
@@ -131,20 +141,22 @@ def stream(
 
 def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
     """A line for each rank, and what they come to together."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(header_style="bold")
-    for name in ("rank", "batches", "rows", "seconds", "first batch s", "rows/s", "MB/s"):
+    for name in ("rank", "batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it"):
         table.add_column(name, justify="right")
     for each in speeds:
         numbers = (f"{each.batches:,}", f"{each.rows:,}", f"{each.seconds:.2f}", f"{each.first_batch_s:.3f}")
-        table.add_row(str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}")
-    console = Console(soft_wrap=not os.isatty(1))
+        steady = "" if each.steady_rows_per_s is None else f"{each.steady_rows_per_s:,.0f}"
+        table.add_row(str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}", steady)
+    steady_rows = record["steady_rows_per_s"]
+    behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
+    console = printer()
     console.print(table)
     console.print(
         f"{record['rows']:,} rows, {record['rows_per_s']:,} rows/s, {record['mb_per_s']:,} MB/s,"
-        f" first batch after {record['first_batch_s']:.3f} s",
+        f" first batch after {record['first_batch_s']:.3f} s{behind}",
         highlight=False,
     )
 
@@ -188,7 +200,8 @@ def _measure(work: _Work, rank: int) -> Speed:
             first_s, first_rows = seconds, rows
         if work.limit_s is not None and seconds >= work.limit_s:
             break
-    rate = (rows - first_rows) / (seconds - first_s) if rows > first_rows else rows / max(seconds, 1e-9)
+    rate = rows / seconds if seconds else 0.0
+    steady = (rows - first_rows) / (seconds - first_s) if rows > first_rows and seconds > first_s else None
     return Speed(
         rank=rank,
         batches=count,
@@ -197,6 +210,7 @@ def _measure(work: _Work, rank: int) -> Speed:
         first_batch_s=first_s,
         rows_per_s=rate,
         bytes_per_s=rate * row_bytes,
+        steady_rows_per_s=steady,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +12,10 @@ from headrace.cli.for_machines import tell
 from headrace.cli.mask_view import AskedMask, show_masks
 from headrace.cli.one_epoch import OneEpoch, Source, Split
 from headrace.cli.opening import open_source
+from headrace.cli.printing import cell, printer, say
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import InputError, SettingsError
+from headrace.sealed import parse_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,23 +55,22 @@ def peek(
     if as_json:
         tell({"schema": describe(first.schema), "rows": first.to_pylist()})
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     title = f"{index.split}: {first.num_rows:,} of {index.total_rows:,} rows"
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in describe(first.schema):
-        table.add_column(Text(f"{column['name']}\n{column['type']}"), overflow="fold")
+        table.add_column(Text(f"{cell(column['name'])}\n{cell(column['type'])}"), overflow="fold")
     for row in first.to_pylist():
-        table.add_row(*(Text("null", style="dim") if value is None else Text(str(value)) for value in row.values()))
-    Console(soft_wrap=not os.isatty(1)).print(table)
+        table.add_row(*(Text("null", style="dim") if value is None else Text(cell(value)) for value in row.values()))
+    printer().print(table)
 
 
 def _first_rows(index: SplitIndex, read: ReadBlock, rows: int) -> pa.Table:
     import pyarrow as pa
 
-    tables, left = [index.schema.empty_table()], rows
+    tables, left = [index.schema.empty_table()], min(rows, index.total_rows)
     for block in range(len(index.rows)):
         if left <= 0:
             break
@@ -110,9 +109,9 @@ def where(
     elif found is None:
         whole = asked.samples_per_epoch is None
         why = 'remainder="drop" leaves it out' if whole else "it is another epoch's turn, or dropped"
-        typer.echo(f"{row} is not delivered in epoch {asked.epoch}: {why}")
+        say(f"{row} is not delivered in epoch {asked.epoch}: {why}")
     else:
-        typer.echo(
+        say(
             f"{row} in epoch {asked.epoch}: step {found.step} of rank {found.rank} (worker {found.worker}),"
             f" row {found.place} of the batch; position {found.position:,} of {total:,}"
         )
@@ -152,7 +151,6 @@ def seen(
     if as_json:
         tell(record)
         return
-    from rich.console import Console
     from rich.table import Table
 
     rows = f"{sum(counts):,} of {saved.epoch_rows:,} rows, {100 * record['share']:.1f} %"
@@ -163,14 +161,14 @@ def seen(
         table.add_column(name, justify="right")
     for name, count, total in zip(index.shards, counts, totals, strict=True):
         table.add_row(name, f"{count:,}", f"{total:,}")
-    Console(soft_wrap=not os.isatty(1)).print(table)
+    printer().print(table)
 
 
 def read_state(path: Path) -> Any:
     """The JSON in a file that a state was saved to."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_state(path.read_bytes())
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON ({error}); give the file that state_dict() was saved to") from error
+        raise InputError(f"{path}: is not JSON ({error}); give the file that state_dict() was saved to") from error

@@ -9,17 +9,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from headrace.dataset.manifest import Manifest, in_usual_order
+from headrace.cli.printing import cell
+from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
+from headrace.formats.source import told_empty
 from headrace.report.reasons import REASONS
 
 
-def print_manifest(console: Console, manifest: Manifest, detail: str = "short") -> None:
-    """Rows per split and per drop reason; detail="long" adds source, schema and libraries."""
+def print_manifest(console: Console, manifest: Manifest, run: Path | None = None) -> None:
+    """Print rows per split and per drop reason; with the run directory also schema, facts, time and libraries."""
     if manifest.recipe == "packed_sequences":
         from headrace.cli.packed_tables import print_packed
 
-        print_packed(console, manifest, detail)
+        print_packed(console, manifest, run)
         return
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
@@ -40,7 +43,7 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():
-        if rows or detail == "long":
+        if rows or run is not None:
             table.add_row(
                 f"dropped: {reason}",
                 *blank,
@@ -59,25 +62,30 @@ def print_manifest(console: Console, manifest: Manifest, detail: str = "short") 
         f"{manifest.source['files']:,}",
         f"{manifest.source['bytes'] / 1e6:,.1f}",
     )
+    empty = manifest.source.get("empty_shards", [])
+    if empty:
+        table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
     console.print(table)
+    if empty and run is None:
+        console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
     for reason, rows in manifest.dropped.items():
         if rows and reason in REASONS:
-            console.print(f"[dim]{reason}: {REASONS[reason]}[/dim]", highlight=False)
-    if detail == "long":
-        _print_details(console, manifest)
+            console.print(f"{reason}: {REASONS[reason]}", style="dim", highlight=False)
+    if run is not None:
+        _print_details(console, manifest, run)
 
 
-def _print_details(console: Console, manifest: Manifest) -> None:
+def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     schema = Table(title="columns", title_justify="left", header_style="bold")
     for name in ("name", "type", "nulls"):
         schema.add_column(name)
     for column in manifest.schema:
-        schema.add_row(column["name"], column["type"], "may hold nulls" if column["nullable"] else "none")
+        schema.add_row(cell(column["name"]), cell(column["type"]), "may hold nulls" if column["nullable"] else "none")
     console.print(schema)
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"created": manifest.created_at}
+    rows: dict[str, Any] = {"finished": finished_at(run, manifest)}
     rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))
@@ -85,7 +93,7 @@ def _print_details(console: Console, manifest: Manifest) -> None:
         if isinstance(value, int) and name.endswith("_us"):
             facts.add_row(name.removesuffix("_us").replace("_", " "), _moment(value))
         elif value is not None:
-            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+            facts.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else cell(value))
     console.print(facts)
 
 

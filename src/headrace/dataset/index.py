@@ -62,9 +62,13 @@ class SplitIndex:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of what decides the order of rows: shard names, blocks and their row counts."""
-        parts = [self.split, list(self.shards), self.shard_of_block.tolist(), self.block.tolist(), self.rows.tolist()]
-        return sha256_hex(canonical_json([*parts, self.condition] if self.condition else parts))
+        """A digest of which rows there are, and in which order: shard names, blocks, their rows and places in files.
+
+        Where the checksums of shards are known they are in it; else other rows in blocks of equal lengths go unnoticed.
+        """
+        arrays = (self.shard_of_block, self.block, self.rows, self.offset, self.length)
+        parts = [self.split, list(self.shards), *(each.tolist() for each in arrays)]
+        return sha256_hex(canonical_json([*parts, list(self.checksums), self.condition]))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
 from headrace.errors import CorruptShard, InputError, SettingsError
@@ -36,6 +37,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_check_anew)
 
 ALIASES = {"oot": "test", "valid": "val", "val": "valid"}
+_SYNONYMS = (("train", "training"), ("val", "valid", "validation", "dev"), ("test", "testing", "oot"))
 
 
 class IndexedDataset(ABC):
@@ -73,10 +75,13 @@ class IndexedDataset(ABC):
 
     def split_named(self, asked: str) -> str | None:
         """The split's own name, by that or an alias; None if there is no such split."""
-        return next((name for name in (asked, ALIASES.get(asked)) if name in self.splits), None)
+        also = next((names for names in _SYNONYMS if asked in names), ())
+        return next((name for name in (asked, *also) if name in self.splits), None)
 
     def split_index(self, split: str | None = None) -> SplitIndex:
-        """The blocks of a split; "oot" is "test", "valid" and "val" are one; None is the only split there is.
+        """The blocks of a split; None is the only split there is.
+
+        "oot" and "test" are one name, and so are "val", "valid" and "validation".
 
         Raises `InputError` on other names, and on None where there are several.
         """
@@ -104,8 +109,15 @@ class IndexedDataset(ABC):
         if files is not None:
             return _BlockReader(self.root, index, tuple(self.index.null_values), files)
         if (index.split, verify) not in self._readers:
-            self._readers[index.split, verify] = block_reader(self.root, checked, self.index.null_values)
+            known = self._indexed_as(index)
+            self._readers[index.split, verify] = _BlockReader(
+                self.root, checked, tuple(self.index.null_values), known=known
+            )
         return self._readers[index.split, verify]
+
+    def _indexed_as(self, index: SplitIndex) -> I64 | None:  # noqa: ARG002 - others have checksums instead
+        """Size and modification time of each shard when it was indexed, int64 [shards, 2], where that is known."""
+        return None
 
 
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
@@ -117,11 +129,30 @@ def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> R
     return _BlockReader(root, index, tuple(null_values))
 
 
+def refuse_changed(path: Path, indexed_as: I64) -> None:
+    """Raise `CorruptShard` for a plain shard whose size or time is not that of the index: its blocks lie elsewhere."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise CorruptShard(
+            f"{path}: cannot be read ({error.strerror}); restore it or open the dataset again"
+        ) from error
+    if (stat.st_size, stat.st_mtime_ns) != tuple(indexed_as.tolist()):
+        raise CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
+
+
 class _BlockReader:
     def __init__(
-        self, root: Path, index: SplitIndex, null_values: tuple[str, ...], files: FileCache | None = None
+        self,
+        root: Path,
+        index: SplitIndex,
+        null_values: tuple[str, ...],
+        files: FileCache | None = None,
+        *,
+        known: I64 | None = None,
     ) -> None:
         self._root, self._index, self._null_values, self._files = root, index, null_values, files
+        self._indexed_as = known
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -136,6 +167,8 @@ class _BlockReader:
             known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known and copy is None:
             self._check(shard, path)
+        if self._indexed_as is not None:
+            refuse_changed(path, self._indexed_as[shard])
         try:
             return read_block(
                 path,

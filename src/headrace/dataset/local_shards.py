@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headrace.checks import check_integer, check_word
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.indexed import Verify
-from headrace.dataset.plain import default_cache
+from headrace.dataset.plain import cache_directory
 from headrace.digest import checksum_file, sha256_file, sha256_hex
 from headrace.errors import CorruptShard, SettingsError, StoreError
 from headrace.storage.remote_path import RemotePath
@@ -61,7 +61,7 @@ class LocalShards:
                     f"{root}: its shards have {needed:,} bytes, disk_bytes is {files.disk_bytes:,}; they are mapped"
                     f" from copies on a disk: set disk_bytes={needed} or more"
                 )
-            base = default_cache() if files.cache_dir is None else Path(files.cache_dir)
+            base = cache_directory(files.cache_dir)
             self._directory = base / "files"
             self._cache = FileCache(self._directory, files.disk_bytes, root)
 

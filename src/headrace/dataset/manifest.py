@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from headrace.dataset.html import table_html
 from headrace.dataset.sound import manifest_problem
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError
+from headrace.formats.json_keys import loads
 
 MANIFEST = "manifest.json"
 INDEX = "index.parquet"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DIGEST = "digest"
 _MAX_BYTES = 64 << 20
 _USUAL = ("train", "val", "valid", "test")
@@ -34,14 +36,14 @@ class SplitTotals:
 class Manifest:
     """One finished run. Counts are rows; `dropped` has one entry per reason, also where nothing was dropped.
 
-    created_at: ISO 8601, UTC. libraries: versions by name. source: fingerprint of the files. schema: names and
-    types of the columns. index_digest, config_digest: SHA-256 of index.parquet and config.json.
-    facts: what the recipe found out (entities per side, label map, ...); JSON, defined by the recipe.
+    libraries: versions by name. source: fingerprint of the files. schema: names and types of the columns.
+    index_digest, config_digest: SHA-256 of index.parquet and config.json. facts: what the recipe found out (entities
+    per side, label map, ...); JSON, defined by the recipe. created_at: ISO 8601, in manifests of earlier versions only:
+    two identical runs have identical manifests, so the time is that of the file (`finished_at`).
     """
 
     run_id: str
     recipe: str
-    created_at: str
     libraries: dict[str, str]
     source: dict[str, Any]
     schema: list[dict[str, Any]]
@@ -51,10 +53,13 @@ class Manifest:
     config_digest: str
     facts: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    created_at: str | None = None
 
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""
         record = asdict(self)
+        if self.created_at is None:
+            del record["created_at"]
         record[DIGEST] = _digest_of(record)
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -63,8 +68,7 @@ class Manifest:
         ordered = [(name, self.splits[name]) for name in in_usual_order(self.splits)]
         splits = [[name, each.rows, each.shards, f"{each.bytes / 1e6:,.1f}"] for name, each in ordered]
         dropped = [[f"dropped: {reason}", rows, "", ""] for reason, rows in self.dropped.items() if rows]
-        title = f"{self.recipe} {self.run_id}, {self.created_at}"
-        return table_html(title, ["split", "rows", "shards", "MB"], [*splits, *dropped])
+        return table_html(f"{self.recipe} {self.run_id}", ["split", "rows", "shards", "MB"], [*splits, *dropped])
 
 
 def in_usual_order(splits: Iterable[str]) -> tuple[str, ...]:
@@ -83,7 +87,7 @@ def read_manifest(run: Path) -> Manifest | None:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise CorruptShard(f"{path}: is larger than {_MAX_BYTES} bytes; restore it or prepare the run again")
-        record = json.loads(path.read_bytes(), parse_constant=_refuse, object_pairs_hook=_no_repeats)
+        record = loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -108,16 +112,15 @@ def read_manifest(run: Path) -> Manifest | None:
         raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
 
 
+def finished_at(run: Path, manifest: Manifest) -> str:
+    """When a run was finished: the modification time of its manifest file, in ISO 8601, UTC.
+
+    A copy that does not keep times has the time of the copy.
+    """
+    if manifest.created_at is not None:
+        return manifest.created_at
+    return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(timespec="seconds")
+
+
 def _digest_of(record: dict[str, Any]) -> str:
     return sha256_hex(canonical_json(record))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("a key stands twice")
-    return record

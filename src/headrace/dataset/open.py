@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 from headrace.dataset.index import Index, read_index
 from headrace.dataset.indexed import IndexedDataset
-from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, read_manifest
+from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, read_manifest
+from headrace.dataset.pointer import RUN_ID, pointed_run
 from headrace.dataset.sound import index_problem
 from headrace.errors import CorruptShard, InputError
 from headrace.storage.remote_path import RemotePath, path_of
-
-POINTER = "splits.json"
-_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class FinishedRun(IndexedDataset):
@@ -35,6 +31,11 @@ class FinishedRun(IndexedDataset):
         if problem is not None:
             raise CorruptShard(f"{path}: {problem}; restore it or prepare the run again")
         return index
+
+    @property
+    def finished_at(self) -> str:
+        """When the run was finished, in ISO 8601, UTC."""
+        return finished_at(self.root, self.manifest)
 
     @property
     def contents(self) -> str:
@@ -58,7 +59,8 @@ def is_prepared(path: Path) -> bool:
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     """The run directory and manifest behind a path: a dataset directory, or a run directory itself.
 
-    Of a dataset directory the run that `splits/` points at (in an object store `splits.json`), else the newest.
+    Of a dataset directory the run that `splits` points at (in an object store `splits.json`), else the newest by the
+    time of its manifest.
     run: a run_id, to choose another.
     Raises `InputError` if there is no finished run.
     """
@@ -70,51 +72,30 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
         return root, manifest
     if run is not None:
         chosen = root / "runs" / run
-        manifest = read_manifest(chosen) if _RUN_ID.fullmatch(run) else None
+        manifest = read_manifest(chosen) if RUN_ID.fullmatch(run) else None
         if manifest is None:
             raise InputError(f"{root}: has no finished run {run!r}; it has {', '.join(_finished(root)) or 'none'}")
         return chosen, manifest
-    linked = _linked_run(root)
+    linked = pointed_run(root)
     if linked is not None:
         manifest = read_manifest(root / "runs" / linked)
         if manifest is not None:
             return root / "runs" / linked, manifest
-    newest: tuple[Path, Manifest] | None = None
+    finished: list[tuple[str, Path, Manifest]] = []
     for name in _finished(root):
         manifest = read_manifest(root / "runs" / name)
-        if manifest is not None and (newest is None or manifest.created_at > newest[1].created_at):
-            newest = (root / "runs" / name, manifest)
-    if newest is None:
+        if manifest is not None:
+            finished.append((finished_at(root / "runs" / name, manifest), root / "runs" / name, manifest))
+    if not finished:
         raise InputError(
             f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`"
         )
-    return newest
+    _, newest, manifest = max(finished, key=lambda each: each[:2])
+    return newest, manifest
 
 
 def _finished(root: Path) -> list[str]:
     runs = root / "runs"
     if not runs.is_dir():
         return []
-    return sorted(each.name for each in runs.iterdir() if _RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists())
-
-
-def newest_named(root: Path) -> str | None:
-    """The run that `splits.json` of a dataset in an object store names; stores have no links."""
-    try:
-        record = json.loads((root / POINTER).read_bytes())
-        name = record["run"]
-        return name if _RUN_ID.fullmatch(name) else None
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptShard(f"{root / POINTER}: names no run ({error}); delete it and prepare again") from error
-
-
-def _linked_run(root: Path) -> str | None:
-    if isinstance(root, RemotePath):
-        return newest_named(root)
-    for link in sorted((root / "splits").glob("*")):
-        match = _RUN_ID.search(str(link.readlink())) if link.is_symlink() else None
-        if match:
-            return match[0]
-    return None
+    return sorted(each.name for each in runs.iterdir() if RUN_ID.fullmatch(each.name) and (each / MANIFEST).exists())

@@ -71,12 +71,11 @@ def build(
         raise SettingsError(
             f"types: {unknown[0]!r} is no column of a CSV or TSV file; those have {sorted(text) or 'no columns'}"
         )
-    holding = [shard for shard in shards if len(shard.schema)]  # a JSON file without rows says nothing of columns
-    schema = common_schema(holding or shards, "error")
+    schema = common_schema(shards, "error")
     formats = [word for each in found for word in each.formats]
     counts = np.array([count for each in found for count in each.counts], np.int64)
     spans = np.concatenate([each.spans for each in found])
-    return table_bytes(_table(listing.names, formats, counts, spans), schema, null_values)
+    return table_bytes(_table(listing, formats, counts, spans), schema, null_values)
 
 
 def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
@@ -104,7 +103,11 @@ def _distinct(shards: Sequence[Shard]) -> list[Shard]:
 
 
 def _same(a: Shard, b: Shard) -> bool:
-    same = a.kind == b.kind and (a.dialect is None) == (b.dialect is None) and a.null_columns == b.null_columns
+    same = (
+        (a.kind, a.content) == (b.kind, b.content)
+        and (a.dialect is None) == (b.dialect is None)
+        and a.null_columns == b.null_columns
+    )
     return same and (a.schema is b.schema or bool(a.schema.equals(b.schema)))
 
 
@@ -115,7 +118,8 @@ def _declared(shard: Shard, kinds: Mapping[str, pa.DataType]) -> Shard:
     return replace(shard, schema=pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema]))
 
 
-def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
+def _table(listing: Listing, formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
+    names = listing.names
     shard_of_block = pa.array(np.repeat(np.arange(len(names)), counts))
     block, rows, offset, length = spans.T
     before = np.cumsum(rows) - rows
@@ -125,7 +129,9 @@ def _table(names: Sequence[str], formats: Sequence[str], counts: I64, spans: I64
     before_shard[holding] = before[first_block[holding]]
     shard = pa.array(names, pa.string()).take(shard_of_block)
     columns = {
-        "split": pa.repeat(pa.scalar(ALL), len(rows)),
+        "split": pa.repeat(pa.scalar(ALL), len(rows))
+        if not listing.splits
+        else pa.array(listing.splits, pa.string()).take(shard_of_block),
         "shard": shard,
         "format": pa.array(formats, pa.string()).take(shard_of_block),
         "block": pa.array(block),

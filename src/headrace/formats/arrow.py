@@ -44,6 +44,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         kind=kind,
         schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
         null_columns=(each for each, field in zip(names, schema, strict=True) if field.nullable),
+        content="table" if names else "nothing",
     )
 
 

@@ -5,6 +5,9 @@ parsed by polars without type inference; an empty field is null, a quoted empty 
 change place are not parsed and written again: their bytes are copied (`copy.py`). A few columns are cut from the
 bytes at the separators, found for all rows at once; quoted columns and whole tables go through the parser. Declared
 numbers of a block that is streamed are made without the text in between (`delimited_numbers`).
+
+A header is cut into names by the rules that cut rows (`records`), so both end at the same byte. LF and CRLF end a
+record. A carriage return alone ends one for some readers and is text for others: outside quotes it is refused.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
     """Columns and dialect of a CSV or TSV file from its first record; its separator need not be the name's.
 
     signature: names for files without a header; a first record equal to it is a header all the same.
-    Raises `InputError` on an empty file without signature, repeated names, bytes that are not UTF-8, and where two
-    separators would do.
+    Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
+    UTF-8, and where two separators would do.
     """
     stat = path.stat()
     head, reads = _head(path, kind.compression)
@@ -62,8 +65,14 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
     else:
         first = head[text_start : int(ends[0])]
         newline = "\r\n" if first.endswith(b"\r\n") else "\n"
+        if width != 1 and not first.strip(b"\r\n"):
+            raise InputError(f"{path}: line 1 is blank, a header was expected; remove the blank lines before it")
         names = _split_header(path, first, separator)
         header_bytes = int(ends[0])
+        if signature is None and any("\0" in name for name in names):
+            raise InputError(
+                f"{path}: line 1: a column name holds a zero byte; convert the file to UTF-8 (it may be UTF-16)"
+            )
         if signature is not None and names != list(signature):
             if len(names) != len(signature):
                 raise InputError(
@@ -177,6 +186,8 @@ class DelimitedChunk:
         if not self._proved:
             self._stops([])  # polars fills up short rows in silence; this raises on them
         data = bytes(self.data)
+        if data.startswith(_BOM):  # a value; the parsers take away one mark, wherever in the file the data come from
+            data = _BOM + data
         import polars as pl
 
         try:
@@ -186,7 +197,7 @@ class DelimitedChunk:
                 table = pl.read_csv(
                     data, has_header=False, separator=separator, infer_schema=False, columns=columns
                 ).to_arrow()
-        except (pl.exceptions.PolarsError, pa.ArrowInvalid) as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowInvalid) as error:
             raise InputError(
                 f"{self.shard.path}: cannot be read as {self.shard.kind.format} near row {self.first_row + 1} "
                 f"({str(error).splitlines()[0]}); quote fields that hold quotes, double the quotes inside"
@@ -251,7 +262,10 @@ def without_header(data: bytes) -> bytes:
 
 def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
     """The rows of one block (whole records, no header) as text columns."""
-    return _chunk(shard, data, records.quote_positions(records.as_bytes(data)), 0).table(columns)
+    quotes = records.quote_positions(records.as_bytes(data))
+    if b"\r" in data:
+        _check_returns(shard.path, shard.kind.compression, data, quotes, None)
+    return _chunk(shard, data, quotes, 0).table(columns)
 
 
 def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
@@ -268,8 +282,9 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
     """The header line as bytes, byte-order mark first where the dialect has one."""
     text = io.StringIO()
-    csv.writer(text, delimiter=dialect.separator, lineterminator=dialect.newline).writerow(columns)
-    return (_BOM if dialect.bom else b"") + text.getvalue().encode()
+    # csv quotes only the characters of its own line terminator; names with CR or LF both need quotes.
+    csv.writer(text, delimiter=dialect.separator, lineterminator="\r\n").writerow(columns)
+    return (_BOM if dialect.bom else b"") + (text.getvalue().removesuffix("\r\n") + dialect.newline).encode()
 
 
 def render(table: pa.Table, dialect: Dialect) -> bytes:
@@ -287,9 +302,10 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
 
     A block is longer than `chunk_bytes` only where one record is.
     """
-    rest = b""
+    rest, offset = b"", skip
+    path, compression = shard.path, shard.kind.compression
     try:
-        with open_bytes(shard.path, shard.kind.compression) as stream:
+        with open_bytes(path, compression) as stream:
             if skip:
                 stream.read(skip)
             while len(block := stream.read_buffer(chunk_bytes)):
@@ -297,18 +313,43 @@ def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[r
                 quotes = records.quote_positions(records.as_bytes(data))
                 cut = records.last_record_end(records.as_bytes(data), quotes)
                 if cut:
-                    yield data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
+                    whole, inside = data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
+                    _check_returns(path, compression, whole, inside, offset)
+                    yield whole, inside
                 rest = data.slice(cut).to_pybytes()
+                offset += cut
                 if len(rest) > LARGEST_RECORD:
-                    raise too_long(shard.path)
+                    raise too_long(path)
     except OSError as error:
-        raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
+        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
     if rest:
         quotes = records.quote_positions(records.as_bytes(rest))
         if len(quotes) & 1:
             line = rest[:80].decode("utf-8", "replace")
-            raise InputError(f"{shard.path}: a quote opened near {line!r} is never closed; the file is cut or damaged")
+            raise InputError(f"{path}: a quote opened near {line!r} is never closed; the file is cut or damaged")
+        _check_returns(path, compression, rest, quotes, offset)
         yield rest, quotes
+
+
+def _check_returns(path: Path, compression: Compression, data: records.Data, quotes: I64, offset: int | None) -> None:
+    """Raise `InputError` for a carriage return outside quotes that no newline follows.
+
+    offset: where the data begin in the decompressed file; None: lines are counted from the data's beginning.
+    """
+    at = records.first_lone_return(records.as_bytes(data), quotes)
+    if at is None:
+        return
+    line = 1 + int(np.count_nonzero(records.as_bytes(data)[:at] == records.NEWLINE))
+    if offset:
+        with open_bytes(path, compression) as stream:  # read once more: only errors need to know the line
+            while offset and (block := stream.read(min(CHUNK_BYTES, offset))):
+                line += block.count(b"\n")
+                offset -= len(block)
+    near = bytes(data[max(0, at - 40) : at + 40]).decode("utf-8", "replace")
+    raise InputError(
+        f"{path}: line {line}: a carriage return (CR) stands without a newline (LF), near {near!r}; end lines with LF "
+        f"or CRLF (tr '\\r' '\\n' converts old Mac files), and quote fields that hold a CR"
+    )
 
 
 def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "part"]]:
@@ -321,6 +362,7 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
             except OSError as error:
                 raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
         quotes = records.quote_positions(records.as_bytes(head))
+        _check_returns(path, compression, head.removesuffix(b"\r") if len(head) == size else head, quotes, None)
         if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
             return head, "all" if len(head) < size else "part"
         if size > _HEAD_BYTES:
@@ -331,11 +373,26 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
 
 
 def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
+    """The names in a first record, cut as rows are. Raises `InputError` where readers would not agree on them."""
     try:
-        text = first.decode("utf-8")
+        first.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: line 1: byte {first[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
         ) from error
-    text = text.removesuffix("\n").removesuffix("\r")
-    return next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [""])
+    data = records.as_bytes(first)
+    quotes = records.quote_positions(data)
+    if len(quotes) & 1 or records.first_stray_quote(data, quotes, ord(separator)) is not None:
+        line = first[:80].decode("utf-8", "replace")
+        raise InputError(
+            f"{path}: line 1: quotes do not pair up, or stand inside a name: {line!r}; quote names that hold quotes, "
+            f"double the quotes inside"
+        )
+    end = len(first.removesuffix(b"\n").removesuffix(b"\r"))
+    stops = [*records.outside_quotes(data, quotes, ord(separator)).tolist(), end]
+    fields = [first[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops[:-1])], stops, strict=True)]
+    return [_unquoted(field).decode("utf-8") for field in fields]
+
+
+def _unquoted(field: bytes) -> bytes:
+    return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field

@@ -44,6 +44,8 @@ def parse_numbers(
         return None
     if not _is_plain(data, ord(separator), quoted=quoted):
         return None
+    if not data.endswith(b"\n"):  # else Arrow takes an empty field at the end for one in quotes if that before it was
+        data += b"\n"
     block = _Block(data, separator, names, wanted, quoted)
     absent = ("", *null_values)
     try:

@@ -31,14 +31,41 @@ _BINARY_MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xff\xff\xff", "arrow"),
     (b"ORC", "ORC"),
     (b"Obj\x01", "Avro"),
+    (b"FEA1", "Feather version 1"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel workbook"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x89HDF", "HDF5"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x80\x04\x95", "a pickle"),
+    (b"\x80\x05\x95", "a pickle"),
+    (b"7z\xbc\xaf", "a 7z archive"),
+    (b"Rar!\x1a", "a RAR archive"),
+    (b"\x04\x22\x4d\x18", "LZ4"),
+    (b"\xff\x06\x00\x00sNaPpY", "Snappy"),
+)
+_TAR = slice(257, 262), b"ustar"
+_INSTEAD: tuple[tuple[re.Pattern[bytes], str], ...] = (  # what stands where data should be
+    (
+        re.compile(rb"version https://git-lfs\.github\.com/spec"),
+        "is a Git LFS pointer, not the data; run `git lfs pull` in its repository",
+    ),
+    (re.compile(rb"/annex/objects/"), "is a git-annex pointer, not the data; run `git annex get` in its repository"),
+    (
+        re.compile(rb"\s*<(!doctype\s+html|html[\s>])", re.IGNORECASE),
+        "is a web page, as a server sends for an error or a login; download the data again",
+    ),
+    (re.compile(rb"\s*<\?xml\s"), "is XML, as a store sends for an error; download the data again"),
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _JSON_OBJECT = re.compile(rb'(\[\s*)?\{\s*["}]')
 _NAME = re.compile(
-    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet|arrow|feather)(?:\.(?P<compression>gz|zst))?$"
+    r"^(?P<stem>.*?)(?:\.snappy)?\.(?P<format>csv|tsv|jsonl|ndjson|json|parquet|arrow|feather)(?:\.(?P<compression>gz|zst))?\Z",
+    re.DOTALL,  # a name may hold a newline
 )
 LARGEST_RECORD = 128 << 20  # bytes of one row of text
 LARGEST_WHOLE = 64 << 20
+_LONGEST_BLANK = 4096
+_BOM = b"\xef\xbb\xbf"
 _BOMB_RATIO = 200  # more than rows of text compress
 _SAME = {"ndjson": "jsonl", "feather": "arrow"}
 _ARROW_CODEC = {"gz": "gzip", "zst": "zstd"}
@@ -128,7 +155,8 @@ def detect(path: Path) -> Kind:
             f"each optionally followed by .gz or .zst"
         )
     with path.open("rb") as file:
-        head = file.read(16)
+        head = file.read(512)
+    _check_instead(path, head)
     _check_compression(path, kind, head)
     with open_bytes(path, kind.compression) as stream:
         try:
@@ -137,9 +165,33 @@ def detect(path: Path) -> Kind:
             raise InputError(
                 f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
             ) from error
-    if start:
+    if start.removeprefix(_BOM).strip():
         _check_content(path, kind, start)
     return kind
+
+
+def _check_instead(path: Path, head: bytes) -> None:
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    said = next((said for sign, said in _INSTEAD if sign.match(text)), None)
+    if said is not None:
+        raise InputError(f"{path}: {said}")
+
+
+def holds_nothing(path: Path, kind: Kind) -> bool:
+    """Whether a file has no content: 0 bytes once decompressed, or in text only a byte-order mark and blank lines."""
+    if path.stat().st_size > _LONGEST_BLANK:  # compressed, it would be a few bytes
+        return False
+    try:
+        with open_bytes(path, kind.compression) as stream:
+            data = stream.read(_LONGEST_BLANK + 1)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be decompressed ({error}); the file is cut or damaged, fetch it again"
+        ) from error
+    if kind.format in ("parquet", "arrow"):
+        return not data
+    blank = b"\r\n" if kind.format in ("csv", "tsv") else b" \t\r\n"
+    return len(data) <= _LONGEST_BLANK and not data.removeprefix(_BOM).strip(blank)
 
 
 def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
@@ -153,13 +205,18 @@ def _check_compression(path: Path, kind: Kind, head: bytes) -> None:
 
 def _check_content(path: Path, kind: Kind, start: bytes) -> None:
     found = next((name for magic, name in _BINARY_MAGIC if start.startswith(magic)), None)
+    if start[_TAR[0]] == _TAR[1]:
+        found = "a tar archive"
     if found is not None and _CONTROL.search(start):  # else a header that begins with these letters
         content = found
     else:
-        text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+        text = start.removeprefix(_BOM).lstrip()
         content = "json" if _JSON_OBJECT.match(text) else "text"
         if text[:1] == b"[" and kind.format in ("json", "jsonl"):
             content = "json"
     expected = {"csv": "text", "tsv": "text", "jsonl": "json"}.get(kind.format, kind.format)
     if content != expected:
-        raise InputError(f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is")
+        also = "" if content in ("text", "json", "parquet", "arrow") else ", and convert or unpack it"
+        raise InputError(
+            f"{path}: the name says {kind.format}, the content is {content}; rename it to what it is{also}"
+        )

@@ -48,6 +48,8 @@ def parse_delimited(data: bytes, *, separator: str, width: int, columns: Sequenc
 
 
 def _parse(data: bytes, separator: str, width: int, columns: Sequence[int]) -> pa.Table:
+    if not data.endswith(b"\n"):  # else Arrow takes an empty field at the end for one in quotes if that before it was
+        data += b"\n"
     names = [f"column_{place + 1}" for place in range(width)]
     wanted = [names[place] for place in columns]
     return pc.read_csv(

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from headrace.arrays import I64, U8
 from headrace.formats import records
+from headrace.formats.json_keys import string_quotes
 
-_BACKSLASH = 92
 _WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
 _DEPTH = np.zeros(256, np.int64)
 _DEPTH[[ord("{"), ord("[")]], _DEPTH[[ord("}"), ord("]")]] = 1, -1
@@ -20,11 +20,16 @@ _DEPTH[[ord("{"), ord("[")]], _DEPTH[[ord("}"), ord("]")]] = 1, -1
 
 def array_as_lines(text: bytes) -> bytes:
     """One object a line. Raises `ValueError` if the text is no array of objects; objects are not checked inside."""
-    if not text.rstrip().endswith(b"]") or not text.lstrip().startswith(b"["):
+    text = text.strip(b" \t\r\n")
+    if not text.endswith(b"]") or not text.startswith(b"["):
         raise ValueError("it does not begin with [ and end with ]")
-    text = text.strip().translate(bytes.maketrans(b"\r\n", b"  "))  # strings hold no raw line ends
     data = records.as_bytes(text)
-    quotes = _string_quotes(data)
+    quotes = string_quotes(data)
+    breaks = np.flatnonzero((data == records.NEWLINE) | (data == records.RETURN))
+    if (np.searchsorted(quotes, breaks) & 1).any():
+        raise ValueError("a string in it holds a line end that is not escaped")
+    text = text.translate(bytes.maketrans(b"\r\n", b"  "))
+    data = records.as_bytes(text)
     at = np.flatnonzero(_DEPTH[data])
     at = at[np.searchsorted(quotes, at) & 1 == 0]
     depth = np.cumsum(_DEPTH[data[at]])
@@ -45,18 +50,6 @@ def array_as_lines(text: bytes) -> bytes:
     lines = np.frombuffer(records.joined(every.take(pa.array(np.arange(0, len(bounds) - 1, 2)))), np.uint8).copy()
     lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
     return lines.tobytes()
-
-
-def _string_quotes(data: U8) -> I64:
-    """Where the quotes are that no backslash escapes."""
-    quotes = records.quote_positions(data)
-    escaped = np.zeros(len(quotes), np.bool_)
-    run, back = np.arange(len(quotes)), 1
-    while len(run):
-        run = run[(quotes[run] >= back) & (data[np.maximum(quotes[run] - back, 0)] == _BACKSLASH)]
-        escaped[run] ^= True
-        back += 1
-    return quotes[~escaped]
 
 
 def _check_gaps(data: U8, starts: I64, ends: I64) -> None:

@@ -6,8 +6,9 @@ A key that is absent is null. Rows that only change place keep their bytes.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +26,13 @@ from headrace.formats import records
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, too_long
 from headrace.formats.json_array import array_as_lines
+from headrace.formats.json_keys import first_repeated, key_bound, values_found
 from headrace.formats.schema import is_text, plain, supertype
 from headrace.formats.shard import Shard
 
 if TYPE_CHECKING:
     import polars as pl
+    from polars._typing import PolarsDataType
 
 CHUNK_BYTES = 16 << 20
 _WHITE = np.frombuffer(b" \t\r\n", np.uint8)
@@ -39,6 +42,11 @@ _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
 _BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
 _DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
 _EXACT = 2**53  # whole numbers up to here are exact as float64
+_WHOLE = rb'"%s"\s*:\s*(?:\[(?:[^"{}:]*[\[,\s])?)?-?\d{16,}\s*[],}]'  # of a key, or in its list
+
+
+class _Repeats(InputError):
+    """An object inside a row holds a key twice."""
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
@@ -47,12 +55,23 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     fields: dict[str, pa.DataType] = {}
     nulls: set[str] = set()
     largest: dict[str, int] = {}
-    rows = 0
-    for data in _blocks(path, kind, 0):
-        data = _without_blank(data.removeprefix(_BOM))
-        frame = _parse(path, data, None, rows)
-        _check_numbers(path, frame, data, rows)
-        table = frame.to_arrow()
+    rows = lines = 0
+    for block in _blocks(path, kind, 0):
+        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        try:
+            frame = _parse(path, data, None, rows)
+            _check_schema(path, frame.schema, rows)
+            table = frame.to_arrow()
+            repeated = key_bound(records.as_bytes(data)) > values_found(table) and first_repeated(data)
+        except _Repeats:
+            repeated = first_repeated(data)
+        if repeated:
+            at, key = repeated
+            raise InputError(
+                f"{path}: {_where(kind, block, data, at, rows, lines)}: key {key!r} stands twice in an object, and "
+                f"readers take different values; leave one of them"
+            )
+        _check_numbers(path, table, data, rows)
         _check_texts(path, table.schema, data, rows)
         for column in table.schema:
             if pa.types.is_integer(column.type):
@@ -74,8 +93,15 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
             if table[column.name].null_count or (rows and before == pa.null()):
                 nulls.add(column.name)
         nulls.update(set(fields) - set(table.column_names))
-        rows += frame.height
+        rows += table.num_rows
+        lines += block.count(b"\n")
+    if rows and not fields:
+        raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
     names = [column_name(raw) for raw in fields]
+    if rows and not names:
+        raise InputError(
+            f"{path}: has {rows:,} rows and none of them has a key; remove the file, or give its rows keys"
+        )
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
     return Shard.seen(
@@ -85,6 +111,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         kind=kind,
         schema=pa.schema(list(zip(names, fields.values(), strict=True))),
         null_columns=(column_name(raw) for raw in nulls),
+        content="table" if rows else "nothing",
     )
 
 
@@ -120,9 +147,10 @@ class JsonlChunk:
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]:
     """The objects of a shard in file order."""
-    first_row = 0
+    first_row = lines = 0
     for block in _blocks(shard.path, shard.kind, chunk_bytes):
-        data = _without_blank(block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        lines += block.count(b"\n")
         chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
             yield chunk
@@ -158,17 +186,24 @@ def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) 
     raw = {name: [name] for name in schema.names}
     for key in sorted({match.decode("utf-8", "replace") for match in set(_DOTTED_KEY.findall(data))}):
         raw.get(column_name(key), []).append(key)
-    empty = pl.DataFrame(schema.empty_table())
-    polars_schema = {key: empty.schema[name] for name, keys in raw.items() for key in keys}
+    kinds = dict(zip(schema.names, _frame(schema.empty_table()).dtypes, strict=True))
+    polars_schema = {key: kinds[name] for name, keys in raw.items() for key in keys}
     frame = _parse(path, data, polars_schema, first_row)
     return frame.select([pl.coalesce(keys).alias(name) for name, keys in raw.items()]).to_arrow().cast(schema)
 
 
 def render(table: pa.Table) -> bytes:
     """Rows as JSON lines, every column present."""
+    return _frame(table).write_ndjson().encode()
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    """The table for polars, which would give a column without a name another one."""
     import polars as pl
 
-    return pl.DataFrame(table).write_ndjson().encode()
+    frame = pl.DataFrame(table.rename_columns([str(place) for place in range(table.num_columns)]))
+    frame.columns = table.column_names
+    return frame
 
 
 def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
@@ -215,20 +250,75 @@ def _without_blank(data: bytes) -> bytes:
     return data
 
 
-def _check_numbers(path: Path, frame: pl.DataFrame, data: bytes, first_row: int) -> None:
-    """No whole number lost digits: none is beyond 64 bits, and none beyond 2^53 stands beside fractions."""
+def _where(kind: Kind, block: bytes, data: bytes, at: int, rows: int, lines: int) -> str:
+    """The line of a position in a block without its blank lines, or the row where lines mean nothing.
+
+    rows, lines: before this block.
+    """
+    row = data.count(b"\n", 0, at)
+    if kind.format == "json":
+        return f"row {rows + row + 1}"
+    visible = (number for number, line in enumerate(block.split(b"\n"), lines + 1) if line.strip(b" \t\r"))
+    return f"line {next(itertools.islice(visible, row, None))}"
+
+
+def _check_schema(path: Path, schema: Mapping[str, PolarsDataType], first_row: int) -> None:
+    """Raise `InputError` on keys that crash polars or Arrow as names, and on whole numbers beyond 64 bits.
+
+    polars reads half a surrogate pair as a zero byte.
+    """
     import polars as pl
 
-    for name, kind in frame.schema.items():
-        if kind == pl.Float64 and (frame[name].abs() >= _EXACT).any():
-            lossy = re.search(rb'"%s"\s*:\s*-?\d{16,}\s*[,}]' % re.escape(name.encode()), data) is not None
-        else:
-            lossy = kind in (pl.Int128, pl.UInt64)
-        if lossy:
+    for key, kind in itertools.chain.from_iterable(itertools.starmap(_fields, schema.items())):
+        if "\0" in key:
             raise InputError(
-                f"{path}: near row {first_row + 1}: key {name!r} holds whole numbers that fit no 64 bits, or beside "
-                f"fractions no 53; write them as text"
+                f"{path}: near row {first_row + 1}: key {key!r} holds a zero byte or half a surrogate pair, which no "
+                f"column name can hold; rename it"
             )
+        if kind in (pl.Int128, pl.UInt64):
+            raise _lossy(path, key, first_row)
+
+
+def _fields(key: str, kind: PolarsDataType) -> Iterator[tuple[str, PolarsDataType]]:
+    """A type and those inside it, at any depth, each with the nearest key."""
+    import polars as pl
+
+    yield key, kind
+    if isinstance(kind, pl.Struct):
+        for field in kind.fields:
+            yield from _fields(field.name, field.dtype)
+    elif isinstance(kind, pl.List):
+        yield from _fields(key, kind.inner)
+
+
+def _lossy(path: Path, key: str, first_row: int) -> InputError:
+    return InputError(
+        f"{path}: near row {first_row + 1}: key {key!r} holds whole numbers that do not fit 64 bits, or 53 beside "
+        f"fractions; write them as text"
+    )
+
+
+def _check_numbers(path: Path, table: pa.Table, data: bytes, first_row: int) -> None:
+    """No whole number lost digits because it stands beside fractions."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for key, numbers in _floats(name, column.combine_chunks()):
+            if not pc.any(pc.greater_equal(pc.abs(numbers), _EXACT)).as_py():
+                continue
+            written = b'[^"]*' if b"\\" in data else re.escape(key.encode())  # an escaped key is any key
+            if re.search(_WHOLE % written, data):
+                raise _lossy(path, key, first_row)
+
+
+def _floats(key: str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """The fractions in values at any depth, each array with the nearest key."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            yield from _floats(kind.field(place).name, pc.struct_field(values, place))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _floats(key, values.flatten())
+    elif pa.types.is_floating(kind):
+        yield key, values
 
 
 def _check_texts(path: Path, schema: pa.Schema, data: bytes, first_row: int) -> None:
@@ -275,9 +365,19 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
     if not data:
         return pl.DataFrame(schema=schema)
     try:
-        return pl.read_ndjson(data, schema=schema, infer_schema_length=None)
-    except pl.exceptions.PolarsError as error:
+        frame = pl.read_ndjson(data, schema=schema, infer_schema_length=None)
+    except pl.exceptions.DuplicateError as error:
+        raise _Repeats(
+            f"{path}: near row {first_row + 1}: a key stands twice in an object; leave one of them"
+        ) from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(
             f"{path}: near row {first_row + 1}: not JSON lines of one type per key ({str(error).splitlines()[0]}); "
             f"correct the file"
         ) from error
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    if frame.height != lines:
+        raise InputError(
+            f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write one object per line"
+        )
+    return frame

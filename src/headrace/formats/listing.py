@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -18,22 +21,38 @@ from headrace.arrays import I64
 from headrace.digest import sha256_hex
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES
+from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
+from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
+from headrace.printable import printable
 from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath, as_stat, is_remote, matches, path_of
+from headrace.storage.remote_path import RemotePath, as_stat, matches, path_of
 
-_Stat = tuple[int, int]  # size, modification time
+_Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # are looked at for an error message
 _Found = tuple[str, str, _Stat]  # absolute path, its real path
+_DOWNLOADS = ("crdownload", "part", "partial", "incomplete", "download", "opdownload", "aria2", "filepart")
+_PACKED = ("bz2", "xz", "zip", "lz4", "7z", "rar", "br", "lzma", "sz")
+_UNFINISHED = re.compile(rf"(.*)\.({'|'.join([*_DOWNLOADS, *_PACKED])})", re.IGNORECASE | re.DOTALL)
+
+
+class NoMatch(InputError):
+    """An entry of a source gives no file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, mtimes_ns: parallel, int64."""
+    """Files below one root. names: relative to it, with forward slashes, sorted; sizes, times: parallel, int64.
+
+    ctimes_ns: of local files the time of change, which nobody can set back; 0 of objects.
+    splits: the split of each file where names tell splits; else empty.
+    """
 
     root: Path
     names: list[str]
     sizes: I64
     mtimes_ns: I64
+    ctimes_ns: I64
+    splits: list[str]
 
     def path(self, place: int) -> Path:
         """Where a file lies."""
@@ -43,77 +62,236 @@ class Listing:
     def digest(self) -> str:
         """Changes when a file comes, goes, or has another size or time."""
         text = "\0".join([str(self.root), *self.names]).encode("utf-8", "surrogateescape")
-        return sha256_hex(b"%d\0%s%s%s" % (len(text), text, self.sizes.tobytes(), self.mtimes_ns.tobytes()))
+        facts = b"".join(each.tobytes() for each in (self.sizes, self.mtimes_ns, self.ctimes_ns))
+        return sha256_hex(b"%d\0%s%s" % (len(text), text, facts))
 
 
-def list_files(source: Sequence[str | Path]) -> Listing:
+def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"] = "refuse") -> Listing:
     """The files of a source, each once: links and their targets are one file, under the first of their names.
 
     Each entry is a file, a directory (its data files, not its subdirectories') or a glob pattern. Files whose names
-    begin with "." or "_" and files of other kinds are no data. Raises `InputError` if an entry gives no file.
+    begin with "." or "_" and files of other kinds are no data. Directories of other systems (see `formats.foreign`) and
+    downloads that are not finished are refused.
+    splits: what to do where the names below one entry tell several splits (see `formats.named_splits`): "keep" them in
+    the listing, which needs that entry to be the only one; "refuse", as they must not be merged by accident. Whoever
+    gives each of them as an entry of its own wants them merged. Raises `InputError` if an entry gives no file.
     """
-    found: dict[str, _Found] = {}
-    remote = [path_of(entry) for entry in source if is_remote(entry)]
+    places = [path_of(entry) for entry in source]
+    remote = [place for place in places if isinstance(place, RemotePath)]
     if remote:
         if len(remote) < len(source):
             raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
-        return _remote_listing(remote)
-    for entry in source:
-        path = os.path.expanduser(entry)
+        return _remote_listing(remote, splits if len(source) == 1 else "refuse")
+    found: dict[str, _Found] = {}
+    words: dict[str, str] = {}
+    tables: dict[str, str | None] = {}
+    for place in places:
+        path = str(place)
+        keep = splits if len(source) == 1 else "refuse"
         if os.path.isdir(path):
-            names, stats, links = _data_files(path)
-            if not names:
-                raise InputError(f"{path}: {no_data(path)}")
+            names, stats, links = _directory_files(path)
+            told = _splits(path, names, keep)
             if len(source) == 1 and not links:  # every file once: nothing to compare, whatever their number
-                return _listing(os.path.abspath(path), names, stats)
+                return _listing(os.path.abspath(path), names, stats, told)
             files = list(_below(path, names, stats, links))
         elif os.path.isfile(path):
-            files = list(_looked_at([path]))
+            _warn_of_table(path, tables)
+            files, told = list(_looked_at([path])), []
         else:
-            files = list(_looked_at(each for each in glob.glob(path, recursive=True) if os.path.isfile(each)))
-            if not files:
-                raise InputError(f"{path}: no such file, directory or match; check the path")
+            matched = _matched(path)
+            told = _splits(path, [each[len(_fixed(path)) :].replace(os.sep, "/") for each in matched], keep)
+            files = list(_looked_at(matched))
         found.update((each[0], each) for each in files)
+        words.update((each[0], word) for each, word in zip(files, told, strict=False))
     root = os.path.commonpath({os.path.dirname(path) for path in found})
     start = len(root.rstrip(os.sep)) + 1
     named = sorted((path[start:].replace(os.sep, "/"), path) for path in found)
-    once: dict[str, tuple[str, _Stat]] = {}
+    once: dict[str, tuple[str, _Stat, str]] = {}
     for name, path in named:
         _, real, stat = found[path]
-        once.setdefault(real, (name, stat))
-    return _listing(root, [name for name, _ in once.values()], [stat for _, stat in once.values()])
+        kept = once.setdefault(real, (name, stat, words.get(path, "")))
+        if kept[2] != words.get(path, ""):
+            raise InputError(f"{path}: is the same file as {kept[0]} of another split; remove one of the links")
+    told = [word for _, _, word in once.values()] if len(source) == 1 and words else []
+    return _listing(root, [name for name, _, _ in once.values()], [stat for _, stat, _ in once.values()], told)
 
 
-def _remote_listing(entries: Sequence[Path]) -> Listing:
+def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "keep"]) -> list[str]:
+    """The split of each file below an entry, or nothing. Raises `InputError` as `list_files` says."""
+    try:
+        told = splits_of(names)
+    except Mixed as mixed:
+        raise InputError(
+            f"{entry}: {mixed.belongs} belongs to a split by its name, and {mixed.without} to none; give the files of"
+            " one split at a time, by directory or pattern"
+        ) from None
+    if splits == "refuse" and len(set(told)) > 1:
+        several = in_order(told)
+        first = [names[told.index(word)] for word in several]
+        raise InputError(
+            f"{entry}: holds several splits, {', '.join(several)} (such as {' and '.join(first[:2])}), which are not"
+            " merged; give the files of one split, or each split as an entry of its own to use them together"
+        )
+    return told
+
+
+def _fixed(pattern: str) -> str:
+    """The leading directories of a pattern that hold no sign of a pattern, with the slash behind them."""
+    sign = re.search(r"[*?\[]", pattern)
+    return pattern if sign is None else pattern[: pattern.rfind(os.sep, 0, sign.start()) + 1]
+
+
+def _matched(pattern: str) -> list[str]:
+    """The data files that a local pattern matches; directories of other systems are refused."""
+    files = [each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each)]
+    for directory in sorted({os.path.dirname(each) for each in files}):
+        _refuse_plain_or_foreign(Path(directory or "."), os.listdir(directory or "."))
+    _refuse_unfinished(files)
+    data = [each for each in files if is_data_name(os.path.basename(each))]
+    if not data:
+        also = f"; it matches {min(files)}, which is no data file by its name" if files else ""
+        raise NoMatch(f"{pattern}: no such file, directory or match{also}; check the path")
+    return data
+
+
+def _refuse_plain_or_foreign(directory: Path, names: Collection[str]) -> None:
+    """Refuse what `refuse_foreign` does, but not a directory whose data files are plain: the pattern chose them."""
+    layout = layout_of(directory, names)
+    if layout is None or layout.files == "parts":
+        refuse_foreign(directory, names)
+
+
+def _refuse_unfinished(names: Iterable[str]) -> None:
+    """Raise `InputError` for a file that would be data if it were whole, or unpacked: its rows would be missing."""
+    for name in names:
+        match = _UNFINISHED.fullmatch(name)
+        if match is None or not is_data_name(os.path.basename(match[1])):
+            continue
+        remedy = "finish the download or delete it" if match[2].lower() in _DOWNLOADS else "decompress it or delete it"
+        raise InputError(f"{name}: is not read, and its rows would be missing; {remedy}, or give files by pattern")
+
+
+def _warn_of_table(path: str, known: dict[str, str | None]) -> None:
+    """Say once that a file given by name belongs to a table. known: directories that were asked about."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if directory not in known:
+        known[directory] = table_of_file(Path(path))
+        if known[directory] is not None:
+            warnings.warn(printable(str(known[directory])), UserWarning, stacklevel=3)
+
+
+def _directory_files(path: str) -> tuple[list[str], list[_Stat], set[str]]:
+    """A directory's data files, or those of its subdirectories that splits are named by. Raises `InputError`."""
+    names, stats, links, others = _data_files(path)
+    refuse_foreign(Path(path), {*names, *others})
+    held: dict[str, tuple[list[str], list[_Stat], set[str]]] = {}
+    for name in sorted(filter(is_split_name, others)):
+        below = os.path.join(path, name)
+        if os.path.isdir(below):
+            own, own_stats, own_links, own_others = _data_files(below)
+            if own:
+                refuse_foreign(Path(below), {*own, *own_others})
+                _refuse_unfinished(os.path.join(below, other) for other in own_others)
+                held[name] = own, own_stats, own_links
+    if not held and not names:
+        raise NoMatch(f"{path}: {no_data(path)}")
+    _refuse_unfinished(os.path.join(path, other) for other in others)
+    if not held:
+        return names, stats, links
+    _refuse_beside_splits(path, held, names, others)
+    every = [
+        (f"{split}/{name}", stat)
+        for split, (own, own_stats, _) in held.items()
+        for name, stat in zip(own, own_stats, strict=True)
+    ]
+    linked = {f"{split}/{name}" for split, (_, _, own_links) in held.items() for name in own_links}
+    if any(os.path.islink(os.path.join(path, split)) for split in held):
+        linked |= {name for name, _ in every}
+    return [name for name, _ in every], [stat for _, stat in every], linked
+
+
+def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str], others: Iterable[str]) -> None:
+    """Raise `InputError` if a directory of splits holds other data files, itself or in another subdirectory."""
+    beside = min(names, default=None)
+    for name in sorted(others):
+        below = os.path.join(path, name)
+        if beside is None and name[0] not in "._" and name not in held and os.path.isdir(below):
+            beside = next((f"{name}/{each}" for each in sorted(os.listdir(below)) if is_data_name(each)), None)
+    if beside is not None:
+        raise InputError(
+            f"{path}: {', '.join(held)} are splits by their names, and {beside} belongs to none of them; give one"
+            f" directory, e.g. {os.path.join(path, next(iter(held)))}, or move the other data away"
+        )
+
+
+def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
     """The same of objects: each entry is one, a prefix, or a pattern after the bucket's name."""
     found: dict[RemotePath, _Stat] = {}
+    words: dict[RemotePath, str] = {}
     for entry in entries:
         assert isinstance(entry, RemotePath)
-        files = _objects(entry)
+        files, fixed = _objects(entry)
         if not files:
-            raise InputError(
+            raise NoMatch(
                 f"{entry}: no object of that name, or none with data below it; check the address and the bucket"
             )
         found |= files
+        if entry not in files:
+            told = _splits(entry, [path.relative_to(fixed).as_posix() for path in files], splits)
+            words |= dict(zip(files, told, strict=False))
     parts = [path.parent.parts for path in found]
     depth = next((at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), min(map(len, parts)))
     if depth < 2:
         raise InputError(f"{entries[0]}: the files lie in several buckets; give those of one")
     root = RemotePath(*parts[0][:depth])
-    return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()))
+    told = [words[path] for path in found] if len(entries) == 1 and words else []
+    return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()), told)
 
 
-def _objects(entry: RemotePath) -> dict[RemotePath, _Stat]:
+def _objects(entry: RemotePath) -> tuple[dict[RemotePath, _Stat], RemotePath]:
+    """The data files of an entry, and the prefix that the names below it are told from."""
     if any(sign in entry.key for sign in "*?["):
         parts = entry.parts
-        fixed = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
-        prefix, pattern = RemotePath(*parts[:fixed]), parts[fixed:]
-        below = [each for each in prefix.below() if matches(each[1].name.split("/"), pattern)]
-        return {path: _object_stat(fact) for path, fact in below if is_data_name(path.name)}
+        place = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
+        prefix, pattern = RemotePath(*parts[:place]), parts[place:]
+        every = prefix.below()
+        below = [each for each in every if matches(each[1].name.split("/"), pattern)]
+        _refuse_foreign_prefixes(prefix, [fact.name for _, fact in every], {path.parent for path, _ in below})
+        _refuse_unfinished(str(path) for path, _ in below)
+        return {path: _object_stat(fact) for path, fact in below if is_data_name(path.name)}, prefix
     if entry.is_file():
-        return {entry: _object_stat(entry.fact())}
-    _, facts = entry.store.children(entry.key)
-    return {entry / fact.name: _object_stat(fact) for fact in facts if is_data_name(fact.name)}
+        return {entry: _object_stat(entry.fact())}, entry.parent
+    prefixes, facts = entry.store.children(entry.key)
+    refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
+    _refuse_unfinished(str(entry / fact.name) for fact in facts)
+    files = {entry / fact.name: _object_stat(fact) for fact in facts if is_data_name(fact.name)}
+    held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
+    held = [each for each in held if each[1]]
+    if held and files:
+        raise InputError(
+            f"{entry}: {', '.join(name for name, _ in held)} are splits by their names, and {min(files).name} belongs"
+            " to none of them; give one prefix, or move the other data away"
+        )
+    for _, own in held:
+        files |= own
+    return files, entry
+
+
+def _refuse_foreign_prefixes(prefix: RemotePath, names: Sequence[str], matched: Collection[Path]) -> None:
+    """Refuse what the matches of a pattern lie in, by the names below its prefix: without a request for each."""
+    entries: dict[RemotePath, set[str]] = {}
+    for name in names:
+        parts = name.split("/")
+        for depth, part in enumerate(parts):
+            entries.setdefault(RemotePath(*prefix.parts, *parts[:depth]), set()).add(part)
+    for directory, own in sorted(entries.items()):
+        layout = layout_of(directory, own)
+        if layout is None or layout.files == "plain":
+            continue
+        if directory in matched or any(directory in each.parents for each in matched):
+            raise InputError(f"{directory}: {layout.refusal(directory)}")
+    if matched:
+        refuse_foreign(prefix, ())
 
 
 def is_data_name(name: str) -> bool:
@@ -123,36 +301,56 @@ def is_data_name(name: str) -> bool:
 
 def _object_stat(fact: Fact) -> _Stat:
     stat = as_stat(fact)
-    return stat.st_size, stat.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns, 0
 
 
-def _listing(root: str | Path, names: list[str], stats: list[_Stat]) -> Listing:
+def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Sequence[str]) -> Listing:
+    try:
+        "".join([str(root), *names]).encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 40) : error.start + 40]
+        raise InputError(f"{str(root)!a}: a name is not UTF-8, near {near!a}; rename the file or directory") from None
     order = sorted(range(len(names)), key=names.__getitem__)
-    facts = np.array(stats, np.int64).reshape(-1, 2)[order]
-    return Listing(path_of(root), [names[place] for place in order], facts[:, 0].copy(), facts[:, 1].copy())
+    facts = np.array(stats, np.int64).reshape(-1, 3)[order]
+    told = [splits[place] for place in order] if splits else []
+    sizes, mtimes_ns, ctimes_ns = (facts[:, each].copy() for each in range(3))
+    return Listing(path_of(root), [names[place] for place in order], sizes, mtimes_ns, ctimes_ns, told)
 
 
-def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str]]:
-    """Names and stats of a directory's data files, and which of the names are links."""
+def _data_files(directory: str) -> tuple[list[str], list[_Stat], set[str], list[str]]:
+    """Names and stats of a directory's data files, which of the names are links, and the names of other entries."""
     names: list[str] = []
     stats: list[_Stat] = []
     links: set[str] = set()
+    others: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             name = entry.name
             if not is_data_name(name):
+                others.append(name)
                 continue
             try:
                 if not entry.is_file():
+                    others.append(name)
                     continue
                 stat = entry.stat()
             except OSError as error:
                 raise _unreadable(entry.path, error) from error
             names.append(name)
-            stats.append((stat.st_size, stat.st_mtime_ns))
+            stats.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
             if entry.is_symlink():
                 links.add(name)
-    return names, stats, links
+    return names, stats, links, others
+
+
+def holds_data(directory: str) -> bool:
+    """Whether a local directory has data files, itself or in subdirectories that splits are named by."""
+    with os.scandir(directory) as entries:
+        found = list(entries)
+    if any(is_data_name(each.name) and each.is_file() for each in found):
+        return True
+    splits = [each.path for each in found if is_split_name(each.name) and each.is_dir()]
+    return any(is_data_name(name) for path in splits for name in os.listdir(path))
 
 
 def no_data(directory: str) -> str:
@@ -161,6 +359,11 @@ def no_data(directory: str) -> str:
     with os.scandir(directory) as entries:
         others = sorted(each.name for each in entries if each.name[0] not in "._" and each.is_file())
     for at, (below, directories, files) in enumerate(os.walk(directory)):
+        layout = layout_of(Path(below), {*directories, *files})
+        if layout is not None and at == 0:
+            return layout.refusal(directory)
+        if layout is not None:
+            return f"{said} itself; its subdirectory {below} {layout.refusal(below)}"
         directories[:] = sorted(each for each in directories if each[0] not in "._")
         data = sorted(filter(is_data_name, files))
         if data:
@@ -189,7 +392,7 @@ def _looked_at(paths: Iterable[str]) -> Iterator[_Found]:
             stat = os.stat(path)
         except OSError as error:
             raise _unreadable(path, error) from error
-        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns)
+        yield os.path.abspath(path), os.path.realpath(path), (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def _unreadable(path: str, error: OSError) -> InputError:

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
-from headrace.formats.whole import Pages, whole_parquet
+from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
 from headrace.storage.remote_path import RemotePath
 
-Stamp = tuple[int, int, int, int]
+Stamp = tuple[int, int, int, int, int]
 
 _MOST_IDLE = 64
 _MOST_FOOTER_BYTES = 16 << 20
@@ -109,7 +109,7 @@ os.register_at_fork(after_in_child=_forget)
 def stamp_of(path: Path) -> Stamp:
     """What tells whether a file is still the one that was looked at. Raises `FileNotFoundError`."""
     stat = path.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     """
     if kind.compression != "none" or isinstance(path, RemotePath):
         with open_file(path, kind) as file:
-            yield OpenParquet(file, _names(file), (0, 0, 0, 0))
+            yield OpenParquet(file, _names(file), (0, 0, 0, 0, 0))
         return
     idle, name, stamp = _idle, str(path), stamp_of(path)
     reader = idle.take(name, pages, stamp)
@@ -155,6 +155,7 @@ def open_file(
         "page_checksum_verification": pages == "check",
         "pre_buffer": False,
         "read_dictionary": list(coded),
+        "coerce_int96_timestamp_unit": INT96_UNIT,
     }
     if kind.compression == "none" and isinstance(path, RemotePath):
         return open_remote(path, pages=pages, coded=coded)

@@ -56,6 +56,7 @@ def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.
         kind=kind,
         schema=known if known is not None and schema.equals(known) else schema,
         null_columns=nulls,
+        content="table" if len(schema) or metadata.num_rows else "nothing",
     )
 
 

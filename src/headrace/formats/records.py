@@ -130,6 +130,28 @@ def slices(data: Data, ends: I64) -> pa.LargeBinaryArray:
     )
 
 
+def first_lone_return(data: U8, quotes: I64) -> int | None:
+    """Where the first carriage return stands outside quotes that no newline follows, or None.
+
+    Some readers end a record there and others read it as text, so no reading of it is safe.
+    """
+    if not _has_lone_return(data):
+        return None
+    at = outside_quotes(data, quotes, RETURN)
+    lone = at[data[np.minimum(at + 1, len(data) - 1)] != NEWLINE]
+    return int(lone[0]) if len(lone) else None
+
+
+def _has_lone_return(data: U8) -> bool:
+    """Whether a carriage return stands anywhere, in quotes too, that no newline follows."""
+    for start in range(0, len(data), _WINDOW):
+        window = data[start : start + _WINDOW + 1]
+        returns = window[:-1] == RETURN
+        if returns.any() and (returns & (window[1:] != NEWLINE)).any():
+            return True
+    return len(data) > 0 and bool(data[-1] == RETURN)
+
+
 def is_utf8(data: Data) -> bool:
     """Whether the whole is UTF-8."""
     try:
@@ -155,7 +177,7 @@ def blank(array: U8, ends: I64) -> npt.NDArray[np.bool_]:
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     sizes = ends - starts
     first = array[starts]
-    found: npt.NDArray[np.bool_] = ((sizes == 1) & (first == NEWLINE)) | ((sizes == 1) & (first == RETURN))
+    found: npt.NDArray[np.bool_] = (sizes == 1) & (first == NEWLINE)
     found |= (sizes == 2) & (first == RETURN) & (array[np.minimum(starts + 1, len(array) - 1)] == NEWLINE)
     return found
 
@@ -187,7 +209,7 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
     """Where the first quote stands that readers do not agree on, or None.
 
     A quote opens a field at its beginning and closes it at its end. Elsewhere it is plain text to some readers and
-    a bracket to others; that is harmless only where no separator or line end stands between the pair.
+    a bracket to others; that is harmless only where no separator, newline or carriage return stands between the pair.
     """
     pairs = len(quotes) // 2
     opening, closing = quotes[0 : 2 * pairs : 2], quotes[1 : 2 * pairs : 2]
@@ -201,6 +223,6 @@ def first_stray_quote(data: U8, quotes: I64, separator: int) -> int | None:
         return None
     for pair in np.flatnonzero(~(opens & closes)).tolist():
         inside = data[opening[pair] : closing[pair]]
-        if opens[pair] or ((inside == separator) | (inside == NEWLINE)).any():
+        if opens[pair] or np.isin(inside, [separator, NEWLINE, RETURN]).any():
             return int(closing[pair] if opens[pair] else opening[pair])
     return None

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.delimited import column_name
-from headrace.formats.whole import Pages, whole_parquet
+from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
 from headrace.storage.object_store import Fact
 from headrace.storage.remote_file import RemoteFile, SeekableObject
 from headrace.storage.remote_path import RemotePath
@@ -126,7 +126,11 @@ def read_group(path: RemotePath, group: int, columns: Sequence[str], *, pages: P
         pieces = path.store.read_ranges(path.key, column_ranges(footer, group, own), footer.fact.etag)
         source = pa.PythonFile(FetchedBytes(path, footer.fact, _whole(pieces)), mode="r")
         with pq.ParquetFile(
-            source, metadata=footer.metadata, page_checksum_verification=pages == "check", pre_buffer=False
+            source,
+            metadata=footer.metadata,
+            page_checksum_verification=pages == "check",
+            pre_buffer=False,
+            coerce_int96_timestamp_unit=INT96_UNIT,
         ) as file:
             table = file.read_row_group(group, columns=own, use_threads=False)
     except BaseException:
@@ -163,6 +167,7 @@ def open_remote(path: RemotePath, *, pages: Pages, coded: Sequence[str] = ()) ->
         page_checksum_verification=pages == "check",
         pre_buffer=True,
         read_dictionary=list(coded),
+        coerce_int96_timestamp_unit=INT96_UNIT,
     )
 
 

@@ -37,6 +37,8 @@ class Span:
 
 def scan(shard: Shard) -> list[Span]:
     """The blocks of a shard that hold rows, in order. Raises `InputError` if the file cannot be read to its end."""
+    if shard.content == "nothing":
+        return []
     if shard.kind.format == "parquet":
         spans = parquet_spans(shard)
     elif shard.kind.format == "arrow":
@@ -64,7 +66,9 @@ def look(path: Path, name: str, last: Shard | None = None) -> tuple[Shard, list[
             shard = parquet.surveyed(file, path, name, kind, None if last is None else last.schema)
             groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
     except (InputError, OSError):
-        survey(path, name)  # says what it is instead, if it is anything
+        shard = survey(path, name)  # says what it is instead, if it is anything
+        if shard.content == "nothing":
+            return shard, []
         raise
     unchanged(shard)
     return shard, [Span(group, g.num_rows, 0, g.total_byte_size) for group, g in enumerate(groups) if g.num_rows]

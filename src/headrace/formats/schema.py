@@ -92,6 +92,14 @@ def supertype(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def as_texts(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """Text, if one of these types is text and the other whole numbers, whose decimal text loses nothing."""
+    for text, other in ((a, b), (b, a)):
+        if is_text(plain(text)) and pa.types.is_integer(plain(other)):
+            return pa.string()
+    return None
+
+
 def _integer_holding(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     signed = [pa.types.is_signed_integer(kind) for kind in (a, b)]
     if signed[0] == signed[1]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,13 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
         )
 
 
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if field.type.num_fields:
+            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shard:
     """One source file, surveyed.
@@ -45,6 +52,8 @@ class Shard:
     size, mtime_ns: as seen when surveyed; a change while reading is an error.
     schema: its own columns, `__DOT__` already read as a dot.
     null_columns: columns that may hold nulls (all, where the format does not say).
+    content: "nothing" where the file says nothing of columns and has no rows: 0 bytes, blank lines, a table of no
+    columns. Such a shard is read as no rows, and fits any schema.
     """
 
     path: Path
@@ -55,6 +64,7 @@ class Shard:
     schema: pa.Schema
     null_columns: frozenset[str]
     dialect: Dialect | None = None
+    content: Literal["table", "nothing"] = "table"
 
     @classmethod
     def seen(
@@ -67,8 +77,15 @@ class Shard:
         schema: pa.Schema,
         null_columns: Iterable[str],
         dialect: Dialect | None = None,
+        content: Literal["table", "nothing"] = "table",
     ) -> Shard:
-        """A file as `stat` saw it, taken before its content was looked at."""
+        """A file as `stat` saw it, taken before its content was looked at.
+
+        Raises `InputError` on a column name, at any depth, that holds a zero byte: C libraries end names there.
+        """
+        odd = next((each for each in _names(schema) if "\0" in each), None)
+        if odd is not None:
+            raise InputError(f"{path}: column name {odd!r} holds a zero byte; rename it")
         return cls(
             path=path,
             name=name,
@@ -78,7 +95,13 @@ class Shard:
             schema=schema,
             null_columns=frozenset(null_columns),
             dialect=dialect,
+            content=content,
         )
+
+    @classmethod
+    def of_nothing(cls, path: Path, name: str, stat: os.stat_result, kind: Kind) -> Shard:
+        """A file that holds nothing."""
+        return cls.seen(path, name, stat, kind=kind, schema=pa.schema([]), null_columns=(), content="nothing")
 
     @property
     def word(self) -> str:

@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from headrace.errors import InputError, SettingsError
 from headrace.formats import arrow, delimited, jsonl, parquet
-from headrace.formats.detect import detect
+from headrace.formats.detect import detect, holds_nothing
 from headrace.formats.headless import hint
 from headrace.formats.listing import list_files
-from headrace.formats.schema import supertype
+from headrace.formats.schema import as_texts, supertype
 from headrace.formats.shard import Chunk, Shard
 
 Drift = Literal["error", "widen"]
+_SHOWN_NAMES = 5
 
 
 def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
@@ -32,7 +33,7 @@ def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
 def read_signature(path: Path) -> list[str]:
     """Column names from a file of one comma-separated line."""
     try:
-        lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
     except OSError as error:
         raise SettingsError(f"{path}: the signature file cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:
@@ -47,9 +48,15 @@ def read_signature(path: Path) -> list[str]:
 
 
 def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Shard:
-    """Format, columns and types of one file, without reading its rows (JSON excepted)."""
+    """Format, columns and types of one file, without reading its rows (JSON excepted).
+
+    A file that holds nothing is a shard of content "nothing", unless a signature names its columns.
+    """
     try:
         kind = detect(path)
+        named = signature is not None and kind.format in ("csv", "tsv")
+        if not named and holds_nothing(path, kind):
+            return Shard.of_nothing(path, name, path.stat(), kind)
         if kind.format in ("csv", "tsv"):
             return delimited.survey(path, name, kind, signature)
         if kind.format == "parquet":
@@ -68,7 +75,9 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
 
     coded: text columns that may come as dictionaries instead, where that is cheaper.
     """
-    if shard.kind.format in ("csv", "tsv"):
+    if shard.content == "nothing":
+        pass
+    elif shard.kind.format in ("csv", "tsv"):
         yield from delimited.chunks(shard)
     elif shard.kind.format == "parquet":
         yield from parquet.chunks(shard, columns, coded=coded)
@@ -86,13 +95,33 @@ def unchanged(shard: Shard) -> None:
         raise InputError(f"{shard.path}: changed while it was read; run again once it is complete")
 
 
+def with_content(shards: Sequence[Shard]) -> list[Shard]:
+    """The shards that say something of columns. Raises `InputError` if none does."""
+    found = [shard for shard in shards if shard.content != "nothing"]
+    if not found:
+        raise InputError(
+            f"{shards[0].path}: is empty, and no other file of the source holds anything; give the files that have rows"
+        )
+    return found
+
+
+def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
+    """A sentence about the files of a source that have no rows."""
+    shown = ", ".join(names[:_SHOWN_NAMES]) + (f", … ({len(names):,} in all)" if len(names) > _SHOWN_NAMES else "")
+    verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
+    return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
+
+
 def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None = None) -> pa.Schema:
     """The one schema of all shards; columns that no shard can hold nulls in are declared so.
 
     drift="error": names, order and types must be those of the first shard. drift="widen": columns are matched by
-    name, absent ones are null, types become the smallest that loses nothing. JSON shards always match by name.
-    widen_by: the caller's option for drift="widen", where there is one. Raises `InputError` that names both files.
+    name, absent ones are null, types become the smallest that loses nothing. Whole
+    numbers beside text become their decimal text, so 7 and "007" stay apart. JSON shards always match by name.
+    widen_by: the caller's option for drift="widen", where there is one. Shards of nothing fit any schema. Raises
+    `InputError` that names both files, or if all shards are of nothing.
     """
+    shards = with_content(shards)
     first = shards[0]
     fields = {field.name: field.type for field in first.schema}
     seen_in = dict.fromkeys(fields, first)
@@ -103,6 +132,8 @@ def common_schema(shards: Sequence[Shard], drift: Drift, *, widen_by: str | None
             _same_columns(first, shard, widen_by)
         for field in shard.schema:
             kind = supertype(fields.get(field.name, field.type), field.type)
+            if kind is None and widen_by is not None:
+                kind = as_texts(fields[field.name], field.type)
             exact = fields.get(field.name, field.type) == field.type or pa.types.is_null(field.type)
             if pa.types.is_null(fields.get(field.name, field.type)):
                 exact = True

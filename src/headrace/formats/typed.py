@@ -10,6 +10,14 @@ import pyarrow.compute as pc
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
 
+# Texts that pandas reads as missing unless it is told otherwise. Here text stays text, so those that are met are told.
+MEANS_MISSING = frozenset(
+    {
+        *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
+        *("nan", "-nan", "NaN", "-NaN", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    }
+)
+
 
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
     """A text column with null where a value is one of `null_values`."""

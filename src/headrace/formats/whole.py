@@ -1,4 +1,4 @@
-"""Whether a Parquet file is whole: what one is called that is not, and whether its pages' checksums are looked at."""
+"""What every reader of Parquet is opened with: page checksums, the unit of old times, and one name for damage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 from headrace.errors import InputError
 
 Pages = Literal["check", "trust"]  # trust: of a shard whose own checksum was found right
+# Spark writes times as INT96. Arrow would make nanoseconds of them, which wrap around: 9999-12-31 becomes 1816-03-29.
+INT96_UNIT = "us"
 
 
 @contextmanager

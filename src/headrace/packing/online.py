@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import StreamError
 from headrace.packing.bins import Bins
+from headrace.sealed import seal, shown, unseal
 
+_KIND, _FORMAT_VERSION = "online packing", 2
 _BITS = 44  # of an arrival number below its length: 17 trillion sequences
 _LATEST = (1 << _BITS) - 1
 
@@ -82,20 +85,26 @@ class OnlinePacker:
     def state_dict(self) -> dict[str, Any]:
         """Settings, how many arrived, and [arrival, length] of those that wait; JSON."""
         waiting = sorted((_arrival(key), key >> _BITS) for key in self._keys)
-        return {
+        values = {
             "capacity": self.capacity,
             "buffer": self.buffer,
             "max_sequences": self.max_sequences,
             "arrived": self.arrived,
             "waiting": [list(each) for each in waiting],
         }
+        return seal(_KIND, _FORMAT_VERSION, values)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OnlinePacker:
-        """The packer that was in this state, of `state_dict`; it makes the same bins from there on."""
-        packer = cls(int(state["capacity"]), buffer=int(state["buffer"]), max_sequences=state["max_sequences"])
-        packer.arrived = int(state["arrived"])
-        keys = [(int(length) << _BITS) | (_LATEST - int(arrival)) for arrival, length in state["waiting"]]
+        """The packer that was in this state, of `state_dict`; it makes the same bins from there on.
+
+        Raises `StreamError` for anything else.
+        """
+        values = unseal(state, kind=_KIND, version=_FORMAT_VERSION)
+        _check_state(values)
+        packer = cls(values["capacity"], buffer=values["buffer"], max_sequences=values["max_sequences"])
+        packer.arrived = values["arrived"]
+        keys = [(length << _BITS) | (_LATEST - arrival) for arrival, length in values["waiting"]]
         packer._order = deque(sorted(keys, key=_arrival))
         packer._keys = sorted(keys)
         return packer
@@ -117,6 +126,29 @@ class OnlinePacker:
             room -= key >> _BITS
             slots -= 1
         return chosen
+
+
+def _check_state(values: Mapping[str, Any]) -> None:
+    """Raise `StreamError` unless a packer can have been in this state."""
+    names = {"capacity": 1, "buffer": 1, "max_sequences": 1, "arrived": 0}
+    sound = set(values) == {*names, "waiting"} and isinstance(values["waiting"], list | tuple)
+    sound = sound and all(
+        _is_count(values[name], least, _LATEST) or (name == "max_sequences" and values[name] is None)
+        for name, least in names.items()
+    )
+    sound = sound and len(values["waiting"]) <= values["buffer"]
+    before = -1
+    for each in values["waiting"] if sound else ():
+        pair = isinstance(each, list | tuple) and len(each) == 2
+        sound = sound and pair and _is_count(each[0], before + 1, values["arrived"] - 1)
+        sound = sound and _is_count(each[1], 1, values["capacity"])
+        before = each[0] if sound else before
+    if not sound:
+        raise StreamError(f"{_KIND} state: {shown(dict(values))} is not what state_dict() gave; pass it on unchanged")
+
+
+def _is_count(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
 
 
 def _arrival(key: int) -> int:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.dataset.verify import Check, Verdict, verify_files
+from headrace.dataset.verify import Check, Verdict, verify_files, verify_pointer
 from headrace.errors import HeadraceError
 from headrace.recipes.histories.verify import verify_histories
 from headrace.recipes.packed_sequences.verify import verify_packed
 from headrace.recipes.series.verify import verify_series
 from headrace.recipes.temporal_split.verify import verify_split
 from headrace.storage.fetched import local_tree
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.remote_path import RemotePath, path_of
 
 _LAWS = {
     "histories": verify_histories,
@@ -39,13 +39,16 @@ def _laws(run: FinishedRun, workers: int | None) -> list[Check]:
 def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
     """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
 
+    Of a dataset directory it judges what a trainer reads through `splits/`: the run that it points at, seen whole.
     Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`.
     """
-    root, manifest = find_run(path, run)
+    place = path_of(path)
+    root, manifest = find_run(place, run)
     finished = FinishedRun(root, manifest)
     verdict = Verdict(manifest.run_id)
     try:
         verdict.checks += verify_files(finished, workers)
+        verdict.checks.append(verify_pointer(finished, place if run is None and place != root else None))
         if not verdict.problems and manifest.recipe in _LAWS:
             verdict.checks += _laws(finished, workers)
     except HeadraceError as error:

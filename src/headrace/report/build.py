@@ -24,7 +24,7 @@ def page_of(facts: RunFacts) -> Page:
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
         title=f"{manifest.recipe.replace('_', ' ')}: {_output_of(facts.run.root)}",
-        subtitle=f"run {manifest.run_id}, made {written(manifest.created_at)} by {by}",
+        subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
         tiles=common.tiles(facts),
         figures=own(facts),
         tables=common.tables(facts),

@@ -139,7 +139,7 @@ def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: 
     bounds = (edges / 1000).tolist()  # Vega counts milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
-    data = _stacked(bounds, parts, texts, f"{of}, about")
+    data = _stacked(bounds, parts, texts, of)
     at = None if mark is None else (mark[0] / 1000, mark[1])
     layers = [_blocks(x, parts), *(_ruler(at, "temporal") if _inside(at, bounds) else [])]
     rows = [row for row in _rows(_ranges(texts), parts) if any(cell != "0" for cell in row[1:])]

@@ -174,7 +174,7 @@ def tables(facts: RunFacts) -> list[Table]:
     ]
     made = {
         "run": manifest.run_id,
-        "created": manifest.created_at,
+        "finished": facts.run.finished_at,
         **{f"library {name}": version for name, version in sorted(manifest.libraries.items())},
         "source fingerprint": manifest.source["fingerprint"],
         "source": f"{many(manifest.source['files'], 'file')}, {size(manifest.source['bytes'])}",

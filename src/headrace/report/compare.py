@@ -83,7 +83,7 @@ def comparison_page(first: RunFacts, second: RunFacts) -> Page:
         title="two runs compared",
         subtitle=f"1: {first.manifest.recipe} {ids[0]}; 2: {second.manifest.recipe} {ids[1]}",
         tiles=[
-            (f"{name} created", written(facts.manifest.created_at))
+            (f"{name} finished", written(facts.run.finished_at))
             for name, facts in zip(short, (first, second), strict=True)
         ],
         figures=figures,

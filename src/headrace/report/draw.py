@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from headrace.errors import HeadraceError, MissingExtra
+from headrace.printable import escape_lines
 from headrace.report.figure import Chart
 
 _ID = re.compile(r'\sid="([^"]+)"')
@@ -29,7 +30,7 @@ def draw(chart: Chart, key: str, label: str) -> str:
     """
     converter = _converter()
     try:
-        drawn: str = converter.vegalite_to_svg(chart.spec, vl_version="5.20", allowed_base_urls=[])
+        drawn: str = converter.vegalite_to_svg(_drawable(chart.spec), vl_version="5.20", allowed_base_urls=[])
     except ValueError as error:  # what vl-convert raises of anything that goes wrong inside it
         raise HeadraceError(
             f"figure {key!r} could not be drawn ({error}); please report it, this is a fault of headrace"
@@ -43,6 +44,15 @@ def draw(chart: Chart, key: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{_escaped(label)}" viewBox="{view[1]}" '
         f'style="max-width:{float(width[1]):g}px">{inside}'
     )
+
+
+def _drawable(part: Any) -> Any:
+    """The specification with control characters of its texts escaped: SVG has none, and vl-convert ends the process."""
+    if isinstance(part, str):
+        return escape_lines(part)
+    if isinstance(part, dict):
+        return {escape_lines(name): _drawable(each) for name, each in part.items()}
+    return [_drawable(each) for each in part] if isinstance(part, list | tuple) else part
 
 
 def _own_ids(drawn: str, key: str) -> str:
@@ -62,4 +72,4 @@ def _converter() -> Any:
 def _escaped(text: str) -> str:
     from html import escape
 
-    return escape(text, quote=True)
+    return escape(escape_lines(text), quote=True)

@@ -12,7 +12,7 @@ from headrace.arrays import F64, I32, I64, Bools
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard
 from headrace.report import charts, common
-from headrace.report.bins import counted, edges_for, span_edges, spread, time_edges
+from headrace.report.bins import counted, edges_for, span_edges, time_edges
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share, size, span
@@ -89,14 +89,16 @@ def _timeline_figures(facts: RunFacts, rows: _Rows | None) -> list[Figure]:
     parts, lines = {}, []
     for split in facts.splits:
         own = rows.of(split)
-        parts[split] = spread(begins[own], ends[own], rows.measurements[own].astype(np.float64), edges)
+        parts[split] = counted(begins[own], edges, rows.measurements[own].astype(np.float64))
         if own.any():
             lines.append(f"{split} from {moment(begins[own].min())} to {moment(ends[own].max())}")
     answer = (
-        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. Measurements are laid evenly between "
-        "the first and the last of their row."
+        f"{'; '.join(lines)}. Splits are by entity, so both may cover all times. All measurements of a row are counted "
+        "where the first of them is."
     )
-    chart = charts.over_time(edges, parts, of="measurements", texts=[moment(edge) for edge in edges])
+    chart = charts.over_time(
+        edges, parts, of="measurements of rows that begin then", texts=[moment(edge) for edge in edges]
+    )
     return [Figure("timeline", "When are the measurements?", answer, chart, "plain", "full")]
 
 

@@ -32,11 +32,16 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
             ("rows of the epoch", f"{plan.order.rows:,}"),
             ("steps of each rank", f"{plan.steps_per_rank:,}"),
             ("blocks in shards", f"{len(index.rows):,} in {len(index.shards):,}"),
-            ("read amplification", f"{plan.read_amplification:.2f}"),
+            ("read amplification", f"at most {plan.read_amplification:.2f}"),
             ("memory of a reader", f"up to {size(record['peak_memory_bytes_per_worker'])}"),
             ("shuffle quality", f"{record['shuffle_quality']:.2f} of 1"),
         ],
-        figures=[_lanes_figure(plan, index), _amplification_figure(plan), _load_figure(plan), _steps_figure(plan)],
+        figures=[
+            _lanes_figure(plan, index),
+            _amplification_figure(plan, record["better_lanes"]),
+            _load_figure(plan),
+            _steps_figure(plan),
+        ],
     )
 
 
@@ -81,28 +86,26 @@ def _what_is_read(plan: Plan) -> str:
     return f"Each of {readers} reads {many(each, 'lane')} of its own, in step with the others."
 
 
-def _amplification_figure(plan: Plan) -> Figure:
-    """Is anything decoded more than once?"""
+def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Figure:
+    """Is anything decoded more than once? better: other lanes, and the amplification computed for them."""
     question = "Is anything decoded more than once?"
     amplified = plan.read_amplification
     extra = plan.decoded_again_bytes
     needed = int(plan.bytes_per_consumer.sum()) - extra
     if amplified < 1.01:
-        answer, tone = "No: every block is decoded once.", "good"
+        tone: Tone = "good"
+        answer = "No: every block is decoded once."
         if extra:
             answer = f"Hardly: {size(extra)}, of blocks that a border between two lanes cuts."
     else:
         free = extra < _NO_COST_BYTES
-        answer = f"Yes: {amplified:.2f} times the bytes of the epoch are decoded, {size(extra)} more than needed"
+        answer = f"Yes: up to {amplified:.2f} times the bytes of the epoch are decoded, {size(extra)} more than needed"
         answer += "; of so small a split that takes no time." if free else "."
-        tone = "good" if free else "warning"
-        if plan.regions is None and plan.order.groups % plan.consumers:
-            answer += (
-                f" {many(plan.consumers, 'reader')} do not divide {many(plan.order.lanes, 'lane')}; with "
-                f"--lanes {plan.lanes_without_amplification} no two would decode the same lane."
-            )
-        else:
-            answer += " Borders between lanes cut blocks; with smaller ones (`headrace rewrite`) less is decoded twice."
+        tone = "plain" if free else "warning"
+        if better is not None:
+            answer += f" With --lanes {better['lanes']} it would be at most {better['read_amplification']:.2f} times."
+        elif plan.regions is None:
+            answer += " No other number of lanes that was tried is better; smaller blocks are (`headrace rewrite`)."
     chart = charts.bars(
         ["needed", "decoded again"],
         [needed, extra],
@@ -110,7 +113,7 @@ def _amplification_figure(plan: Plan) -> Figure:
         unit="decoded",
         texts=[size(needed), size(extra)],
     )
-    return Figure("amplification", question, answer, chart, "good" if tone == "good" else "warning")
+    return Figure("amplification", question, answer, chart, tone)
 
 
 def _load_figure(plan: Plan) -> Figure:

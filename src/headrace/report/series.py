@@ -95,7 +95,7 @@ def _availability_figure(facts: RunFacts, entities: pl.DataFrame) -> Figure:
     columns = {
         split: spread(begins, ends, (ends - begins) / width, edges) for split, (begins, ends) in parts.items()
     }  # as many entities as are there on average
-    chart = charts.over_time(edges, columns, of="entities", texts=[moment(edge) for edge in edges])
+    chart = charts.over_time(edges, columns, of="entities on average", texts=[moment(edge) for edge in edges])
     return Figure("availability", question, answer, chart, "plain", "full")
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 
 from headrace.report import charts, common
-from headrace.report.bins import counted, edges_for, spread, time_edges
+from headrace.report.bins import counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure
 from headrace.report.words import many, moment, share
 
+_TIMELINE = "Is the split clean in time?"
 _MOST_ROWS, _MOST_BYTES = 3_000_000, 48 << 20  # entities of more than that are not counted for a picture
 
 
@@ -21,7 +22,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def timeline_figure(facts: RunFacts) -> Figure | None:
-    """Is the split clean in time? The first and last date of every block against the cutoff."""
+    """Is the split clean in time? Rows by date, as they were counted while the run was prepared."""
     blocks = facts.blocks.filter(pl.col("key_min").is_not_null() & (pl.col("rows") > 0))
     cutoff = facts.manifest.facts.get("cutoff_us")
     if blocks.is_empty() or cutoff is None:
@@ -40,22 +41,16 @@ def timeline_figure(facts: RunFacts) -> Figure | None:
         answer = f"No: {many(late + early, 'block')} reach over the cutoff {moment(cutoff)}; run `headrace verify`."
     else:
         answer = f"Yes: train and val end before {moment(cutoff)}, test begins there."
-    answer = "\n".join(
-        [answer, f"{'; '.join(lines)}. Rows are laid evenly between the first and the last date of a block."]
-    )
-    low, high = float(blocks["key_min"].min()), float(blocks["key_max"].max())  # type: ignore[arg-type]  # not empty
-    edges = time_edges(low, high, float(cutoff))
-    parts = {}
-    for split in facts.splits:
-        own = blocks.filter(pl.col("split") == split)
-        begin, end, rows = (own[name].to_numpy().astype(np.float64) for name in ("key_min", "key_max", "rows"))
-        parts[split] = spread(begin, end, rows, edges)
-    chart = charts.over_time(
-        edges, parts, of="rows", texts=[moment(edge) for edge in edges], mark=(float(cutoff), "cutoff")
-    )
-    return Figure(
-        "timeline", "Is the split clean in time?", answer, chart, "warning" if late or early else "good", "full"
-    )
+    answer = "\n".join([answer, f"{'; '.join(lines)}."])
+    counted_dates = facts.manifest.facts.get("dates")
+    if counted_dates is None:
+        answer += "\nAn older version prepared this run and did not count its dates; prepare it again to see them."
+        return Figure("timeline", _TIMELINE, answer, None, "warning" if late or early else "good", "full")
+    parts = {split: np.array(counted_dates["rows"][split], np.float64) for split in facts.splits}
+    edges = counted_dates["first_us"] + counted_dates["width_us"] * np.arange(len(parts["train"]) + 1, dtype=np.float64)
+    texts = [moment(edge) for edge in edges]
+    chart = charts.over_time(edges, parts, of="rows", texts=texts, mark=(float(cutoff), "cutoff"))
+    return Figure("timeline", _TIMELINE, answer, chart, "warning" if late or early else "good", "full")
 
 
 def entity_figures(facts: RunFacts) -> list[Figure]:
@@ -105,11 +100,13 @@ def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
     if column is None or too_much or column not in facts.run.schema.names:
         return None
     found = {}
+    none = pl.from_arrow(facts.run.schema.empty_table().select([column]))  # of the right type, for a split without rows
+    assert isinstance(none, pl.DataFrame)
     for split in facts.splits:
         index, read = facts.run.split_index(split), facts.run.block_reader(split, verify="never")
         parts = [pl.from_arrow(read(block, [column])) for block in range(len(index.rows))]
         frames = [each for each in parts if isinstance(each, pl.DataFrame)]
-        whole = pl.concat(frames) if frames else pl.DataFrame({column: []})
+        whole = pl.concat(frames or [none])
         found[split] = whole.select(pl.col(column).alias("entity")).group_by("entity").agg(pl.len().alias("rows"))
     return found
 

@@ -12,6 +12,7 @@ from headrace.report.facts import read_run
 from headrace.report.figure import Page
 from headrace.report.page import html_of
 from headrace.storage import local
+from headrace.storage.remote_path import local_path_of
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:
@@ -21,11 +22,12 @@ def write_report(path: str | Path, *, run: str | None = None, to: str | Path | N
     `InputError` without a finished run, `MissingExtra` without vl-convert, `StoreError` if it cannot be written.
     """
     facts = read_run(path, run)
-    return publish(page_of(facts), facts.run.root / REPORT if to is None else Path(to))
+    return publish(page_of(facts), facts.run.root / REPORT if to is None else to)
 
 
-def publish(page: Page, target: Path) -> Path:
+def publish(page: Page, to: str | Path) -> Path:
     """Draw a page and give it its name in one step."""
+    target = local_path_of(to, "the page's file")
     html = html_of(page, draw)
     local.make_directory(target.parent)
     temporary = local.temporary_for(target)

@@ -22,8 +22,8 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
     """
     target = _parts(out)
     for place in map(path_of, places):
-        inner = _parts(place.expanduser() if not isinstance(place, RemotePath) else place)
-        if target[: len(inner)] == inner and (isinstance(place, RemotePath) or place.expanduser().is_dir()):
+        inner = _parts(place)
+        if target[: len(inner)] == inner and (isinstance(place, RemotePath) or place.is_dir()):
             where = "is the source itself" if target == inner else f"is inside the source {place}"
             raise SettingsError(f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere")
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):

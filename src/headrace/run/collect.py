@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.dataset.manifest import read_manifest
-from headrace.dataset.plain import default_cache
+from headrace.dataset.plain import cache_directory
+from headrace.dataset.pointer import SPLITS
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
 from headrace.run.in_store import remove_stage, work_directories
+from headrace.run.point import remove_single_links
 from headrace.run.prepare import only_writer
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath, path_of
@@ -39,7 +41,7 @@ def collect(
     """
     out = path_of(out)
     if isinstance(out, RemotePath):
-        return _collect_in_store(out, incomplete, default_cache() if work_dir is None else Path(work_dir))
+        return _collect_in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
     if not (out / "runs").is_dir():
         raise InputError(
             f"{out}: is no dataset directory (no runs/ in it); give the --out directory of a prepared dataset"
@@ -61,10 +63,15 @@ def collect(
                 removed += doomed
         except RunBusy:
             busy.append(run)
-    links = local.strays(out / "splits") if (out / "splits").is_dir() else []
-    for path in [*links, *sorted(each for each in out.glob(f"{local.TEMP_PREFIX}*") if each.is_symlink())]:
-        size += _remove(path)
-        removed.append(path)
+    pointer = out / SPLITS
+    single = pointer.is_dir() and not pointer.is_symlink()  # the layout of earlier versions
+    links = [each for place in (out, *([pointer] if single else [])) for each in place.glob(f"{local.TEMP_PREFIX}*")]
+    for path in sorted(links):
+        if path.is_symlink():
+            size += _remove(path)
+            removed.append(path)
+        elif path.is_dir() and path.name.startswith(f"{local.TEMP_PREFIX}{SPLITS}-") and remove_single_links(path):
+            removed.append(path)
     return Swept(tuple(removed), size, tuple(busy))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from headrace.run.events import Note, OnEvent, StageBegan, Step, TaskDone
 from headrace.run.in_store import fetch_tasks, publish_found, publish_task
 from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of, write_receipt
 from headrace.run.sharing import Shared
+from headrace.run.source_state import SourceState
 from headrace.storage import local
 from headrace.storage.remote_path import RemotePath
 
@@ -26,6 +27,7 @@ Result = TypeVar("Result")
 
 STAGE_DIRECTORY = "stage"  # of intermediate files, below the run
 ATTEMPTS = f"{STAGE_DIRECTORY}/attempts"
+NO_SOURCES = SourceState({})
 
 
 @dataclass
@@ -89,19 +91,21 @@ class Task:
     """An independent piece of a stage. `work` makes files and returns JSON for the receipt.
 
     subject: the file or split it is about; rows and bytes of its input are taken from the result's "rows_read" and
-    `input_bytes`, for progress only.
+    `input_bytes`, for progress only. reads: the files of the source that it reads, which must not change meanwhile.
     """
 
     subject: str
     input_bytes: int
     work: Callable[[TaskFiles], dict[str, Any]]
+    reads: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
 class RunContext:
     """A run being executed. engine: where its tasks are done; shared: with the other processes of this run, if any.
 
-    store: where the run is in an object store, if it is; `run` is then its work directory.
+    store: where the run is in an object store, if it is; `run` is then its work directory. sources: the state of the
+    source when the run began.
     """
 
     run: Path
@@ -110,6 +114,7 @@ class RunContext:
     engine: Engine = field(default_factory=LocalEngine)
     shared: Shared | None = None
     store: RemotePath | None = None
+    sources: SourceState = NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
         """Do all tasks that have no valid receipt; the receipts of all, in task order.
@@ -151,7 +156,19 @@ class RunContext:
             attempts.keep(self.run / ATTEMPTS)
         store = self.store if durable else None
         made = self.engine.run(
-            [partial(do_task, self.run, name, number, tasks[number], durable=durable, store=store) for number in left],
+            [
+                partial(
+                    do_task,
+                    self.run,
+                    name,
+                    number,
+                    tasks[number],
+                    durable=durable,
+                    store=store,
+                    sources=self.sources.part(tasks[number].reads),
+                )
+                for number in left
+            ],
             self.workers,
             hear=self.on_event,
             done=lambda place, receipt: self.done(name, tasks[left[place]], receipt),
@@ -160,6 +177,11 @@ class RunContext:
         if durable and self.store is not None:  # those that were found done may have been killed on their way there
             publish_found(self.run, self.store, [found[number] for number in sorted(found)], self.workers)
         return [receipts[number] for number in range(len(tasks))]
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """Tell the user each of these sentences."""
+        for text in texts:
+            self.on_event(Note("warning", text))
 
     def _together(self, shared: Shared, name: str, tasks: Sequence[Task], *, durable: bool) -> list[Receipt]:
         """Other processes believe a receipt by the sizes of its files, so these are synced, intermediate ones too."""
@@ -172,7 +194,15 @@ class RunContext:
             name,
             [task.subject for task in tasks],
             lambda number: do_task(
-                self.run, name, number, tasks[number], self.on_event, durable=True, existing=existing, store=store
+                self.run,
+                name,
+                number,
+                tasks[number],
+                self.on_event,
+                durable=True,
+                existing=existing,
+                store=store,
+                sources=self.sources.part(tasks[number].reads),
             ),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
@@ -193,12 +223,14 @@ def do_task(
     durable: bool,
     existing: local.Existing | None = None,
     store: RemotePath | None = None,
+    sources: SourceState = NO_SOURCES,
 ) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
 
-    store: the run in an object store, where both are put as well.
+    store: the run in an object store, where both are put as well. sources: the files of the source that it reads.
 
-    Raises `StoreError` where the run directory is not seen: on a machine that does not share the storage.
+    Raises `InputError` where one of those changed, and `StoreError` where the run directory is not seen: on a machine
+    that does not share the storage.
     """
     if not run.is_dir():
         raise StoreError(
@@ -207,7 +239,8 @@ def do_task(
     files = TaskFiles(run, durable, existing)
     began, attempt = time.monotonic(), attempts.begin(run / ATTEMPTS, stage, number, task.subject, task.input_bytes)
     try:
-        result = task.work(files)
+        with sources.unchanged():
+            result = task.work(files)
         published = files.publish(on_event)
     except BaseException as error:
         attempts.fail(run / ATTEMPTS, attempt, error, time.monotonic() - began)

@@ -14,6 +14,9 @@ StepName = Literal[
     "index.linked",
     "manifest.linked",
     "success.linked",
+    "links.made",
+    "splits.moved",
+    "beside.linked",
     "splits.linked",
     "stage.removed",
 ]

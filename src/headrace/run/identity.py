@@ -12,9 +12,9 @@ from typing import Any, Literal
 from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
-from headrace.errors import InputError
+from headrace.run.source_state import SourceState
+from headrace.storage.object_store import Fact
 from headrace.storage.remote_path import RemotePath
-from headrace.storage.verbs import stat
 
 _STORE_THREADS = 32  # each waits for an answer
 NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
@@ -27,22 +27,23 @@ def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat") ->
 
     Of an object in a store its tag stands in the place of the mtime.
     """
-    parts: list[list[Any]] = []
-    remote = any(isinstance(path, RemotePath) for path, _ in files)
-    facts = run_tasks([partial(_fact_of, path, how) for path, _ in files], _STORE_THREADS if remote else 1)
-    for (_, name), fact in zip(files, facts, strict=True):
-        parts.append([name, *fact])
+    return fingerprint_of(files, SourceState.of([path for path, _ in files]), how)
+
+
+def fingerprint_of(files: Sequence[tuple[Path, str]], state: SourceState, how: Fingerprint) -> str:
+    """The same of files that have been looked at."""
+    told = _sha256s(files) if how == "content" else [_version(path, state.facts[path]) for path, _ in files]
+    parts = [[name, state.facts[path].size, each] for (path, name), each in zip(files, told, strict=True)]
     return sha256_hex(canonical_json(parts))
 
 
-def _fact_of(path: Path, how: Fingerprint) -> tuple[int, int | str]:
-    try:
-        fact = stat(path)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; check the source") from error
-    if how == "content":
-        return fact.size, sha256_file(path)
-    return fact.size, fact.etag if isinstance(path, RemotePath) else fact.mtime_ns
+def _sha256s(files: Sequence[tuple[Path, str]]) -> list[str]:
+    remote = any(isinstance(path, RemotePath) for path, _ in files)
+    return run_tasks([partial(sha256_file, path) for path, _ in files], _STORE_THREADS if remote else 1)
+
+
+def _version(path: Path, fact: Fact) -> int | str:
+    return fact.etag if isinstance(path, RemotePath) else fact.mtime_ns
 
 
 def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) -> str:

@@ -10,13 +10,13 @@ the store has a temporary name, nothing is listed to decide what is done, nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest
-from headrace.dataset.open import POINTER
+from headrace.dataset.pointer import POINTER, pointer_record
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard
@@ -161,21 +161,13 @@ def _is_temporary(path: Path) -> bool:
 
 def point(out: RemotePath, run_id: str, manifest: Manifest) -> None:
     """Let `splits.json` name the run as the newest: one PUT, so it names the old one or the new one."""
-    record: dict[str, object] = {
-        "run": run_id,
-        "splits": _below_run(run_id, manifest.facts["directories"]),
-        "published": _below_run(run_id, manifest.facts.get("published", {})),
-    }
+    record = pointer_record(run_id, manifest)
     place = out / POINTER
     data = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     with suppress(FileNotFoundError):
         if place.read_bytes() == data:
             return
     verbs.replace(place, data)
-
-
-def _below_run(run_id: str, names: Mapping[str, str]) -> dict[str, str]:
-    return {name: f"runs/{run_id}/{relative}" for name, relative in sorted(names.items())}
 
 
 def finish(target: RemotePath) -> None:

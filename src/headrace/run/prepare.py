@@ -11,11 +11,9 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from html import escape
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,22 +21,26 @@ import pyarrow as pa
 
 from headrace.dataset.index import IndexRow, index_bytes
 from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, SplitTotals, read_manifest
-from headrace.dataset.plain import default_cache
+from headrace.dataset.plain import cache_directory
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.choose import engine_named
 from headrace.engine.engine import Engine, EngineName, check_engine
 from headrace.engine.local import LocalEngine
-from headrace.errors import CorruptShard, RunBusy, SettingsError, StoreError
+from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
+from headrace.formats.source import told_empty
+from headrace.machine import library_version
 from headrace.run import in_store
 from headrace.run.apart import check_apart
 from headrace.run.context import STAGE_DIRECTORY, RunContext
-from headrace.run.events import OnEvent, Step, silent
-from headrace.run.identity import Fingerprint, fingerprint, run_id
+from headrace.run.events import Note, OnEvent, Step, silent
+from headrace.run.identity import Fingerprint, fingerprint_of, run_id
 from headrace.run.in_notebook import listener_here
 from headrace.run.members import Patience, Share
+from headrace.run.point import check_pointer, make_own_links, point_at
 from headrace.run.sharing import Shared, shared_run
 from headrace.run.sharing_in_store import shared_in_store
+from headrace.run.source_state import SourceState, keep_beginning
 from headrace.storage import local, verbs
 from headrace.storage.remote_path import RemotePath, path_of
 
@@ -146,12 +148,15 @@ def prepare(
     place = path_of(out)
     files = recipe.source_files()
     check_apart(place, recipe.source_places(), files)
-    source_fingerprint = fingerprint(files, fingerprint_by)
+    state = SourceState.of([path for path, _ in files])
+    source_fingerprint = fingerprint_of(files, state, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
     hear = on_event if on_event is not None else listener_here() or silent
-    asked = _Asked(recipe, place / "runs" / identity, identity, files, source_fingerprint, workers, hear)
+    asked = _Asked(
+        recipe, place / "runs" / identity, identity, files, state, source_fingerprint, fingerprint_by, workers, hear
+    )
     if isinstance(place, RemotePath):
-        base = default_cache() if work_dir is None else Path(work_dir)
+        base = cache_directory(work_dir, "work_dir")
         if share is not None:
             return _share_in_store(asked, place, base, share, patience)
         return _prepare_in_store(asked, place, base, engine, address)
@@ -165,25 +170,26 @@ def _prepare_here(
     with local.storing(run):
         manifest = read_manifest(run)
     if manifest is not None:
-        _link_splits(out, run, manifest, on_event)
+        _point(out, run, manifest, on_event)
         if (run / STAGE_DIRECTORY).is_dir():  # killed behind the manifest
             with suppress(RunBusy), only_writer(run):
                 _remove_stage(run, on_event)
         return Prepared(out, run, manifest, "reused")
 
-    local.make_directory(run)
-    with only_writer(run, "alone" if share is None else "shared"):
+    clean = nullcontext() if asked.store is not None else _leaving_nothing_useless(run, run)
+    with clean, only_writer(run, "alone" if share is None else "shared"):
+        check_pointer(out)
         _keep_config(recipe, run)
         if share is None:
             manifest = read_manifest(run)
             if manifest is None:
                 with engine_named(engine, address, asked.workers) as at_work:
                     manifest = _compute(asked, at_work)
-            _link_splits(out, run, manifest, on_event)
+            _point(out, run, manifest, on_event)
             _remove_stage(run, on_event)
         else:
             manifest = _compute_together(asked, run, share, patience)
-            _link_splits(out, run, manifest, on_event)
+            _point(out, run, manifest, on_event)
     return Prepared(out, run, manifest, "computed")
 
 
@@ -194,13 +200,13 @@ def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: Engine
     manifest = read_manifest(target)
     how: Literal["computed", "reused"] = "reused"
     if manifest is None:
-        run = local.make_directory(work / "runs" / asked.identity)
-        with only_writer(work):
+        run = work / "runs" / asked.identity
+        with _leaving_nothing_useless(run, work), only_writer(work):
             if read_manifest(run) is None:
                 in_store.adopt(target, run)
             here = replace(asked, run=run, store=target)
-            made = _prepare_here(here, work, engine, address, None, PATIENCE).manifest
-            manifest, how = _publish_in_store(here, target, made), "computed"
+            manifest, how = _prepare_here(here, work, engine, address, None, PATIENCE).manifest, "computed"
+            _publish_in_store(here, target, manifest)
     return _finish_in_store(asked, out, work, manifest, how)
 
 
@@ -211,20 +217,19 @@ def _share_in_store(asked: _Asked, out: RemotePath, base: Path, share: Share, pa
     manifest = read_manifest(target)
     how: Literal["computed", "reused"] = "reused"
     if manifest is None:
-        run = local.make_directory(work / "runs" / asked.identity)
-        with only_writer(work):
+        run = work / "runs" / asked.identity
+        with _leaving_nothing_useless(run, work), only_writer(work):
             _keep_config(asked.recipe, run)
             manifest = _compute_together(replace(asked, run=run, store=target), target, share, patience)
             how = "computed"
     return _finish_in_store(asked, out, work, manifest, how)
 
 
-def _publish_in_store(asked: _Asked, target: RemotePath, made: Manifest) -> Manifest:
+def _publish_in_store(asked: _Asked, target: RemotePath, made: Manifest) -> None:
     """Put there what tasks have not put there, the manifest last."""
     in_store.publish_rest(asked.run, target, lambda name: asked.on_event(Step("shard.linked", name)))
-    manifest = _publish_manifest(target, made)
+    _publish_manifest(target, made)
     asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
-    return manifest
 
 
 def _finish_in_store(
@@ -249,10 +254,33 @@ class _Asked:
     run: Path
     identity: str
     files: Sequence[tuple[Path, str]]
+    state: SourceState
     fingerprint: str
+    fingerprint_by: Fingerprint
     workers: int | None
     on_event: OnEvent
     store: RemotePath | None = None
+
+
+@contextmanager
+def _leaving_nothing_useless(run: Path, place: Path) -> Iterator[None]:
+    """Make the run's directory; an attempt that fails before a task has finished removes what it made.
+
+    A run with a receipt stays, for the next attempt. place: what is locked and removed, the run or its work directory.
+    """
+    missing = [each for each in (run, *run.parents) if not each.exists()]
+    local.make_directory(run)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, StoreError, RunBusy):
+            with only_writer(place):  # another process may work on it
+                if not (run / MANIFEST).exists() and not any((run / "receipts").glob("[!.]*.json")):
+                    shutil.rmtree(place)
+            for each in missing:
+                if each.exists():
+                    each.rmdir()  # stops at the first that holds something else
+        raise
 
 
 def _keep_config(recipe: Recipe, run: Path) -> None:
@@ -262,10 +290,29 @@ def _keep_config(recipe: Recipe, run: Path) -> None:
 
 
 def _compute(asked: _Asked, engine: Engine) -> Manifest:
-    context = RunContext(
-        asked.run, asked.workers or engine.default_workers(), asked.on_event, engine, None, asked.store
-    )
-    return _publish(asked, asked.recipe.execute(context, asked.files))
+    return _publish(asked, _execute(asked, engine, None))
+
+
+def _execute(asked: _Asked, engine: Engine, shared: Shared | None) -> Outcome:
+    """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
+    if asked.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
+        keep_beginning(asked.run / STAGE_DIRECTORY, asked.state, [name for _, name in asked.files])
+    workers = asked.workers or engine.default_workers()
+    context = RunContext(asked.run, workers, asked.on_event, engine, shared, asked.store, asked.state)
+    with asked.state.unchanged():
+        outcome = asked.recipe.execute(context, asked.files)
+    _tell_of_new_files(asked)
+    return outcome
+
+
+def _tell_of_new_files(asked: _Asked) -> None:
+    """The run is of the files that were there when it began; what came since is for the next one."""
+    with suppress(HeadraceError):
+        new = sorted({name for _, name in asked.recipe.source_files()} - {name for _, name in asked.files})
+        if new:
+            told = f"{new[0]} came into the source during the run and is not part of it"
+            more = f", nor are {len(new) - 1:,} other files" if len(new) > 1 else ""
+            asked.on_event(Note("warning", f"{told}{more}; prepare again to have it"))
 
 
 def _compute_together(asked: _Asked, place: Path, share: Share, patience: Patience) -> Manifest:
@@ -299,10 +346,7 @@ def _part_in(place: Path, share: Share, patience: Patience, on_event: OnEvent) -
 
 
 def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
-    engine = LocalEngine()
-    workers = asked.workers or engine.default_workers()
-    context = RunContext(asked.run, workers, asked.on_event, engine, shared, asked.store)
-    outcome = asked.recipe.execute(context, asked.files)
+    outcome = _execute(asked, LocalEngine(), shared)
     if shared.alone("publish", lambda: read_manifest(place) is not None):
         manifest = _publish(asked, outcome)
         if asked.store is not None:
@@ -311,14 +355,16 @@ def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
 
 def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
     recipe, run, on_event = asked.recipe, asked.run, asked.on_event
+    empty = outcome.source["empty_shards"]
+    if empty:
+        on_event(Note("warning", told_empty(empty, outcome.source["files"])))
     index = index_bytes(outcome.index, outcome.schema, outcome.null_values)
     local.write_new(run / INDEX, index)
     on_event(Step("index.linked", INDEX))
     manifest = Manifest(
         run_id=asked.identity,
         recipe=recipe.recipe_name,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        libraries={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+        libraries={"python": platform.python_version(), **{name: library_version(name) for name in LIBRARIES}},
         source={"fingerprint": asked.fingerprint, **outcome.source},
         schema=describe(outcome.schema),
         splits=dict(outcome.splits),
@@ -327,8 +373,8 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
         config_digest=sha256_hex((run / "config.json").read_bytes()),
         facts={**outcome.facts, "directories": dict(outcome.directories)},
     )
-    local.sync_directory(run)
-    manifest = _publish_manifest(run, manifest)
+    make_own_links(run, manifest)  # syncs the run's directory
+    _publish_manifest(run, manifest)
     on_event(Step("manifest.linked", MANIFEST))
     local.sync_directory(run)
     local.write_new(run / "_SUCCESS", b"")
@@ -336,49 +382,18 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
     return manifest
 
 
-def _publish_manifest(run: Path, manifest: Manifest) -> Manifest:
-    """Publish the manifest, or find that another process has published the same but for the time."""
-    try:
-        if isinstance(run, RemotePath):
-            verbs.put_new(run / MANIFEST, manifest.to_json())
-        else:
-            local.write_new(run / MANIFEST, manifest.to_json())
-    except CorruptShard:
-        present = read_manifest(run)
-        if present is None or replace(present, created_at=manifest.created_at).to_json() != manifest.to_json():
-            raise
-        return present
-    return manifest
+def _publish_manifest(run: Path, manifest: Manifest) -> None:
+    """Publish the manifest; another process may have published the same one."""
+    if isinstance(run, RemotePath):
+        verbs.put_new(run / MANIFEST, manifest.to_json())
+    else:
+        local.write_new(run / MANIFEST, manifest.to_json())
 
 
-def _link_splits(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
-    """`splits/<split>` points at the newest finished run, and so does every file that it publishes beside `splits/`.
-
-    Links that an earlier run left and this one has no use for are removed first: a `valid` of yesterday beside a
-    `train` of today would be a leak.
-    """
+def _point(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
     if not (run / "_SUCCESS").exists():
         local.write_new(run / "_SUCCESS", b"")
-    directory = local.make_directory(out / "splits")
-    links = {directory / split: relative for split, relative in manifest.facts["directories"].items()}
-    links |= {out / name: relative for name, relative in manifest.facts.get("published", {}).items()}
-    for stale in sorted([*directory.iterdir(), *out.iterdir()]):
-        if stale not in links and _leads_into_a_run(stale, out):
-            with local.storing(stale):
-                stale.unlink(missing_ok=True)
-    for link, relative in sorted(links.items()):
-        target = run / relative
-        if link.is_symlink() and os.readlink(link) == os.path.relpath(target, link.parent):
-            continue
-        local.point(link, target)
-    on_event(Step("splits.linked", str(directory)))
-
-
-def _leads_into_a_run(link: Path, out: Path) -> bool:
-    if not link.is_symlink() or link.name.startswith(local.TEMP_PREFIX):
-        return False
-    target = os.path.normpath(link.parent / os.readlink(link))
-    return Path(target).is_relative_to(os.path.normpath(out / "runs"))
+    point_at(out, run, manifest, on_event)
 
 
 def _remove_stage(run: Path, on_event: OnEvent) -> None:
@@ -412,6 +427,8 @@ def only_writer(run: Path, how: Literal["alone", "shared"] = "alone") -> Iterato
             ) from None
         except OSError:
             pass  # a file system without locks
+        if not os.path.exists(lock) or os.stat(lock).st_ino != os.fstat(descriptor).st_ino:
+            raise RunBusy(f"{run}: was just removed by a process that failed or swept it; run again")
         yield
     finally:
         os.close(descriptor)

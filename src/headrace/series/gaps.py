@@ -2,12 +2,14 @@
 
 A gap is a run of missing values between two observed values of a column. Runs at the ends of a column are not gaps:
 nothing is known on one side of them. A gap is filled whole or left whole: filling the first steps of a long outage
-would invent a plateau. Values are only carried forward. All functions take float64 [T, C] with NaN for missing
+would invent a plateau. Before a cut nobody can know how long a gap through it will be, so such a gap is left. Values
+are only carried forward. All functions take float64 [T, C] with NaN for missing
 (T steps, C columns) and are vectorised over both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,13 @@ class Gaps:
         """Some of them."""
         return Gaps(self.column[places], self.start[places], self.length[places])
 
+    def inside(self, cuts: Sequence[int]) -> Bools:
+        """Which gaps, with the value that ends them, lie on one side of every cut; cuts: ascending rows."""
+        ends = self.start + self.length
+        return np.asarray(
+            np.searchsorted(cuts, self.start, side="right") == np.searchsorted(cuts, ends, side="right"), np.bool_
+        )
+
     def per_column(self, columns: int) -> tuple[I64, I64, I64]:
         """Of each column: how many gaps, how many values they miss, the longest: three int64 [C]."""
         count = np.bincount(self.column, minlength=columns).astype(np.int64)
@@ -37,17 +46,17 @@ class Gaps:
         return count, values, longest
 
 
-def span(observed: Bools) -> tuple[int, int]:
+def span(observed: Bools, *, least: int = 0) -> tuple[int, int]:
     """The rows that are left when both ends are trimmed: [start, stop) of observed [T, C].
 
-    They begin where every column has had a value, and end where one has had its last. start == stop if nothing is
-    left, as where a column is never observed.
+    They begin where every column has had a value, and end where one has had its last, but not before `least` rows.
+    start == stop if nothing is left, as where a column is never observed.
     """
     steps, columns = observed.shape
     if not steps or not columns or not observed.any(axis=0).all():
         return 0, 0
     start = int(observed.argmax(axis=0).max())
-    stop = steps - int(observed[::-1].argmax(axis=0).max())
+    stop = max(steps - int(observed[::-1].argmax(axis=0).max()), start + least)
     return (start, stop) if start < stop else (0, 0)
 
 

@@ -79,6 +79,14 @@ class Scalers:
                 raise self._lost(entities[int(groups[row])], column, float(before[row, column]))
             with np.errstate(over="ignore"):
                 out[start:stop] = x
+            lost = np.isinf(out[start:stop])
+            if lost.any():  # it is finite, and more than the type holds
+                row, column = (int(each[0]) for each in np.nonzero(lost))
+                raise InputError(
+                    f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
+                    f"{float(before[row, column])!r} scaled is {float(x[row, column])!r}, which {np.dtype(dtype)} "
+                    f"cannot hold; name it in missing_numbers, correct the data, or choose other steps"
+                )
         return out
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ TEMP_PREFIX = ".tmp-"
 Sync = Literal["file", "none"]
 Existing = Literal["compare", "replace"]
 
+# What a local path begins with that was made of an address: `s3:` of s3://bucket.
+_LIKE_A_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ADVICE = {
     errno.ENOSPC: "the disk is full; free space and run the same command again: finished shards are kept",
     errno.EDQUOT: "the quota is used up; free space and run the same command again: finished shards are kept",
@@ -74,6 +77,10 @@ def make_directory(path: Path) -> Path:
     """Make a directory and its parents, durably; an existing one is fine."""
     with storing(path):
         missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in missing:
+        if _LIKE_A_SCHEME.fullmatch(each.name):
+            raise StoreError(f"{each}: is an address, not a local directory; give a local path here")
+    with storing(path):
         path.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_directory(made.parent)
@@ -147,7 +154,7 @@ def alias(existing: Path, target: Path) -> None:
     Another file of that name is replaced in one step: it is what an earlier attempt called so.
     """
     with storing(target):
-        if target.exists() and (target.samefile(existing) or sha256_file(existing) == sha256_file(target)):
+        if target.exists() and same_bytes(existing, target):
             return
         temporary = temporary_for(target)
         try:
@@ -162,16 +169,26 @@ def alias(existing: Path, target: Path) -> None:
                 temporary.unlink()
 
 
-def point(link: Path, target: Path) -> None:
-    """Make `link` a relative symbolic link to `target`, replacing an older link in one step.
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether two files are one, or have the same bytes."""
+    if one.samefile(other):
+        return True
+    return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)
 
-    Raises `StoreError` if `link` is a real file or directory.
+
+def link_to(link: Path, text: str) -> None:
+    """Make `link` a symbolic link with this text, replacing an older link in one step.
+
+    The text is relative to the link's directory. Raises `StoreError` if `link` is a real file or directory.
     """
-    if link.exists() and not link.is_symlink():
+    if link.is_symlink():
+        if os.readlink(link) == text:
+            return
+    elif link.exists():
         raise StoreError(f"{link}: is not a link made by headrace; move it away and run again")
     temporary = temporary_for(link)
     with storing(link):
-        os.symlink(os.path.relpath(target, link.parent), temporary, target_is_directory=True)
+        os.symlink(text, temporary)
         os.replace(temporary, link)
 
 

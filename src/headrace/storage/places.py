@@ -1,4 +1,4 @@
-"""Settings that name files: local paths, or paths in object stores."""
+"""Types of settings that name files: local paths, or paths in object stores. They refuse secrets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from headrace.credentials import refuse_credentials
-from headrace.storage.remote_path import path_of
+from headrace.storage.remote_path import local_path_of, path_of
 
 
 def _as_places(value: object) -> object:
-    refuse_credentials(value)
     if isinstance(value, str | Path):
         return (path_of(value),)
     if isinstance(value, list | tuple):
@@ -20,4 +19,16 @@ def _as_places(value: object) -> object:
     return value
 
 
+def _as_local(value: object) -> object:
+    return local_path_of(value, "a setting") if isinstance(value, str | Path) else value
+
+
+def _as_path_or_text(value: object) -> object:
+    if isinstance(value, str) and "{" not in value:  # a template may hold any sign
+        refuse_credentials(value)
+    return value
+
+
+LocalPath = Annotated[Path, BeforeValidator(_as_local)]
+PathOrTemplate = Annotated[str, BeforeValidator(_as_path_or_text)]
 Places = Annotated[tuple[Path, ...], BeforeValidator(_as_places)]

@@ -18,16 +18,18 @@ from collections.abc import Generator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PosixPath, PurePath
 from typing import Any, cast
+from urllib.parse import unquote
 
 import xxhash
 
+from headrace.credentials import refuse_credentials
 from headrace.errors import SettingsError, StoreError
 from headrace.storage import object_store
 from headrace.storage.object_store import Fact, ObjectStore
 from headrace.storage.remote_file import RemoteFile
 
 SCHEMES = ("s3", "gs", "az")
-_WORD = re.compile(rf"({'|'.join(SCHEMES)}):/+")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")  # a scheme, or a Windows drive; `Path` merges slashes
 
 
 class RemotePath(PosixPath):
@@ -152,34 +154,62 @@ class RemotePath(PosixPath):
 def path_of(place: str | Path) -> Path:
     """A local path, or a path in an object store, from a text or from a `Path` that was made of one.
 
-    Raises `SettingsError` for addresses with credentials or a query in them, which would end up in logs.
+    `~` is the home directory and file:// a local path. Raises `SettingsError` for every other scheme, and for
+    addresses with credentials or a query in them, which would end up in logs.
     """
     if isinstance(place, RemotePath):
         return place
+    refuse_credentials(place)
     text = str(place)
-    match = _WORD.match(text)
+    match = _ADDRESS.match(text)
     if match is None:
-        if isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
-            scheme = text.partition(":")[0]
-            raise SettingsError(
-                f"{scheme}:// is no place headrace reads or writes; give a local path, or {', '.join(SCHEMES)}://"
-            )
-        return Path(place)
-    rest = text[match.end() :]
+        return Path(os.path.expanduser(text))
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme == "file":
+        return _local_address(text, rest)
+    if scheme not in SCHEMES:
+        what = f"drive {match[1]}:" if len(scheme) == 1 else f"{scheme}://"
+        raise SettingsError(
+            f"{what} is not a place headrace reads or writes; give a local path, or {', '.join(SCHEMES)}://"
+        )
     name, _, key = rest.partition("/")
     if not name or "@" in name or ":" in name or "?X-" in rest or "?sig=" in rest or "?sv=" in rest:
         raise SettingsError(
-            f"{match[1]}:// address: has {'no bucket' if not name else 'credentials or a query in it'}; give"
-            f" {match[1]}://BUCKET/KEY and leave credentials to the environment"
+            f"{scheme}:// address: has {'no bucket' if not name else 'credentials or a query in it'}; give"
+            f" {scheme}://BUCKET/KEY and leave credentials to the environment"
         )
     if any(part in (".", "..") for part in key.split("/")):
-        raise SettingsError(f"{match[1]}://{rest}: has . or .. in it; give the key as it is")
-    return RemotePath(f"{match[1]}:", name, key)
+        raise SettingsError(f"{scheme}://{rest}: has . or .. in it; give the key as it is")
+    return RemotePath(f"{scheme}:", name, key)
+
+
+def local_path_of(place: str | Path, what: str) -> Path:
+    """The same of a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
+    path = path_of(place)
+    if isinstance(path, RemotePath):
+        raise SettingsError(f"{what} is {path}, in an object store; give a local path")
+    return path
+
+
+def _local_address(text: str, rest: str) -> Path:
+    """The path of file:///path or file://localhost/path. A `Path` has lost what tells a host from a directory."""
+    host, _, below = rest.partition("/")
+    if text[5:8] == "///":
+        return Path("/" + unquote(rest))
+    if text[5:7] == "//" and host == "localhost":
+        return Path("/" + unquote(below))
+    raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
+
+
+def expanded(path: Path) -> Path:
+    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
+    return path if isinstance(path, RemotePath) else Path(os.path.expanduser(path))
 
 
 def is_remote(place: str | Path) -> bool:
     """Whether a place is in an object store."""
-    return isinstance(place, RemotePath) or _WORD.match(str(place)) is not None
+    match = _ADDRESS.match(str(place))
+    return isinstance(place, RemotePath) or (match is not None and match[1].lower() in SCHEMES)
 
 
 def as_stat(fact: Fact) -> os.stat_result:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ Put = Literal["put", "kept"]
 
 
 def stat(path: Path) -> Fact:
-    """Size, time and tag of a file. The tag of a local file is made of inode and time. Raises `FileNotFoundError`."""
+    """Size, time and tag of a file. A local file's tag is its inode and times. Raises `FileNotFoundError`."""
     if isinstance(path, RemotePath):
         return path.fact()
     return _local_fact(path, path.name)
@@ -88,7 +89,19 @@ def delete(path: Path) -> None:
 
 def _local_fact(path: Path, name: str) -> Fact:
     found = path.stat()
-    return Fact(name, found.st_size, found.st_mtime_ns, f"{found.st_ino}-{found.st_mtime_ns}")
+    inode = 0 if found.st_dev in _fuse_devices() else found.st_ino
+    return Fact(name, found.st_size, found.st_mtime_ns, f"{inode}-{found.st_mtime_ns}-{found.st_ctime_ns}")
+
+
+@cache
+def _fuse_devices() -> frozenset[int]:
+    """Devices of FUSE mounts (gcsfuse, sshfs), which may number a file anew whenever the kernel has forgotten it."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    except OSError:
+        return frozenset()
+    numbers = [each[2].split(":") for each in mounts if each[each.index("-") + 1].startswith("fuse")]
+    return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
 
 def _cut(pieces: Sequence[tuple[int, memoryview]], start: int, stop: int) -> bytes:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from headrace.credentials import refuse_credentials
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.filtered import FilterReport
@@ -17,11 +16,10 @@ from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import default_cache, open_plain
+from headrace.dataset.plain import cache_directory, open_plain
 from headrace.errors import InputError, SettingsError
-from headrace.formats.detect import kind_of_name
-from headrace.formats.listing import no_data
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.formats.listing import holds_data, no_data
+from headrace.storage.remote_path import RemotePath, local_path_of, path_of
 from headrace.stream.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.batch import import_torch
 from headrace.stream.cache import CachedBlocks
@@ -45,7 +43,7 @@ class Dataset(IndexedDataset):
     def __init__(self, source: IndexedDataset, *, cache_dir: Path | None = None) -> None:
         super().__init__(source.root)
         self._source = source
-        self._cache_dir = default_cache() if cache_dir is None else cache_dir
+        self._cache_dir = cache_directory(cache_dir)
         self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun) else None
 
     def __repr__(self) -> str:
@@ -177,7 +175,7 @@ class Dataset(IndexedDataset):
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
-        base = default_cache() if options.cache_dir is None else Path(options.cache_dir)
+        base = cache_directory(options.cache_dir)
         files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
         read = self.block_reader(split, verify=options.verify, files=files)
         contents = ""
@@ -229,10 +227,6 @@ class Dataset(IndexedDataset):
         return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
 
 
-def _holds_no_data(root: Path) -> bool:
-    return root.is_dir() and not any(kind_of_name(each.name) for each in root.iterdir() if each.is_file())
-
-
 def open_dataset(
     path: str | Path | Sequence[str | Path],
     *,
@@ -247,16 +241,17 @@ def open_dataset(
 
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
-    Plain shards are one split, "all"; the index made of them is kept in `cache_dir` (None: ~/.cache/headrace).
+    Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
+    or files such as train-00000-of-00002.parquet. The index made of them is kept in `cache_dir` (None:
+    ~/.cache/headrace).
     on_progress: hears (files looked at, files) while that index is made.
     types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
     """
-    kept = None if cache_dir is None else Path(cache_dir)
-    refuse_credentials(path)
+    kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     if isinstance(path, str | Path):
-        root = path_of(path).expanduser()
-        empty = not isinstance(root, RemotePath) and _holds_no_data(root)
+        root = path_of(path)
+        empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,9 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, StreamError
+from headrace.sealed import kind_of, seal, shown, unseal
 from headrace.stream.batch import Batch, make_batches
+from headrace.stream.beginnings import agreement
 from headrace.stream.claimer import Claimer
 from headrace.stream.claims import claim_borders, claim_rows, left_of
 from headrace.stream.columns import Columns, cut, from_table, gather, join
@@ -53,13 +55,13 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import decode_block
 from headrace.stream.remaining import Remaining
-from headrace.stream.state import StreamState
+from headrace.stream.state import FORMAT_VERSION, StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
 
 log = logging.getLogger("headrace")
 
-_KIND = "distribution"
+_KIND = "dynamic stream"
 _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 1800.0  # as long as torch's own collectives wait
 
@@ -134,7 +136,15 @@ class DynamicLoader(StreamLoader):
         self._calls = 0
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", self._reader, self.epoch)
         progress = Progress()
-        watch = Watch(self.index, self.topology, progress, epoch=self.epoch, stall_seconds=self.options.stall_seconds)
+        watch = Watch(
+            self.index,
+            self.topology,
+            progress,
+            epoch=self.epoch,
+            stall_seconds=self.options.stall_seconds,
+            agree=agreement(self.topology, self, self._contract(None)),
+            said=self._said,
+        )
         made = delivered(self._read(progress, watch.check), self.options, reader=self._reader)
         yield from self._received.counted(watch.over(made), epoch=self.epoch)
 
@@ -275,7 +285,7 @@ class _Rows:
         self._index, self._options, self._reader = loader.index, loader.options, loader._reader
         self._order, self._remaining = order, remaining
         self._identities = block_identities(loader.index)
-        self._names = loader.options.check_columns(loader.index.schema.names, "pad")
+        self._names = loader.options.check_columns(loader.index.schema.names)
         self._quarantine = loader.quarantined = make_quarantine(
             loader.index, loader.options, topology=loader.topology, worker=0, workers=0
         )
@@ -333,13 +343,16 @@ def _batches(claimer: Claimer, size: int, wait: Callable[[Callable[[], bool]], N
 
 
 def _to_dict(state: StreamState) -> dict[str, Any]:
-    return {**state.to_dict(), _KIND: "dynamic"}
+    return seal(_KIND, FORMAT_VERSION, {"state": state.to_dict()})
 
 
 def _from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(values, Mapping) or values.get(_KIND) != "dynamic":
+    if kind_of(values) == "stream":
         raise StreamError(
             'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
             ' stream with distribution="balanced", or begin the epoch anew'
         )
-    return {name: value for name, value in values.items() if name != _KIND}
+    inside = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+    if set(inside) != {"state"}:
+        raise StreamError(f"{_KIND} state: {shown(inside)} is not what state_dict() gave; pass it on unchanged")
+    return cast("dict[str, Any]", inside["state"])  # whose reader checks it

@@ -34,18 +34,22 @@ from headrace.stream.watched_loader import WatchedLoader
 
 
 class PassLoader(CountedLoader[StreamingDataset]):
-    """One pass per iteration over a dataset. before: batches of its epoch that were received before the stop."""
+    """One pass per iteration over a dataset."""
 
-    def __init__(self, stream: StreamingDataset, trainer: Trainer | None, *, before: int = 0) -> None:
+    def __init__(self, stream: StreamingDataset, trainer: Trainer | None) -> None:
         super().__init__(stream, trainer)
-        self._resumed(before)
         self._received = 0
         workers = stream.num_workers
         self._loader = WatchedLoader(stream, batch_size=None, num_workers=workers, collate_fn=whole_batch)
 
     def __iter__(self) -> Iterator[Batch]:
         self._received = 0
-        self.follow()
+        if self._trainer is not None:
+            if self._trainer.overfit_batches and (self._begun or self.ended):  # the same batches again and again
+                self.stream.load_state_dict(self.stream.epoch_start())
+                self.begin()
+            else:
+                self.stream.set_epoch(self.begin())
         for batch in self._loader:
             self._received += 1
             yield batch
@@ -56,13 +60,13 @@ class PassLoader(CountedLoader[StreamingDataset]):
         return self._received
 
     def follow(self) -> None:
-        """Make the trainer's epoch the epoch of the dataset."""
+        """Make the epoch of the next pass that of the dataset, so that its length is known."""
         if self._trainer is not None:
-            self.stream.set_epoch(self._trainer.current_epoch)
+            self.stream.set_epoch(self.next_epoch())
 
     def position(self) -> dict[str, Any]:
-        """Where the stream is after the batches received: the same on every rank."""
-        return self.stream.state_after(self._received)
+        """Where the stream is after the batches that are done: the same on every rank."""
+        return self.stream.state_after(self.done)
 
 
 class HeadraceDataModule(ResumedModule[PassLoader]):
@@ -107,14 +111,20 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
     def train_dataloader(self) -> PassLoader:
         """The training stream: from a loaded position if there is one, else the trainer's epoch from its beginning."""
         dataset = self._stream("train", self.batch_size, self._train_options)
-        before = 0
+        earlier = self._train
         if self._loaded is not None:
             dataset.load_state_dict(self._loaded["stream"])
-            before, self._loaded = self._loaded["batches"], None
-        elif self._train is not None:  # the order stays that of the first loader
-            dataset.load_state_dict(self._train.stream.epoch_start())
-        self._train = PassLoader(dataset, self.trainer, before=before)
-        self._train.follow()
+            self._train = PassLoader(dataset, self.trainer)
+            self._train.resumed(self._loaded)  # its length stays that of the loaded epoch, as Lightning's counts do
+            self._train.count_anew()
+            self._loaded = None
+        else:
+            self._train = PassLoader(dataset, self.trainer)
+            if earlier is not None:  # the order stays that of the first loader
+                dataset.load_state_dict(earlier.stream.epoch_start())
+                if earlier.is_of(self.trainer):
+                    self._train.begin_after(earlier)
+            self._train.follow()
         own_lengths = self._train_options.get("pack") is not None  # every epoch has bins of its own
         self._ask_lengths_again(
             differ=own_lengths or (dataset.partial_epoch and self._whole_length() != len(self._train))

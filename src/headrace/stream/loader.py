@@ -10,13 +10,15 @@ An epoch is a pass over everything; the rules of passes are those of a torch loo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
+from headrace.stream.accelerated import told_to_accelerate
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import agreement
+from headrace.stream.beginnings import agreement, contract_of
 from headrace.stream.cache import CacheCounts, CachedBlocks
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import (
@@ -35,8 +37,10 @@ from headrace.stream.passes import (
 from headrace.stream.plan import Plan
 from headrace.stream.progress import Noted, Progress
 from headrace.stream.reader import KeptSplit, ReadBlock
-from headrace.stream.received import Received
+from headrace.stream.rebatched import refuse_sharing_again
+from headrace.stream.received import Received, warn_of_repeat
 from headrace.stream.share import Remainder
+from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
 from headrace.stream.watch import Watch
@@ -68,7 +72,7 @@ class StreamLoader:
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
         self._kept = KeptSplit()
-        self._received = Received()
+        self._received, self._said = Received(), Said()
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
@@ -104,24 +108,27 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         if self._received.has_ended:
             self._begin(self._epoch_state(self._start.epoch + 1))
-        left_after = self._received.batches
+        if self.options.shuffle or self._start.samples_per_epoch:
+            warn_of_repeat(self._received, self.epoch, of="stream")
         self._received.begin()
         progress = Progress()
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        settings = {"batch_size": self.options.batch_size, "remainder": self.remainder}
         watch = Watch(
             self.index,
             self.topology,
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self.state_dict(), settings=settings, left_after=left_after),
+            agree=agreement(self.topology, self, self._contract(len(self))),
+            said=self._said,
         )
         batches = watch.over(self._pass_batches(read_block))
-        yield from self._received.counted(batches, epoch=self.epoch, steps=len(self))
+        steps = len(self)
+        yield from told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
@@ -143,6 +150,23 @@ class StreamLoader:
         Raises `StreamError` if the state is not of this split, seed and shuffle.
         """
         self._begin(resumed_state(values, self.index, self.options, world_size=self.topology.world_size, workers=0))
+
+    def _contract(self, steps: int | None) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        return contract_of(
+            self.index,
+            self._said_options,
+            self.state_dict(),
+            source=type(self).__name__,
+            epoch=self.epoch,
+            workers=0,
+            remainder=self.remainder,
+            steps=steps,
+        )
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self.options
 
     def _pass_batches(self, read_block: ReadBlock) -> Generator[Batch, None, None]:
         """The batches of the present pass."""

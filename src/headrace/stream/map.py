@@ -24,7 +24,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.stream.batch import Batch, make_batch
 from headrace.stream.columns import Columns, from_table, gather, join, size_of
-from headrace.stream.options import StreamOptions
+from headrace.stream.options import VALID, StreamOptions
 from headrace.stream.reader import ReadBlock
 
 try:
@@ -81,7 +81,7 @@ class MapDataset(TorchDataset[dict[str, Any]]):
     ) -> None:
         check_integer("cache_bytes", cache_bytes, least=0)
         self.index = index
-        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(index.schema.names, "exact")
+        self.columns = StreamOptions(batch_size=1, columns=columns).check_columns(index.schema.names)
         self.cache_bytes = cache_bytes
         self._read_block = read_block
         self._stops = np.cumsum(index.rows)
@@ -164,7 +164,8 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         return pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
 
     def _finished(self, columns: Columns) -> dict[str, Any]:
-        batch: Batch = make_batch(columns, "torch")
+        rows = len(next(iter(columns.values())))
+        batch: Batch = make_batch({**columns, VALID: np.ones(rows, np.bool_)}, "torch")
         assert isinstance(batch, dict)
         return batch
 

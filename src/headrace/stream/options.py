@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 from headrace.checks import check_boolean, check_integer, check_word
 from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
+from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.lanes import OPEN_BYTES
 from headrace.stream.pack_rows import PackRows, pack_setting
 from headrace.stream.packed import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
@@ -86,8 +87,9 @@ class StreamOptions:
         4,194,304 rows and 256 MiB decoded), else 262,144, or as many as 1/8 of memory_bytes holds.
     lanes: slices of the data that are read side by side; None: chosen from the index, see `lanes`. They decide the
         order, and a resumed stream keeps those of its state.
-    remainder: "pad" fills the last step with rows that are false in batch["valid"]; "drop" leaves out less than one
-        global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one consumer, else "pad".
+    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
+        leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
+        consumer, else "pad".
     columns: which to read, in this order; None: all.
     batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
     lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
@@ -171,7 +173,8 @@ class StreamOptions:
             check_integer(name, getattr(self, name), least=1)
         for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
             if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least=1)
+                most = MOST_LANES if name == "lanes" else MOST_POSITIONS
+                check_integer(name, getattr(self, name), least=1, most=most)
         for name in ("prefetch_bytes", "prefetch_blocks"):
             check_integer(name, getattr(self, name), least=0)
         check_integer("seed", self.seed)
@@ -218,7 +221,7 @@ class StreamOptions:
                     " locality= and ranks_per_node=, the others neither"
                 )
 
-    def check_columns(self, available: list[str], remainder: Remainder) -> tuple[str, ...]:
+    def check_columns(self, available: list[str]) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
         columns = tuple(available if self.columns is None else self.columns)
         known = set(available)
@@ -241,11 +244,10 @@ class StreamOptions:
                     f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
                     " leave them out with columns="
                 )
-        if self.masked(remainder) and VALID in columns:
-            option = 'remainder="pad"' if remainder == "pad" else 'on_bad_block="quarantine"'
+        if VALID in columns:
             raise SettingsError(
-                f'a column is named "{VALID}", and {option} puts its mask of real rows there;'
-                f" leave it out with columns=, rename it when preparing, or use another {option.partition('=')[0]}"
+                f'a column is named "{VALID}", where every batch has its mask of real rows;'
+                f" leave it out with columns=, or rename it when preparing"
             )
         return columns
 
@@ -263,10 +265,6 @@ class StreamOptions:
     def packed_batches(self) -> PackedBatches | None:
         """How bins become batches; None where rows are as they are."""
         return self.packed if isinstance(self.packed, PackedBatches) else None
-
-    def masked(self, remainder: Remainder) -> bool:
-        """Whether every batch has the mask of real rows."""
-        return remainder == "pad" or self.on_bad_block == "quarantine"
 
 
 def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:

@@ -23,6 +23,8 @@ from typing import Any
 from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
+from headrace.errors import SettingsError
+from headrace.packing.preference import preference_field
 from headrace.stream.batch import Batch
 from headrace.stream.loader import StreamLoader
 from headrace.stream.options import StreamOptions
@@ -98,6 +100,10 @@ class PackingLoader(StreamLoader):
         self._planned: PackingPlan | None = None
 
     @property
+    def _said_options(self) -> StreamOptions:
+        return self._passes.options
+
+    @property
     def _packing(self) -> PackingPlan:
         if self._planned is None:
             self._planned = self._passes.plan(self._start)
@@ -120,5 +126,11 @@ def lengths_for(
     """The lengths that packing with these options needs; settings are looked at before anything is read."""
     assert options.pack_rows is not None
     packing_settings(options)
+    judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
+    if judged is not None:
+        raise SettingsError(
+            f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
+            f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+        )
     column = options.pack_rows.lengths or options.pack_rows.tokens
     return row_lengths(index, read_block, column, contents=contents, cache_dir=cache_dir)

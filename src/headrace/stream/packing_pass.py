@@ -167,7 +167,7 @@ class PackingPasses:
             plan=plan,
             share=plan.share(rank=consumer),
             options=self.rows,
-            columns=self.rows.check_columns(self.index.schema.names, "pad"),
+            columns=self.rows.check_columns(self.index.schema.names),
             reader=reader,
             make=_whole_windows,
         )
@@ -229,9 +229,7 @@ class PackingPasses:
             beside = make_batch(join(others), self.options.batch_format)
             assert isinstance(beside, dict)
             batch |= beside
-        if self.remainder == "pad":
-            batch |= in_format({VALID: np.arange(len(laid.tokens)) < real}, self.options.batch_format)
-        return batch
+        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.options.batch_format)
 
     def _no_others(self) -> list[Columns]:
         """The other columns of no sequence; nothing where none were asked for."""

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64
 from headrace.errors import StreamError
+from headrace.sealed import MOST_POSITIONS, seal, unseal
 from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.passes import checked_state
-from headrace.stream.state import StreamState
+from headrace.stream.share import given_by_workers
+from headrace.stream.state import FORMAT_VERSION, StreamState
 
-_KIND = "headrace_packing"
+_KIND = "packing"
 _LEAST = {"batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
 
 
@@ -38,14 +39,17 @@ class PackingState:
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal state back."""
         numbers = {name: getattr(self, name) for name in _LEAST}
-        return {_KIND: 1, "start": self.start.to_dict(), **numbers, "pack": self.identity}
+        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], passes: PackingPasses) -> PackingState:
         """Read a state of these passes back. Raises `StreamError` if it is none, or of other settings."""
-        names = {_KIND, "start", "pack", *_LEAST}
-        sound = isinstance(values, Mapping) and set(values) == names and values[_KIND] == 1
-        if not sound or any(type(values[name]) is not int or values[name] < least for name, least in _LEAST.items()):
+        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+        sound = set(values) == {"start", "pack", *_LEAST}
+        if not sound or any(
+            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
+            for name, least in _LEAST.items()
+        ):
             raise StreamError(
                 "packing state: it is not what state_dict() of a packing stream gave; pass it on unchanged"
             )
@@ -82,9 +86,3 @@ class PackingState:
             batch_size=batch_size,
             identity=self.identity,
         )
-
-
-def given_by_workers(batches: int, workers: int) -> I64:
-    """How many of a rank's batches each of its workers gave: int64 [workers], at least one."""
-    number = np.arange(max(1, workers))
-    return (batches - number + len(number) - 1) // len(number)

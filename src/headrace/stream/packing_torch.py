@@ -13,7 +13,7 @@ comes first: worker w then goes on as worker (batches + w) mod W, so the batches
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
@@ -24,8 +24,9 @@ from headrace.stream.memory import check_memory
 from headrace.stream.options import StreamOptions
 from headrace.stream.packing_pass import PackingPasses
 from headrace.stream.packing_plan import PackingPlan, PackingReport
-from headrace.stream.packing_state import PackingState, given_by_workers
+from headrace.stream.packing_state import PackingState
 from headrace.stream.progress import Noted, Progress
+from headrace.stream.share import given_by_workers
 from headrace.stream.shared_pass import Part
 from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, capture, confirm
@@ -75,12 +76,16 @@ class PackingDataset(StreamingDataset):
         start, before = self._place()
         return self._plan_of(start).steps * max(1, self.num_workers) - before
 
-    def batches(self) -> Generator[Batch, None, None]:
+    def batches(self, *, makes: Literal["batches", "rows"] = "batches") -> Generator[Batch, None, None]:  # noqa: ARG002 - always batches
         """One pass of this worker, or of the rank if there are none; see `StreamingDataset.batches`."""
         confirm(self.topology)
         worker = self._worker()
+        self.begin_next()
         start, before = self._place()
-        before += self._skipped()
+        skip = self._skipped()
+        before += skip
+        if not skip:
+            self._note_beginning(worker)
         self._received.begin()
         turns = max(1, self.num_workers)
         turn = (before + worker) % turns
@@ -94,9 +99,11 @@ class PackingDataset(StreamingDataset):
             workers=self.num_workers,
             given=int(given_by_workers(before, turns)[turn]),
         )
+        steps = None
         if not self.num_workers:
-            made = self._watch(progress).over(made)
-        yield from self._received.counted(made, epoch=start.epoch, of="dataset")
+            made, steps = self._watch(progress).over(made), len(self)
+        yield from self._received.counted(made, epoch=start.epoch, steps=steps, of="dataset")
+        self._note_end(worker)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far. Needs num_workers=0; else see `state_after`."""
@@ -151,6 +158,10 @@ class PackingDataset(StreamingDataset):
     def __getstate__(self) -> dict[str, Any]:
         check_travels(self._passes.options.transform)
         return {**super().__getstate__(), "_planned": None}
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self._passes.options
 
     def _begin(self, state: StreamState, *, part: Part) -> None:
         super()._begin(state, part=part)

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
+from headrace.sealed import MOST_EPOCHS
 from headrace.stream.batch import Batch, import_torch
 from headrace.stream.distribute import regions_of
 from headrace.stream.lanes import Lanes, choose_lanes
@@ -22,9 +24,11 @@ from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import KeptSplit, ReadBlock, read_share
 from headrace.stream.regions import Regions
 from headrace.stream.share import Remainder, advance, count_steps, resolve_remainder
-from headrace.stream.state import StreamState
+from headrace.stream.state import MOST_RELANED, StreamState
 from headrace.stream.topology import Topology
 from headrace.stream.transform import transformed
+
+log = logging.getLogger("headrace")
 
 
 def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) -> Remainder:
@@ -34,7 +38,7 @@ def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) 
     `MissingExtra`: torch batches without torch.
     """
     remainder = resolve_remainder(options.remainder, consumers)
-    options.check_columns(index.schema.names, remainder)
+    options.check_columns(index.schema.names)
     if options.batch_format == "torch":
         import_torch()
     return remainder
@@ -42,7 +46,7 @@ def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) 
 
 def check_epoch(epoch: int) -> None:
     """Raise `SettingsError` unless this can be an epoch."""
-    check_integer("epoch", epoch, least=0)
+    check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
 
 
 def checked_state(values: Mapping[str, Any], index: SplitIndex, options: StreamOptions) -> StreamState:
@@ -66,6 +70,13 @@ def resumed_state(
     else:
         fits = state.regions.fits(world_size=world_size, workers=workers)
     if options.on_topology_change == "keep" or fits:
+        return state
+    if state.times_relaned == MOST_RELANED:
+        log.warning(
+            "split %r: what is left of epoch %d was put into new lanes %d times; it stays in these, and %d readers"
+            " decode some blocks more than once until the epoch ends",
+            *(index.split, state.epoch, MOST_RELANED, consumers),
+        )
         return state
     if options.lanes is not None and options.lanes % consumers:  # new lanes are for these consumers
         options = replace(options, lanes=None)
@@ -140,7 +151,7 @@ def read_pass(
     quarantine: where bad blocks go. kept: where a small split stays decoded between passes.
     """
     plan = plan_pass(index, options, start, topology=topology, workers=workers)
-    columns = options.check_columns(index.schema.names, plan.remainder)
+    columns = options.check_columns(index.schema.names)
     reader = reader_name(topology, worker=worker, workers=workers)
     batches = read_share(
         index,

@@ -1,16 +1,20 @@
 """The plan: what every consumer will read, known from the index alone. Pure: no files, no clock, no torch.
 
-Steps and rows are arithmetic. Bytes and read amplification follow from which lanes a consumer touches: its positions
-are c (mod C) and group d holds the positions d (mod D), so it touches exactly the groups d = c (mod gcd(D, C)). If C
-divides D every block is decoded by one consumer, except for the at most L-1 blocks that a lane border cuts. Cost is
-O(blocks + C).
+Steps and rows are arithmetic. Bytes and read amplification follow from which blocks a consumer's pools need: its
+positions are c (mod C) and group d holds the positions d (mod D), so it touches exactly the groups d = c modulo
+gcd(D, C), and in each pool the rounds that lie there. A block is decoded once for each row of pools that follow one
+another and need it; a small split, once by every consumer. If C divides D every block is decoded by one consumer, except
+for the at most L-1 blocks that a lane border cuts. That is what a stream decodes, or a little more: see
+`bytes_per_consumer`. Cost is O(blocks + pools * L + C).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +23,15 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes, is_small
 from headrace.stream.layout import lay_epoch, sources_of
-from headrace.stream.order import Order, Reads
-from headrace.stream.pools import least_pool_rows, rows_of_pools
+from headrace.stream.order import Order
+from headrace.stream.pools import MOST_POOLS_AHEAD, first_pool_end, least_pool_rows, rows_of_pools
 from headrace.stream.regions import Regions, RegionShare
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
 
-_PREFETCH_BYTES = 1 << 25  # what streams decode ahead unless told otherwise
+_PREFETCH_BYTES, _PREFETCH_BLOCKS = 1 << 25, 256  # what streams decode ahead unless told otherwise
+_WORTH_A_WORD, _WORTH_A_CHANGE = 1.01, 1.05
+_NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
@@ -83,7 +89,7 @@ class Plan:
             ["lanes", self.order.lanes],
             ["rows of a reader", f"{rows.min():,} to {rows.max():,}"],
             ["MB decoded by a reader", f"{read.min() / 1e6:,.1f} to {read.max() / 1e6:,.1f}"],
-            ["read amplification", f"{self.read_amplification:.2f}"],
+            ["read amplification, at most", f"{self.read_amplification:.2f}"],
             ["repeated rows", self.padded_rows],
             ["rows left out", self.dropped_rows],
         ]
@@ -139,47 +145,49 @@ class Plan:
     def bytes_per_consumer(self) -> I64:
         """Bytes of the blocks each consumer decodes, as estimated from the index: int64 [C].
 
-        An upper bound: it takes every consumer that touches a lane to need all blocks of it. A block that borders of
-        lanes cut counts for each of its lanes, as these are read far apart, unless all is so small that a consumer has
-        its blocks at once.
+        At most: it takes every consumer that touches a lane to need each window of it, which one that takes fewer rows
+        than there are windows does not, and a block that is needed again later to be decoded again, which a stream that
+        reads far enough ahead does not.
         """
-        reads = self._reads
-        if self.regions is not None:
-            weights = self.block_bytes[reads.block]
-            return np.bincount(reads.run, weights=weights, minlength=self.consumers).astype(np.int64)
-        groups = gcd(self.order.groups, self.consumers)
-        group = (self.remaining.first + reads.run) % groups  # runs are numbered from the first position left
-        block = reads.block
-        if self._is_held_at_once:
-            pairs = np.unique(group * max(1, len(self.block_bytes)) + block)
-            group, block = np.divmod(pairs, max(1, len(self.block_bytes)))
-        per_group = np.bincount(group, weights=self.block_bytes[block], minlength=groups)
-        return per_group[np.arange(self.consumers) % groups].astype(np.int64)
+        if self.keeps_split:
+            reads = np.array([self._share(consumer).items > 0 for consumer in range(self.consumers)])
+            return np.where(reads, self._needed_bytes, 0).astype(np.int64)
+        group, block, pool, _ = self._needs
+        pairs, where = np.unique(group * max(1, len(self.block_bytes)) + block, return_inverse=True)
+        order = np.lexsort((pool, where))
+        along, pool = where[order], pool[order]
+        again = np.ones(len(along), np.bool_)
+        again[1:] = (np.diff(along) > 0) | (np.diff(pool) > self._pools_kept)
+        blocks = pairs[along[again]] % max(1, len(self.block_bytes))
+        groups = self._groups
+        per_group = np.bincount(pairs[along[again]] // max(1, len(self.block_bytes)), self.block_bytes[blocks], groups)
+        return (per_group[np.arange(self.consumers) % groups] + self._bytes_of_filling).astype(np.int64)
 
     @property
     def read_amplification(self) -> float:
-        """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once."""
+        """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once.
+
+        At most, as `bytes_per_consumer`.
+        """
         return float(self.bytes_per_consumer.sum()) / self._needed_bytes if self._needed_bytes else 1.0
 
     @property
     def decoded_again_bytes(self) -> int:
-        """Bytes that all consumers together decode beyond each block once: what the amplification costs."""
+        """Bytes that all consumers together decode beyond each block once: what the amplification costs, at most."""
         return max(0, int(self.bytes_per_consumer.sum()) - self._needed_bytes)
 
     @cached_property
     def _needed_bytes(self) -> int:
-        reads, blocks = self._reads, max(1, len(self.block_bytes))
-        laid = np.unique(reads.block if self._is_held_at_once else reads.laying * blocks + reads.block)
-        return int(self.block_bytes[laid % blocks].sum())
+        if self.keeps_split:
+            return int(self.block_bytes.sum()) if self.remaining.total else 0
+        _, block, _, laying = self._needs
+        blocks = max(1, len(self.block_bytes))
+        return int(self.block_bytes[np.unique(laying * blocks + block) % blocks].sum())
 
     @property
-    def _is_held_at_once(self) -> bool:
-        """Whether what is left is at most a pool of each consumer: then none decodes a block twice."""
-        if self.regions is not None:
-            return False
-        row_bytes = int(self.block_bytes.sum()) // max(1, self.split_rows)
-        _, pool_rows = rows_of_pools(self.order, self.consumers, least_rows=least_pool_rows(row_bytes))
-        return self.remaining.total <= pool_rows
+    def _groups(self) -> int:
+        """How many kinds of consumers there are: those of one kind need the same blocks."""
+        return self.consumers if self.regions is not None else gcd(self.order.groups, self.consumers)
 
     @property
     def keeps_split(self) -> bool:
@@ -188,10 +196,23 @@ class Plan:
         small = is_small(self.split_rows, int(self.block_bytes.sum()))
         return self.order.shuffle and self.regions is None and one_round and small
 
-    @property
-    def lanes_without_amplification(self) -> int:
-        """The smallest L, not below this one, that C divides: then no two consumers decode the same lane."""
-        return -(-self.order.lanes // self.consumers) * self.consumers
+    @cached_property
+    def _pools_kept(self) -> int:
+        """For how many pools a block stays decoded that the pools between do not need."""
+        small = int(self.block_bytes.sum()) <= _PREFETCH_BYTES and len(self.block_bytes) <= _PREFETCH_BLOCKS
+        return MOST_POOLS_AHEAD if small else 1
+
+    @cached_property
+    def _bytes_of_filling(self) -> I64:
+        """Bytes that a consumer without a row of its own decodes to fill its batches: int64 [C]."""
+        found = np.zeros(self.consumers, np.int64)
+        for consumer in np.flatnonzero(self.rows_per_consumer == 0).tolist():
+            share = self._share(consumer)
+            if share.items:
+                position = self.remaining.positions(np.array([share.place_of(0)], np.int64))
+                block, _ = self.order.locate(self.order.line_of(position))
+                found[consumer] = self.block_bytes[block[0]]
+        return found
 
     def coverage(self) -> Coverage:
         """Count every position that every consumer would deliver. O(rows) time, one byte a row."""
@@ -237,22 +258,66 @@ class Plan:
         return self.regions.shares(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
 
     @cached_property
-    def _reads(self) -> Reads:
-        """The blocks of each lane's positions, from the first left to the last; of each region, if there are."""
-        if self.regions is not None:
-            return self._region_reads(self.regions)
-        first = self.remaining.first + np.arange(self.order.groups, dtype=np.int64)
-        stop = self.remaining.ranges[-1][1] if self.remaining.ranges else 0
-        first = first[first < stop]
-        return self.order.reads(first, first + (stop - 1 - first) // self.order.groups * self.order.groups)
+    def _needs(self) -> _Needs:
+        """The blocks that each pool of each kind of consumer needs, an entry for each window run that needs one."""
+        shares = [self._share(0)] if self.regions is None else self._region_shares
+        parts = [self._needs_of(number, share) for number, share in enumerate(shares)]
+        return _Needs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
-    def _region_reads(self, regions: Regions) -> Reads:
-        bounds = regions.bounds(self.remaining)
-        held = np.flatnonzero(bounds[:-1] < bounds[1:])
-        first = self.remaining.positions(bounds[:-1][held])
-        last = self.remaining.positions(bounds[1:][held] - 1)
-        run, block, laying = self.order.reads(first, last)
-        return Reads(held[run], block, laying)
+    def _needs_of(self, number: int, share: Share) -> _Needs:
+        """Those of one region; of all consumers together where they stride."""
+        strides, residues = self.regions is None, self.order.groups
+        begin, rows = (0, self.remaining.total - self.dropped_rows) if strides else (share.place_of(0), share.rows)
+        left = self.remaining.keep(np.array([begin], np.int64), np.array([begin + rows], np.int64))
+        if not left.total:
+            return _Needs(*(np.empty(0, np.int64) for _ in range(4)))
+        least_rows = least_pool_rows(int(self.block_bytes.sum()) // max(1, self.split_rows))
+        _, pool_rows = rows_of_pools(self.order, share.stride, least_rows=least_rows)
+        ends = first_pool_end(
+            self.order, self.remaining.first, origin=share.origin, consumers=share.stride, least_rows=least_rows
+        )
+        limits = np.unique([*ends, *range(ends[1], left.ranges[-1][1] + pool_rows, pool_rows)])
+        starts, stops = np.array(left.ranges, np.int64).T
+        shift = starts - np.concatenate([[0], np.cumsum(stops - starts)[:-1]])
+        cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
+        of_range = np.searchsorted(starts, cuts, side="right") - 1
+        until = np.minimum(np.append(cuts[1:], stops[-1]), stops[of_range])
+        held = cuts < until  # a cut between two ranges begins nothing
+        cuts, until, of_range = cuts[held], until[held], of_range[held]
+        counts = np.minimum(residues, until - cuts)
+        part = np.repeat(np.arange(len(cuts)), counts)
+        first = cuts[part] + np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
+        reads = self.order.reads(first, first + (until[part] - 1 - first) // residues * residues)
+        group = (first - shift[of_range[part]]) % self._groups if strides else np.full(len(part), number)
+        pool = np.searchsorted(limits, cuts, side="right")[part]
+        return _Needs(group[reads.run], reads.block, pool[reads.run], reads.laying)
+
+
+class _Needs(NamedTuple):
+    """Blocks that pools need; int64, parallel. group: the kind of consumer; laying: see `Reads`."""
+
+    group: I64
+    block: I64
+    pool: I64
+    laying: I64
+
+
+def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
+    """(L, read amplification) of the lanes with which these consumers decode less, computed for each candidate.
+
+    plan_of: the same plan with so many lanes. None where nothing that was tried is better by a twentieth. Candidates
+    are what the consumers divide, about as many lanes as now or fewer; of those that decode little the nearest.
+    """
+    if plan.regions is not None or plan.read_amplification < _WORTH_A_WORD:
+        return None
+    consumers, lanes = plan.consumers, plan.order.lanes
+    tried = {consumers * max(1, each) for each in (-(-lanes // consumers), lanes // consumers, 8, 4, 2, 1)} - {lanes}
+    found = [(plan_of(each).read_amplification, abs(each - lanes), each) for each in sorted(tried)]
+    least = min(amplified for amplified, _, _ in found) if found else plan.read_amplification
+    near = min((each for each in found if each[0] <= least * _NEARLY), key=lambda each: each[1], default=None)
+    if near is None or near[0] * _WORTH_A_CHANGE > plan.read_amplification:
+        return None
+    return near[2], near[0]
 
 
 def make_plan(

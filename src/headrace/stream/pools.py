@@ -16,6 +16,7 @@ from headrace.stream.order import Order
 from headrace.stream.remaining import Remaining
 from headrace.stream.share import Share
 
+MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
 _LEAST_POOL_BYTES = 1 << 24
 
@@ -49,6 +50,17 @@ def rows_of_pools(order: Order, consumers: int, *, least_rows: int = _LEAST_POOL
     return round_rows, max(1, -(-least_rows * consumers // round_rows)) * round_rows
 
 
+def first_pool_end(order: Order, first: int, *, origin: int, consumers: int, least_rows: int) -> tuple[int, int]:
+    """(where the first pool of a pass from position `first` ends at most, where the next one does).
+
+    Later pools end `rows_of_pools` further on each. The loop has to wait for the first one, so it is a quarter.
+    """
+    round_rows, pool_rows = rows_of_pools(order, consumers, least_rows=least_rows)
+    end = origin + (first - origin) // pool_rows * pool_rows + pool_rows
+    begun = origin + (first - origin) // round_rows * round_rows
+    return min(begun + max(1, pool_rows // round_rows // 4) * round_rows, end), end
+
+
 def plan_pools(
     order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
@@ -58,10 +70,11 @@ def plan_pools(
     """
     if not share.items:
         return
-    round_rows, pool_rows = rows_of_pools(order, share.stride, least_rows=least_rows)
-    border = share.origin + (remaining.first - share.origin) // pool_rows * pool_rows
-    begun = share.origin + (remaining.first - share.origin) // round_rows * round_rows
-    limit = min(begun + max(1, pool_rows // round_rows // 4) * round_rows, border + pool_rows)
+    _, pool_rows = rows_of_pools(order, share.stride, least_rows=least_rows)
+    limit, end = first_pool_end(
+        order, remaining.first, origin=share.origin, consumers=share.stride, least_rows=least_rows
+    )
+    border = end - pool_rows
     item = 0
     while item < share.rows:
         stop = share.items_below(remaining.count_below(limit))

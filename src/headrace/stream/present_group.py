@@ -26,6 +26,7 @@ from headrace.machine import began, boot_id
 
 _KEY = "headrace/group"
 _APART_S = 10.0
+_PATIENCE_S = 1800.0  # as torch's own collectives wait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,13 @@ def group_store() -> Any:
 def group_size() -> int:
     """The processes of torch's default process group, which exists."""
     return int(sys.modules["torch"].distributed.get_world_size())
+
+
+def group_patience_s() -> float:
+    """How long the processes of the default group wait for each other, as init_process_group was told."""
+    store = group_store()
+    timeout = getattr(store, "timeout", None)
+    return _PATIENCE_S if timeout is None else float(timeout.total_seconds())
 
 
 def group_connection(store: Any) -> Any:

@@ -28,7 +28,7 @@ from headrace.stream.columns import Columns, cut, from_table, gather, join
 from headrace.stream.fetch import Fetcher
 from headrace.stream.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.plan import Plan
-from headrace.stream.pools import Pool, least_pool_rows, plan_pools
+from headrace.stream.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.share import Share
 
@@ -51,7 +51,6 @@ class KeptSplit:
         return {"_columns": None}  # another process decodes for itself
 
 
-_MOST_POOLS_AHEAD = 16
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
 
@@ -83,7 +82,7 @@ def read_share(
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
     )
-    batcher = _Batcher(share, options, masked=options.masked(plan.remainder), quarantine=quarantine, make=make)
+    batcher = _Batcher(share, options, quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
     if plan.keeps_split and quarantine is None:
         pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, least_rows=least_rows)
@@ -110,7 +109,7 @@ def _gathered(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[tuple[int, Co
         buffers.trim(_POOLS_OF_BUFFERS * len(columns))
         if first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
-        _announce(fetcher, pools, ahead, most=_MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
+        _announce(fetcher, pools, ahead, most=MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
         del decoded, pieces  # or they would live while the next pool is waited for
         fetcher.release(blocks)
         if not first:
@@ -163,7 +162,6 @@ class _Batcher:
         share: Share,
         options: StreamOptions,
         *,
-        masked: bool,
         quarantine: Quarantine | None = None,
         make: Callable[[Columns, int], Iterator[Any]] | None = None,
     ) -> None:
@@ -171,7 +169,6 @@ class _Batcher:
         self._share = share
         self._quarantine = quarantine
         self._options = options
-        self._masked = masked
         self._left: list[Columns] = []
         self._left_items = 0
         self._given = 0
@@ -205,12 +202,12 @@ class _Batcher:
         return make_batches(columns, batch_size, options.batch_format, options.padding, options.packed_batches)
 
     def _masked_by(self, columns: Columns, items: int) -> Columns:
-        """The columns with the mask of real rows, where batches have one."""
-        begin, self._given = self._given, self._given + items
-        if not self._masked:
-            return columns
+        """The columns and the mask of real rows, which belongs to these rows alone: a loop may write into it."""
+        own = self._share.rows - self._given
+        self._given += items
         rows = dict(columns)
-        valid = np.arange(begin, begin + items) < self._share.rows
+        valid = np.ones(items, np.bool_)
+        valid[max(0, own) :] = False
         rows[VALID] = valid if self._quarantine is None else self._quarantine.sift(rows, valid)
         return rows
 

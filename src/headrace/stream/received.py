@@ -6,6 +6,7 @@ Two passes of one loader that are read by turns would be one count of both: the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
@@ -13,6 +14,8 @@ from typing import TypeVar
 from headrace.errors import StreamError
 
 Given = TypeVar("Given")
+
+log = logging.getLogger("headrace")
 
 
 class Received:
@@ -24,6 +27,7 @@ class Received:
 
     def __init__(self) -> None:
         self._pass = 0
+        self.has_warned = False
         self.forget()
 
     def forget(self) -> None:
@@ -59,3 +63,17 @@ class Received:
                 yield batch
         if counted == self._pass:
             self.has_ended = self.is_over = True
+
+
+def warn_of_repeat(received: Received, epoch: int, *, of: str) -> None:
+    """Warn, once, where a pass was left inside and begins again at its beginning; a look at one batch is no pass."""
+    if received.has_warned or received.has_ended or received.batches < 2:
+        return
+    received.has_warned = True
+    log.warning(
+        "epoch %d: was left after %d batches and begins again, with the same batches; for another order call"
+        " set_epoch(epoch) before each loop over the %s, for the rest load_state_dict(state_dict())",
+        epoch,
+        received.batches,
+        of,
+    )

@@ -98,6 +98,12 @@ def share_of(rows_left: int, *, consumer: int, consumers: int, batch_size: int, 
     )
 
 
+def given_by_workers(batches: int, workers: int) -> I64:
+    """How many of a rank's batches each of its workers gave: int64 [workers], at least one."""
+    number = np.arange(max(1, workers))
+    return (batches - number + len(number) - 1) // len(number)
+
+
 def advance(
     remaining: Remaining, batches: int, *, world_size: int, workers: int, batch_size: int, remainder: Remainder
 ) -> Remaining:

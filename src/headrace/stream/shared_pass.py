@@ -23,15 +23,16 @@ from headrace.stream.worker_deaths import WorkerDeath
 Part = Literal["whole", "rest"]  # of an epoch
 
 # Places of `SharedPass`: the epoch; 1 where a pass is the rest of it that a loaded state left; how many states were
-# loaded so far; 1 once the parent named an epoch; 1 where workers go on from progress of their own.
-_EPOCH, _REST, _LOADS, _SAID, _OWN = range(5)
+# loaded so far; 1 once the parent named an epoch; 1 where workers go on from progress of their own; 1 once a worker
+# ended the pass, 2 once its second beginning was noticed.
+_EPOCH, _REST, _LOADS, _SAID, _OWN, _ENDED = range(6)
 
 
 class SharedPass:
-    """Which pass the workers are to begin. The parent writes it, but for `go_on_alone`."""
+    """Which pass the workers are to begin. The parent writes it, but for `go_on_alone`, `end` and `is_repeat`."""
 
     def __init__(self) -> None:
-        self._values = _shared(torch.zeros(5, dtype=torch.int64))
+        self._values = _shared(torch.zeros(6, dtype=torch.int64))
 
     @property
     def epoch(self) -> int:
@@ -60,12 +61,23 @@ class SharedPass:
 
     def begin(self, epoch: int, *, part: Part, loads: int) -> None:
         """The next pass is of this epoch: all of it, or the rest that a loaded state left."""
-        for place, value in ((_EPOCH, epoch), (_REST, part == "rest"), (_LOADS, loads), (_OWN, 0)):
+        for place, value in ((_EPOCH, epoch), (_REST, part == "rest"), (_LOADS, loads), (_OWN, 0), (_ENDED, 0)):
             self._values[place] = value
 
     def name(self) -> None:
         """The parent has said which epoch it means."""
-        self._values[_SAID] = 1
+        self._values[_SAID], self._values[_ENDED] = 1, 0
+
+    def end(self) -> None:
+        """Worker 0 gave the last batch of the pass."""
+        self._values[_ENDED] = max(1, int(self._values[_ENDED]))
+
+    def is_repeat(self) -> bool:
+        """Whether the pass that worker 0 begins was taken to its end before; true once."""
+        repeats = int(self._values[_ENDED]) == 1
+        if repeats:
+            self._values[_ENDED] = 2
+        return repeats
 
     def go_on_alone(self, epoch: int) -> None:
         """A worker goes on from progress of its own in this epoch: the one thing that workers write here."""

@@ -9,16 +9,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from headrace.stream.progress import Snapshot
 
+AGAIN_SECONDS = 30.0
 _BATCHES_BEHIND = 16  # fewer come of reading ahead alone
 _SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
 _WAITING = ("decode", "gather")
 
 Complaint = tuple[str, int, str]
+
+
+@dataclass
+class Said:
+    """What was logged of a stream, and when: of each kind and rank one complaint in `AGAIN_SECONDS`, over all passes.
+
+    Whatever block it is: a slow source makes a rank wait for one after the other.
+    """
+
+    at: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def due(self, found: Mapping[Complaint, str], *, now: float) -> list[str]:
+        """The sentences to log now, which are then said. now: monotonic seconds."""
+        sentences = []
+        for (kind, rank, _), sentence in found.items():
+            if now - self.at.get((kind, rank), -AGAIN_SECONDS) >= AGAIN_SECONDS:
+                self.at[kind, rank] = now
+                sentences.append(sentence)
+        return sentences
 
 
 def to_text(epoch: int, moment: Snapshot) -> str:

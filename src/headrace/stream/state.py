@@ -1,7 +1,8 @@
 """The state of a stream: which epoch, which order, and what of it nobody has received yet.
 
-One small JSON object, the same on every rank. It names positions in the global order, not files or ranks, so it resumes
-on any world size, number of workers and batch size. Rows that were read ahead but not handed out are not counted.
+One small JSON object with a digest, the same on every rank. It names positions in the global order, not files or ranks,
+so it resumes on any world size, number of workers and batch size. Rows that were read ahead but not handed out are not
+counted. States of format version 1 had no digest and are refused: damage to them cannot be seen.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
+from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
 from headrace.stream.lanes import Lanes
 from headrace.stream.regions import Regions
 from headrace.stream.remaining import Remaining
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+MOST_RELANED = 64  # every question to an order of new lanes asks the lanes below it
+_KIND = "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,14 @@ class StreamState:
         return self.regions is not None if self.base is None else self.base.of_whole_shards
 
     @property
+    def times_relaned(self) -> int:
+        """How many states lie below this one."""
+        count, below = 0, self.base
+        while below is not None:
+            count, below = count + 1, below.base
+        return count
+
+    @property
     def remaining(self) -> Remaining:
         """What nobody has received yet."""
         return Remaining.of(self.rows, position=self.position, holes=self.holes)
@@ -91,40 +103,39 @@ class StreamState:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal state back."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["holes"] = [list(hole) for hole in self.holes]
-        values["base"] = None if self.base is None else self.base.to_dict()
-        values["regions"] = None if self.regions is None else self.regions.to_dict()
-        values = {name: value for name, value in values.items() if name in _KINDS or value is not None}
-        return {"format_version": FORMAT_VERSION, **values}
+        return seal(_KIND, FORMAT_VERSION, self._values())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StreamState:
-        """Read a state back. Raises `StreamError` if it is not one, or of a format this version does not know."""
-        if not isinstance(values, Mapping):
-            raise StreamError(
-                f"stream state: expected a mapping, got {type(values).__name__}; pass what state_dict() gave"
-            )
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise StreamError(
-                f"stream state: format_version is {version!r}, this headrace reads {FORMAT_VERSION};"
-                " resume with the version that saved it, or begin the epoch anew"
-            )
+        """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
+        return cls._of(unseal(values, kind=_KIND, version=FORMAT_VERSION))
+
+    def _values(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["holes"] = [list(hole) for hole in self.holes]
+        values["base"] = None if self.base is None else self.base._values()
+        values["regions"] = None if self.regions is None else self.regions.to_dict()
+        return {name: value for name, value in values.items() if name in _KINDS or value is not None}
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any], depth: int = 0) -> StreamState:
+        if depth > MOST_RELANED:
+            raise _bad("base", "a state", f"expected at most {MOST_RELANED} states below one another")
         missing = sorted(_KINDS.keys() - values.keys())
-        unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys() - {"format_version"})
+        unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys())
         if missing or unknown:
             raise StreamError(
-                f"stream state: keys missing {missing}, keys unknown {unknown}; pass what state_dict() gave, unchanged"
+                f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)};"
+                " pass what state_dict() gave, unchanged"
             )
         later = {name: kind for name, kind in _LATER_KINDS.items() if name in values}
         for name, kind in (_KINDS | later).items():
             value = values[name]
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {kind.__name__}")
+                raise _bad(name, value, f"expected {_EXPECTED[kind]}")
         holes = tuple(_hole(hole) for hole in values["holes"])
         plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "base", "regions")}
-        base = cls.from_dict(values["base"]) if "base" in values else None
+        base = cls._of(values["base"], depth + 1) if "base" in values else None
         regions = Regions.from_dict(values["regions"]) if "regions" in values else None
         state = cls(**plain, holes=holes, base=base, regions=regions)
         _check_numbers(state)
@@ -148,20 +159,20 @@ class StreamState:
         """Raise `StreamError` unless this state belongs to exactly this split of this dataset."""
         if self.split != index.split:
             raise StreamError(
-                f'stream state: it is of split "{self.split}", this stream reads "{index.split}";'
+                f"stream state: it is of split {shown(self.split)}, this stream reads {shown(index.split)};"
                 " load each state into the stream of its own split"
             )
         whole = index.total_rows if self.samples_per_epoch is None else self.samples_per_epoch
         if self.index != index.identity or self.epoch_rows != whole:
             raise StreamError(
-                f'stream state: split "{self.split}" had index {self.index[:12]}… with {self.epoch_rows} rows when'
-                f" saved, now it has {index.identity[:12]}… with {whole}; shards were added, removed or rewritten, or"
-                " another blend was set up:"
-                " open the dataset the state was saved from, or begin the epoch anew"
+                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with {self.epoch_rows:,}"
+                f" rows when saved, now it has {shown(index.identity[:12])} with {whole:,}; shards were added, removed"
+                " or rewritten, or another filter or blend was set up: open the dataset as it was when the state was"
+                " saved, or begin the epoch anew"
             )
 
 
-_KINDS: dict[str, type] = {
+_KINDS: dict[str, Any] = {
     "split": str,
     "index": str,
     "rows": int,
@@ -172,12 +183,30 @@ _KINDS: dict[str, type] = {
     "groups": int,
     "shuffle": bool,
     "position": int,
-    "holes": list,
+    "holes": list | tuple,
 }
 
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER_KINDS: dict[str, type] = {"samples_per_epoch": int, "base": dict, "regions": dict}
+_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "base": Mapping, "regions": Mapping}
+
+_EXPECTED: dict[Any, str] = {
+    str: "text",
+    int: "an integer",
+    bool: "true or false",
+    list | tuple: "a list",
+    Mapping: "a mapping",
+}
+
+# Of every number but the seed: the least and the most that it may be.
+_BOUNDS = {
+    "rows": (0, MOST_POSITIONS),
+    "epoch": (0, MOST_EPOCHS),
+    "lanes": (1, MOST_LANES),
+    "window_rows": (1, MOST_POSITIONS),
+    "groups": (1, MOST_LANES),
+    "samples_per_epoch": (1, MOST_POSITIONS),
+}
 
 
 def _hole(hole: Any) -> tuple[int, int]:
@@ -188,10 +217,10 @@ def _hole(hole: Any) -> tuple[int, int]:
 
 
 def _check_numbers(state: StreamState) -> None:
-    for name, least in (("rows", 0), ("epoch", 0), ("lanes", 1), ("window_rows", 1), ("groups", 1)):
+    for name, (least, most) in _BOUNDS.items():
         value = getattr(state, name)
-        if value < least:
-            raise _bad(name, value, f"expected {least} or more")
+        if value is not None and not least <= value <= most:
+            raise _bad(name, value, f"expected {least} to {most}")
     if state.lanes % state.groups:
         raise _bad("groups", state.groups, f"expected a divisor of {state.lanes} lanes")
     if not 0 <= state.position <= state.rows:
@@ -210,4 +239,4 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
-    return StreamError(f"stream state: {name} is {value!r}; {expected}; pass what state_dict() gave, unchanged")
+    return StreamError(f"stream state: {name} is {shown(value)}; {expected}; pass what state_dict() gave, unchanged")

@@ -12,17 +12,20 @@ received, so the sum over workers is what the rank received, and the portable st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
 from headrace.errors import StreamError
+from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
 from headrace.stream.options import StreamOptions
 from headrace.stream.passes import state_after
-from headrace.stream.state import StreamState
+from headrace.stream.share import Remainder, given_by_workers
+from headrace.stream.state import FORMAT_VERSION, StreamState
 from headrace.stream.topology import Topology
 
-_KIND = "headrace_worker"
-_NUMBERS = ("worker", "batches", "world_size", "workers", "batch_size")
+_KIND = "worker"
+_MOST_DEPTH = 100  # of what others put around our states
+_NUMBERS = {"worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +42,19 @@ class WorkerProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal progress back."""
-        return {_KIND: 1, **asdict(self), "start": self.start.to_dict()}
+        values = {name: getattr(self, name) for name in (*_NUMBERS, "remainder")}
+        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **values})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
-        """Read a progress back. Raises `StreamError` if it is not one."""
-        names = {_KIND, "start", "remainder", *_NUMBERS}
-        sound = set(values) == names and values[_KIND] == 1 and isinstance(values["remainder"], str)
-        if not sound or any(type(values[name]) is not int or values[name] < 0 for name in _NUMBERS):
-            raise StreamError(f"worker state: keys {sorted(values)} are not what a worker saved; pass it on unchanged")
+        """Read a progress back. Raises `StreamError` if it is not one, or was changed."""
+        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+        sound = set(values) == {"start", "remainder", *_NUMBERS} and values["remainder"] in get_args(Remainder)
+        if not sound or any(
+            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
+            for name, least in _NUMBERS.items()
+        ):
+            raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
         rest = {name: values[name] for name in (*_NUMBERS, "remainder")}
         return cls(start=StreamState.from_dict(values["start"]), **rest)
 
@@ -78,7 +85,7 @@ def turn_after(batches: int, *, worker: int, workers: int) -> tuple[int, int]:
 
 def is_worker_state(values: Any) -> bool:
     """Whether this is what a worker saved, and not the state of a stream."""
-    return isinstance(values, Mapping) and _KIND in values
+    return kind_of(values) == _KIND
 
 
 def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,17 +94,22 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     Raises `StreamError` if there is none, or if workers are missing in it.
     """
     found = list(_inside(loader_state))
-    if found and not is_worker_state(found[0]):  # one process: the dataset's own state
-        return StreamState.from_dict(found[0]).to_dict()
+    if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
+        states = [StreamState.from_dict(each) for each in found]
+        if any(state != states[0] for state in states):
+            raise StreamError(f"loader state: it holds {len(states)} states of different streams; pass one of them")
+        return states[0].to_dict()
     parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
     if not parts:
         raise StreamError(
-            f"loader state: no state of a headrace stream in keys {sorted(map(str, loader_state))};"
+            f"loader state: no state of a headrace stream in {shown(loader_state)};"
             " pass what StatefulDataLoader.state_dict() gave during a pass"
         )
     first = parts[0]
     workers = [part.worker for part in parts]
     same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
+    given = [part.batches for part in parts]  # the workers took turns, so these are of one moment or were never
+    same = same and given == given_by_workers(sum(given), len(given)).tolist()
     if workers != list(range(first.workers)) or not same:
         raise StreamError(
             f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
@@ -112,12 +124,14 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     ).to_dict()
 
 
-def _inside(values: Any) -> Iterator[Mapping[str, Any]]:
+def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Every state of ours inside nested mappings."""
+    if depth > _MOST_DEPTH:
+        raise StreamError(f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave")
     if not isinstance(values, Mapping):
         return
-    if is_worker_state(values) or {"lanes", "window_rows", "position"} <= values.keys():
+    if is_marked(values):
         yield values
         return
     for value in values.values():
-        yield from _inside(value)
+        yield from _inside(value, depth + 1)

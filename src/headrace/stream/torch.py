@@ -10,25 +10,27 @@ It yields whole batches, so the DataLoader gets batch_size=None. Worker w of ran
 DataLoader takes its workers' batches in turn, and every worker has the same number, so the order a rank sees is fixed.
 fork, spawn and forkserver work, with persistent workers or without.
 
-Every pass is of the epoch that set_epoch said last: a parent process cannot see when its workers begin a pass, so no
-epoch advances by itself here. A loaded state makes each pass the rest of its epoch until set_epoch names another one.
+A pass that is taken to its end is followed by the next epoch, without workers and in `data_loader()`. In a DataLoader
+of your own with workers, the dataset's process does not see where a pass begins. Every pass there is of the epoch that
+set_epoch named last, or the rest of it that a loaded state left. A second pass in the same order logs a warning.
 
 Inside torchdata's StatefulDataLoader each worker saves and loads its own progress; see `stateful`.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import Agreement, agreement
+from headrace.stream.beginnings import agreement, contract_of
 from headrace.stream.inherited import keep_inherited
 from headrace.stream.memory import check_memory
 from headrace.stream.options import Memory, StreamOptions
@@ -52,7 +54,8 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import Quarantine
 from headrace.stream.reader import KeptSplit, ReadBlock
 from headrace.stream.reading import WorkerNotes
-from headrace.stream.received import Received
+from headrace.stream.received import Received, warn_of_repeat
+from headrace.stream.stall import Said
 from headrace.stream.state import StreamState
 from headrace.stream.stateful import WorkerProgress, is_worker_state, turn_after
 from headrace.stream.topology import Topology, capture, confirm
@@ -64,12 +67,14 @@ from headrace.stream.worker_deaths import WorkerDeath, not_begun_anew, told_by_t
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 
-    from headrace.stream.rebatched import refuse_batches_of_batches
+    from headrace.stream.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.shared_pass import Part, SharedFindings, SharedPass
     from headrace.stream.table_parcel import parcel_of, whole_batch
     from headrace.stream.watched_loader import WatchedLoader
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
+
+log = logging.getLogger("headrace")
 
 
 class StreamingDataset(IterableDataset[Batch]):
@@ -109,7 +114,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._kept = KeptSplit()
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received = Received()
+        self._received, self._said = Received(), Said()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
@@ -159,9 +164,12 @@ class StreamingDataset(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """One pass of this worker, or of the rank if there are no workers; workers give what travels best.
 
-        Raises `SettingsError` in a DataLoader with a batch_size of its own: batches are whole already.
+        Raises `SettingsError` in a DataLoader with a batch_size of its own, as batches are whole already, and in what
+        would share out this rank's rows again; see `rebatched`.
         """
-        refuse_batches_of_batches(sys._getframe(1), self.options.batch_size, "torch_dataset()")
+        caller = sys._getframe(1)  # nothing else tells a dataset how it is read
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
+        refuse_batches_of_batches(caller, self.options.batch_size, "torch_dataset()")
         return self._whole_pass()
 
     def _whole_pass(self) -> Generator[Batch, None, None]:
@@ -170,19 +178,27 @@ class StreamingDataset(IterableDataset[Batch]):
         with closing(self.batches()) as batches:
             yield from batches if get_worker_info() is None else map(parcel_of, batches)
 
-    def batches(self) -> Generator[Batch, None, None]:
-        """The same pass, as batches in a worker too.
+    def begin_next(self) -> None:
+        """Go on to the next epoch if the last pass was taken to its end; in workers nothing, their parent does."""
+        if get_worker_info() is None and self._received.has_ended:
+            self._begin(self._epoch_state(self.epoch + 1), part="whole")
+
+    def batches(self, *, makes: Literal["batches", "rows"] = "batches") -> Generator[Batch, None, None]:
+        """The same pass, as batches in a worker too. makes: what the loop receives of them.
 
         Raises `StreamError` if the DataLoader has another number of workers, if a state was loaded that a living worker
         did not get, or if the captured rank is not the rank of this process.
         """
         confirm(self.topology)
         worker = self._worker()
+        self.begin_next()
         skip = self._skipped()
         turn, begun = turn_after(skip, worker=worker, workers=self.num_workers)
         start, given = self._present_pass()
         given += begun
         self._pass_start, self._given = start, given
+        if not skip:
+            self._note_beginning(worker)
         self._received.begin()
         progress = Progress()
         batches = read_pass(
@@ -196,9 +212,12 @@ class StreamingDataset(IterableDataset[Batch]):
             quarantine=self._quarantine(worker, anew=not skip),
             kept=self._kept,
         )
+        steps = None
         if not self.num_workers:
             batches = self._watch(progress).over(batches)
-        yield from self._received.counted(batches, epoch=start.epoch, of="dataset")
+            steps = len(self) if makes == "batches" else None  # rows of the last piece may be left
+        yield from self._received.counted(batches, epoch=start.epoch, steps=steps, of="dataset")
+        self._note_end(worker)
 
     def data_loader(self, *, method: str = "spawn", memory: Memory = "pageable") -> WatchedLoader:
         """A DataLoader over this dataset with its number of workers. method: how workers start.
@@ -221,9 +240,14 @@ class StreamingDataset(IterableDataset[Batch]):
         For loaders that are not made by `data_loader`. Without worker processes the dataset does it by itself. Raises
         `EngineError` that names what a worker read when it died, where the DataLoader names its process only.
         """
-        if not self.num_workers:
-            return iter(batches)
-        return self._watch(Progress(shared=self._findings.reading)).over(self._named_deaths(batches))
+        return self._watched_workers(batches) if self.num_workers else iter(batches)
+
+    def _watched_workers(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+        self.begin_next()
+        self._received.begin()
+        watch = self._watch(Progress(shared=self._findings.reading))
+        over = watch.over(self._named_deaths(batches))
+        yield from self._received.counted(over, epoch=self.epoch, steps=len(self), of="dataset")
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
@@ -247,7 +271,7 @@ class StreamingDataset(IterableDataset[Batch]):
         integer of 0 or more.
         """
         check_epoch(epoch)
-        if epoch != self.epoch:
+        if epoch != self.epoch or self._received.has_ended:
             self._begin(self._epoch_state(epoch), part="whole")
         self._shared.name()
 
@@ -305,6 +329,7 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
+        refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
         return self.__dict__.copy()
 
@@ -312,6 +337,24 @@ class StreamingDataset(IterableDataset[Batch]):
         self._start = state
         self._received.forget()
         self._shared.begin(state.epoch, part=part, loads=self._loads)
+
+    def _note_beginning(self, worker: int) -> None:
+        """Warn, once, where a pass begins again as one before it did."""
+        if worker or not (self.options.shuffle or self._start.samples_per_epoch or self._shared.is_rest):
+            return
+        if get_worker_info() is None:
+            warn_of_repeat(self._received, self.epoch, of="dataset")
+        elif self._shared.is_repeat():
+            log.warning(
+                "epoch %d: the DataLoader's workers begin it again, with the same batches as before; call"
+                " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which goes on to the"
+                " next epoch by itself",
+                self.epoch,
+            )
+
+    def _note_end(self, worker: int) -> None:
+        if not worker and get_worker_info() is not None:
+            self._shared.end()
 
     def _epoch_state(self, epoch: int) -> StreamState:
         ranks = {"world_size": self.topology.world_size, "workers": self.num_workers}
@@ -354,12 +397,27 @@ class StreamingDataset(IterableDataset[Batch]):
             progress,
             epoch=self.epoch,
             stall_seconds=self.options.stall_seconds,
-            agree=None if self._shared.is_workers_own else self._agreement(),
+            agree=agreement(self.topology, self, self._contract()),
+            said=self._said,
         )
 
-    def _agreement(self) -> Agreement | None:
-        settings = {"num_workers": self.num_workers, "batch_size": self.options.batch_size, "remainder": self.remainder}
-        return agreement(self.topology, self, self.state_after(0), settings=settings)
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        own = self._shared.is_workers_own
+        return contract_of(
+            self.index,
+            self._said_options,
+            None if own else self.state_after(0),
+            source=type(self).__name__,
+            epoch=self.epoch,
+            workers=self.num_workers,
+            remainder=self.remainder,
+            steps=None if own else len(self),
+        )
+
+    @property
+    def _said_options(self) -> StreamOptions:
+        return self.options
 
     def _quarantine(self, worker: int, *, anew: bool) -> Quarantine | None:
         if anew:

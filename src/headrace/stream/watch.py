@@ -22,10 +22,10 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.batch import Batch
-from headrace.stream.beginnings import Agreement
+from headrace.stream.beginnings import Agreement, RanksDiffer
 from headrace.stream.progress import Progress, Snapshot
 from headrace.stream.shared_failure import Bulletin, Failure, group_bulletin, in_short
-from headrace.stream.stall import Complaint, complaints, from_text, to_text
+from headrace.stream.stall import Said, complaints, from_text, to_text
 from headrace.stream.topology import Topology
 
 log = logging.getLogger("headrace")
@@ -33,14 +33,13 @@ log = logging.getLogger("headrace")
 _LOOK_SECONDS = 0.5
 _LOOKS_PER_BEAT = 2
 _END_SECONDS = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
-_AGAIN_SECONDS = 30.0
 
 
 class Watch:
     """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
 
     Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
-    its pass otherwise than another one, see `beginnings`; None: that is not compared.
+    its pass otherwise than another one, see `beginnings`; None: that is not compared. said: of the passes before.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
@@ -54,13 +53,14 @@ class Watch:
         epoch: int,
         stall_seconds: float | None,
         agree: Agreement | None = None,
+        said: Said | None = None,
     ) -> None:
         self.progress = progress
         self._epoch = epoch
         self._stall_seconds = stall_seconds
         self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
         self._looks = 0
-        self._said: dict[Complaint, float] = {}
+        self._said = Said() if said is None else said
         self._agree = agree
         self.failure: Failure | None = None
         self._awaited: list[Failure] = []
@@ -75,26 +75,21 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def over(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """The batches as they come; what they raise is told to the other ranks.
+        """The batches as they come, the first when all ranks have begun; what they raise is told to the other ranks.
 
-        Raises `StreamError` when another rank has failed.
+        Raises `StreamError` when another rank has failed, and when ranks are about to read different things.
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
+            self._begin()
             while True:
                 self.check()
                 self.progress.wait()
-                if self.progress.batches == 1:
-                    self._begin()
                 try:
                     batch = next(batches, None)
                 except Exception as error:
                     self.tell(error)
                     raise
                 if batch is None:
-                    if not self.progress.batches:
-                        self._begin()
-                    elif self._agree is not None and self._bulletin is not None:
-                        self._agree.end(self._bulletin)
                     return
                 self.check()
                 self.progress.got()
@@ -104,7 +99,10 @@ class Watch:
         if self._agree is None or self._bulletin is None:
             return
         try:
-            self._agree.begin(self._bulletin)
+            self._agree.begin(self._bulletin, self.check)
+        except RanksDiffer as error:
+            log.error("%s", error)
+            raise
         except StreamError as error:
             self.tell(error)
             raise
@@ -209,7 +207,7 @@ class Watch:
             self._bulletin.store.set(f"{self._beat}/{self._topology.rank}", to_text(self._epoch, moment))
 
     def _compare(self, stall_seconds: float) -> None:
-        """Post this rank's moment; log what is wrong, the same thing at most every `_AGAIN_SECONDS`."""
+        """Post this rank's moment; log what is wrong and was not said lately."""
         moments = {self._topology.rank: self.progress.snapshot(self._index)}
         self._post(moments[self._topology.rank])
         if self._topology.rank == 0 and self._bulletin is not None and self._bulletin.keeps_latest:
@@ -219,8 +217,5 @@ class Watch:
                     epoch, moment = from_text(store.get(f"{self._beat}/{rank}"))
                     if epoch == self._epoch:
                         moments[rank] = moment
-        now = time.monotonic()
-        for complaint, sentence in complaints(moments, stall_seconds=stall_seconds).items():
-            if now - self._said.get(complaint, -_AGAIN_SECONDS) >= _AGAIN_SECONDS:
-                self._said[complaint] = now
-                log.warning("%s", sentence)
+        for sentence in self._said.due(complaints(moments, stall_seconds=stall_seconds), now=time.monotonic()):
+            log.warning("%s", sentence)

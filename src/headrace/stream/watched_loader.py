@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import HeadraceError
+from headrace.stream.accelerated import told_to_accelerate
 from headrace.stream.batch import Batch
 from headrace.stream.sheltered import sheltered_start
 from headrace.stream.worker_deaths import WorkerDeath, why_not_again
@@ -40,10 +41,23 @@ class WatchedLoader(DataLoader[Batch]):
     Workers that die are begun anew, twice for each block that they read. Raises `EngineError` where that does not help.
     """
 
+    def set_epoch(self, epoch: int) -> None:
+        """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
+        dataset: Any = self.dataset
+        dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
+        dataset: Any = self.dataset
+        return len(dataset)
+
     def __iter__(self) -> Any:  # torch names its private iterator here
+        begin_next = getattr(self.dataset, "begin_next", None)
+        if begin_next is not None:
+            begin_next()
         batches = self._unharmed(self._begin()) if self.num_workers else super().__iter__()
         watched = getattr(self.dataset, "watched", None)
-        return batches if watched is None else watched(batches)
+        return told_to_accelerate(batches if watched is None else watched(batches), steps=len(self))
 
     def _get_iterator(self) -> Any:
         if not self.num_workers:

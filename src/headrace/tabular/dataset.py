@@ -36,7 +36,7 @@ from headrace.stream.topology import Topology
 from headrace.stream.watch import Watch
 from headrace.stream.worker_deaths import WorkerDeath
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks
-from headrace.tabular.delivered import batch_of, processed, rows_of, with_mask, without_mask
+from headrace.tabular.delivered import batch_of, processed, rows_of
 from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
 from headrace.tabular.evenly import for_workers, rows_of_rank, rows_of_worker
 from headrace.tabular.fields import Fields, NumberType
@@ -46,7 +46,7 @@ from headrace.tabular.sources import of_frame, open_files
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 
-    from headrace.stream.rebatched import refuse_batches_of_batches
+    from headrace.stream.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.table_parcel import parcel_of, whole_batch
     from headrace.stream.torch import StreamingDataset
     from headrace.stream.watched_loader import WatchedLoader
@@ -69,9 +69,8 @@ class PipelineIterableDataset(IterableDataset[Any]):
     number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
     "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
 
-    A filling row, where ranks would else have unequal numbers, is false in row["valid"], which rows have only with
-    several ranks (or remainder="pad", or on_bad_block="quarantine"). remainder="drop" leaves out less than one row a
-    rank instead.
+    Every row and every batch says in "valid" what is real: a row that only fills a rank up to the number of rows of the
+    others is false there. remainder="drop" leaves out less than one row a rank instead.
     Raises `SettingsError` and `InputError` for what cannot be read as declared.
     """
 
@@ -217,9 +216,23 @@ class PipelineIterableDataset(IterableDataset[Any]):
         return self._stream.topology
 
     @property
+    def shuffle_shards(self) -> bool:
+        """Whether the rows are shuffled anew in each epoch."""
+        return self._stream.options.shuffle
+
+    @property
     def epoch(self) -> int:
         """The epoch of the next pass, or of the present one."""
         return self._stream.epoch
+
+    @property
+    def _current_epoch(self) -> int:
+        """The same under the name that training code written for this interface reads, and sets."""
+        return self.epoch
+
+    @_current_epoch.setter
+    def _current_epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch, in persistent workers too; call it before the loop begins."""
@@ -243,11 +256,13 @@ class PipelineIterableDataset(IterableDataset[Any]):
         """One pass of this worker, or of the rank if there are no workers.
 
         Raises `StreamError` as `StreamingDataset` does, and where a processor fails; `SettingsError` in a DataLoader
-        with a batch_size of its own where this gives batches.
+        with a batch_size of its own where this gives batches, and in what would share out this rank's rows again.
         """
+        caller = sys._getframe(1)  # nothing else tells a dataset how it is read
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
         if self.batch_size is None:
             return self._iterate_rows()
-        refuse_batches_of_batches(sys._getframe(1), self.batch_size, "PipelineIterableDataset(batch_size=…)")
+        refuse_batches_of_batches(caller, self.batch_size, "PipelineIterableDataset(batch_size=…)")
         return self._iterate_batches()
 
     def _iterate_batches(self) -> Iterator[Any]:
@@ -278,6 +293,10 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches of a DataLoader over this dataset, one pass; see `StreamingDataset.watched`."""
         return self._stream.watched(batches)
+
+    def begin_next(self) -> None:
+        """Go on to the next epoch if the last pass was taken to its end; see `StreamingDataset.begin_next`."""
+        self._stream.begin_next()
 
     @property
     def index(self) -> SplitIndex:
@@ -346,21 +365,17 @@ class PipelineIterableDataset(IterableDataset[Any]):
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
-        padded = self._remainder == "pad" or (self._remainder is None and self.topology.world_size > 1)
-        masked = padded or self._stream.options.on_bad_block == "quarantine"
+        self.begin_next()
         left = None
         if self._even:  # of this rank's rows in order, a worker has every so many-th
             left = rows_of_worker(self._rows_of_rank(), worker=worker, workers=workers)
-        with closing(self._stream_of(workers).batches()) as pieces:
-            for table in pieces if left != 0 else ():
+        with closing(self._stream_of(workers).batches(makes="rows")) as pieces:
+            for table in pieces:
                 assert isinstance(table, pa.Table)
                 if left is not None:
                     table = table.slice(0, left)
                     left -= table.num_rows
-                table = with_mask(table) if masked else without_mask(table, self._asked)
                 yield from rows_of(self._processed(table))
-                if left == 0:
-                    return
 
     def _stream_of(self, workers: int) -> StreamingDataset:
         if not workers or not self._even or self.num_workers is not None:

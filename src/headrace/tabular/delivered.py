@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.errors import InputError, StreamError
+from headrace.errors import InputError
 from headrace.stream.batch import Batch, import_torch, make_batch
 from headrace.stream.columns import from_table, gather
 from headrace.stream.options import VALID, BatchFormat
@@ -18,31 +17,13 @@ from headrace.tabular.processors import Processor, values_of
 
 
 def processed(table: pa.Table, processors: Mapping[str, Processor], columns: tuple[str, ...]) -> dict[str, Any]:
-    """The table's columns in this order, each with its processor run over it; the mask of real rows comes last."""
+    """The table's columns in this order, each with its processor run over it; then the mask of real rows."""
     done: dict[str, Any] = {}
     for name in columns:
         column = table[name].combine_chunks()
         done[name] = processors[name].process_column(column) if name in processors else column
-    if VALID in table.column_names and VALID not in done:
-        done[VALID] = table[VALID].combine_chunks()
+    done[VALID] = table[VALID].combine_chunks()
     return done
-
-
-def with_mask(table: pa.Table) -> pa.Table:
-    """The table with the mask of real rows: the stream's, or, of a pass without filling rows, all true."""
-    if VALID in table.column_names:
-        return table
-    return table.append_column(VALID, pa.array(np.ones(table.num_rows, np.bool_)))
-
-
-def without_mask(table: pa.Table, columns: tuple[str, ...]) -> pa.Table:
-    """The table's columns alone. Raises `StreamError` if that would make a filling row pass for a real one."""
-    if VALID in table.column_names and VALID not in columns and not pc.all(table[VALID]).as_py():
-        raise StreamError(
-            f'rows: some of {table.num_rows} rows are filling ones, and rows without "valid" cannot say so;'
-            ' build the dataset with remainder="pad"'
-        )
-    return table.select(list(columns))
 
 
 def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.dataset.open import is_prepared
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
+from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.schema import plain
 from headrace.storage.remote_path import RemotePath, path_of
 from headrace.stream.dataset import open_dataset
@@ -44,7 +47,7 @@ def open_files(
     shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else all data files.
     Raises `InputError` if there are none, or some of one format and some of another.
     """
-    root = path_of(file_dir).expanduser()
+    root = path_of(file_dir)
     if not root.is_dir():
         raise InputError(f"{root}: no such directory; give the directory of the shards as file_dir")
     if filename is not None and shard_pattern is not None:
@@ -115,8 +118,12 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
 
 
 def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    named = {path for pattern in patterns for path in root.glob(pattern) if kind_of_name(path.name)}
-    found = named if isinstance(root, RemotePath) else {path for path in named if path.is_file()}  # it lists files only
+    fixed = root if isinstance(root, RemotePath) else Path(glob.escape(str(root)))
+    found: set[Path] = set()
+    for pattern in patterns:
+        with suppress(NoMatch):
+            listing = list_files([fixed / pattern])
+            found.update(listing.path(place) for place in range(len(listing.names)))
     return sorted(found)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.windows.found import WindowCounts
 from headrace.windows.options import WindowOptions
 from headrace.windows.windows import Windows, open_windows
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _IN_TORCH = {"WindowDataset": "WindowDataset", "arrays_of": "arrays_of", "open": "open_dataset"}
 
-__all__ = ["WindowDataset", "WindowOptions", "Windows", "arrays_of", "open", "open_windows"]
+__all__ = ["WindowCounts", "WindowDataset", "WindowOptions", "Windows", "arrays_of", "open", "open_windows"]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,10 +24,11 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.errors import SettingsError
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import Recipe, prepare
+from headrace.settings import load_yaml
 from headrace.stream.resumed import CountedLoader, ResumedModule  # before what needs torch: names the extra of both
 from headrace.stream.share import Remainder
 from headrace.windows.epochs import AllWindows, Chunked
-from headrace.windows.found import check_some
+from headrace.windows.found import WindowCounts, check_some, count_windows
 from headrace.windows.inverse import target_scale
 from headrace.windows.loader import WindowLoader
 from headrace.windows.options import WindowArguments, WindowOptions
@@ -78,11 +79,13 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     them), which rank 0 then prepares into `out`, or finds prepared. run: a run_id, to choose another of the directory.
     chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory (see `windows.epochs`); without, an epoch
     is all windows, straight from the mapped store. validation: see `windows.pool`; validation_chunk_size: entities that
-    validate, whose rows are in memory throughout. remainder: of the last step in training; batches have "valid" where
-    it is "pad". Outside training windows come in order and are always padded. cache_dir, disk_bytes: of copies of a run
-    in an object store, see `open_windows`.
+    validate, whose rows are in memory throughout. remainder: of the last step in training; outside training windows
+    come in order and are always padded; batches say which of theirs are "valid". cache_dir, disk_bytes: of copies of a
+    run in an object store, see `open_windows`. How many windows each part has, and who has none, `setup` prints and
+    `window_counts` says.
     options: see `WindowOptions`; those of predicting differ: windows need no target and are kept where inputs miss.
-    Raises `SettingsError` for what cannot work; `setup` raises `InputError` without series or training windows.
+    Raises `SettingsError` for what cannot work; `setup` raises `InputError` without series, and where a part has no
+    window: training, validating unless validation="none", testing, predicting.
     """
 
     def __init__(
@@ -130,6 +133,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
         self._store: SeriesStore | None = None
         self._windows: dict[str, Windows] = {}
+        self._counts: dict[str, WindowCounts] = {}
+        self._told: set[str] = set()
 
     def prepare_data(self) -> None:
         """Prepare the run, if settings were given and it is not there yet. Lightning calls this on one rank alone."""
@@ -137,10 +142,29 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             prepare(self._recipe, self._out)
 
     def setup(self, stage: str | None = None) -> None:
-        """Find everything on disk, on every rank: store, who trains, who validates, and read the validation pool."""
+        """Find everything on disk, on every rank: store, who trains, who validates, and read the validation pool.
+
+        Prints the windows of every part that the stage needs, on rank 0. Raises `InputError` where one has none.
+        """
+        from lightning.pytorch.utilities import rank_zero_info  # here: without the extra, `stream.resumed` says so
+
         self._find()
-        if stage in (None, "fit", "validate"):
-            self.windows("pool")
+        word = getattr(stage, "value", stage)  # Lightning gives a member of an enum
+        parts = ["train", "pool"] if word in (None, "fit", "validate") else [word]
+        for part in parts:
+            if part == "pool" and self.validation == "none":
+                continue
+            self.windows(part)
+            if part not in self._told:
+                self._told.add(part)
+                rank_zero_info(self._line(part))
+
+    @property
+    def window_counts(self) -> dict[str, WindowCounts]:
+        """How many windows those that train, the pool (unless there is none) and those of "test" have."""
+        for part in ("train", "test"):
+            self._find_part(part)
+        return {part: self._counts[part] for part in ("train", "pool", "test") if part in self._counts}
 
     @property
     def store(self) -> SeriesStore:
@@ -152,17 +176,13 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def windows(self, part: str) -> Windows:
         """Windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
 
-        Raises `SettingsError` for another word.
+        Raises `SettingsError` for another word, `InputError` where there are none (but for a pool that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
-        if part not in self._windows:
-            if part in ("train", "pool"):
-                self._windows |= self._divided()
-            elif part == "test":
-                self._windows[part] = windows_of(self.store, "test", self.options)
-            else:
-                self._windows[part] = self.inference("test")
-        return self._windows[part]
+        found = self._find_part(part)
+        if part != "pool":
+            check_some(found)
+        return found
 
     def inference(self, split: str = "test") -> Windows:
         """Windows of a split without targets: all of them, `complete` false where inputs are missing."""
@@ -193,14 +213,14 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         return self._train
 
     def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
-        """The windows of the pool in order, from memory; nothing if there are none."""
-        return self._evaluation("pool")
+        """The windows of the pool in order, from memory; nothing with validation="none"."""
+        return [] if self.validation == "none" else self._evaluation("pool")
 
-    def test_dataloader(self) -> EpochLoader | list[EpochLoader]:
-        """The test windows of all entities in order; nothing if there are none."""
+    def test_dataloader(self) -> EpochLoader:
+        """The test windows of all entities in order."""
         return self._evaluation("test")
 
-    def predict_dataloader(self) -> EpochLoader | list[EpochLoader]:
+    def predict_dataloader(self) -> EpochLoader:
         """The test windows without targets, incomplete ones as well; see `inference`."""
         return self._evaluation("predict")
 
@@ -213,12 +233,23 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
         self._store = open_store(self._out, run=run, files=self._files)
 
-    def _divided(self) -> dict[str, Windows]:
-        """The windows that train, and those of the pool, in memory."""
+    def _find_part(self, part: str) -> Windows:
+        """The windows of a part, counted; those to test or predict on may be none."""
+        if part not in self._windows:
+            if part in ("train", "pool"):
+                self._divide()
+            else:
+                found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
+                self._windows[part], self._counts[part] = found, count_windows(found)
+        return self._windows[part]
+
+    def _divide(self) -> None:
+        """Find the windows that train, and those of the pool, in memory."""
         train = windows_of(self.store, "train", self.options)
         check_some(train)
         split = split_of(self.validation)
-        val = train if split == "train" else windows_of(self.store, split, self.options)
+        val = train if split == "train" or self.validation == "none" else windows_of(self.store, split, self.options)
+        check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
         trains, pool = choose_pool(
             self.store.entities.names,
             train.per_entity,
@@ -227,7 +258,19 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             size=self.validation_chunk_size,
             seed=self._seed,
         )
-        return {"train": train.of_entities(trains), "pool": val.in_memory(np.flatnonzero(pool))}
+        self._windows |= {"train": train.of_entities(trains), "pool": val.in_memory(np.flatnonzero(pool))}
+        self._counts["train"] = count_windows(train, self._windows["train"])
+        if self.validation != "none":
+            self._counts["pool"] = count_windows(val, self._windows["pool"])
+
+    def _line(self, part: str) -> str:
+        """What is printed of a part."""
+        counts = self._counts[part]
+        told = f"{part}{str(counts).removeprefix(counts.split)}"
+        asked = self.validation_chunk_size
+        if part == "pool" and asked is not None and counts.entities < asked:
+            told += f"; validation_chunk_size asks for {asked:,} entities"
+        return told
 
     def _epochs(self) -> AllWindows | Chunked:
         train = self.windows("train")
@@ -237,11 +280,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             train, seed=self._seed, chunk_size=self._chunk_size, memory_limit_mib=self._memory_limit_mib
         )  # fmt: skip
 
-    def _evaluation(self, part: str) -> EpochLoader | list[EpochLoader]:
-        windows = self.windows(part)
-        if not len(windows):
-            return []
-        return EpochLoader(self._loader(AllWindows(windows), self.val_batch_size, "none", "pad"), None)
+    def _evaluation(self, part: str) -> EpochLoader:
+        return EpochLoader(self._loader(AllWindows(self.windows(part)), self.val_batch_size, "none", "pad"), None)
 
     def _loader(
         self, epochs: AllWindows | Chunked, batch_size: int, shuffle: Shuffle, remainder: Remainder | None
@@ -276,7 +316,7 @@ def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Rec
         import headrace  # the settings of a file are those of the package's public name
 
         try:
-            record = dict(yaml.safe_load(path.read_text("utf-8")))
+            record = dict(load_yaml(path.read_text("utf-8")))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
             raise SettingsError(f"{path}: cannot be read as settings of series ({error}); correct it") from error
         for name in ("recipe", "workers"):

@@ -11,6 +11,7 @@ of ranks. The rules of passes are those of rows (see `stream.loader`):
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -18,8 +19,11 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.errors import StreamError
+from headrace.errors import SettingsError, StreamError
+from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.batch import import_torch
+from headrace.stream.beginnings import agree_now, agreement
+from headrace.stream.options import VALID
 from headrace.stream.received import Received
 from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
 from headrace.stream.topology import Topology, capture, confirm
@@ -28,6 +32,8 @@ from headrace.windows.options import Layout
 from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby
 from headrace.windows.state import WindowState
 from headrace.windows.windows import Places, Windows
+
+log = logging.getLogger("headrace")
 
 BatchFormat = Literal["torch", "numpy"]
 
@@ -38,7 +44,8 @@ class WindowLoader:
     """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
 
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
-    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". shuffle: see `order`; lanes
+    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". Every batch has "valid"; of a
+    padded step with fewer windows than ranks, some ranks have no valid one. shuffle: see `order`; lanes
     and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
     (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says; valid is bool [B].
     Raises `SettingsError` for what cannot work.
@@ -58,7 +65,7 @@ class WindowLoader:
         topology: Topology | None = None,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
-            check_integer(f"windows: {name}", value, least=1)
+            check_integer(f"windows: {name}", value, least=1, most=MOST_LANES if name == "lanes" else None)
         check_word("windows: shuffle", shuffle, SHUFFLES)
         check_word("windows: batch_format", batch_format, get_args(BatchFormat))
         check_integer("windows: seed", seed)
@@ -71,6 +78,12 @@ class WindowLoader:
         self._lanes, self._stretch = lanes, stretch
         self._received = Received()
         self._start = self._fresh(0)
+        if self.remainder == "drop" and self._start.count and not self.fresh_steps(0):
+            raise SettingsError(
+                f'windows: remainder="drop" leaves no step: the first epoch has {self._start.count} windows, and a step'
+                f" of {self.topology.world_size} ranks takes {self.topology.world_size * batch_size}; give a smaller"
+                ' batch_size or larger chunks, or pass remainder="pad"'
+            )
 
     @property
     def epoch(self) -> int:
@@ -91,13 +104,18 @@ class WindowLoader:
         confirm(self.topology)
         if self._received.has_ended:
             self._begin(self._fresh(self._start.epoch + 1))
+        if self._start.count and not self.steps_from(self._start) and not self._start.position:
+            log.warning(
+                'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
+            )
+        agree_now(agreement(self.topology, self, self._contract()))
         self._received.begin()
         batches = self._batches(self._start)
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
-        check_integer("set_epoch: epoch", epoch, least=0)
+        check_integer("set_epoch: epoch", epoch, least=0, most=MOST_EPOCHS)
         if epoch != self._start.epoch or self._received.has_ended:
             self._begin(self._fresh(epoch))
 
@@ -139,6 +157,16 @@ class WindowLoader:
         """Batches that every rank gets of a whole epoch."""
         return self.steps_from(self._fresh(epoch))
 
+    def _contract(self) -> dict[str, Any]:
+        """What every rank must say alike before a pass."""
+        return {
+            "source": "windows",
+            "batch_size": self.batch_size,
+            "remainder": self.remainder,
+            **self._start.to_dict(),
+            "steps": self.steps_from(self._start),
+        }
+
     def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
         share = share_of(
             start.count - start.position,
@@ -161,8 +189,7 @@ class WindowLoader:
 
     def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
         batch = windows.gather(places, None if self._torch is None else "views")
-        if self.remainder == "pad":
-            batch["valid"] = np.arange(len(places.entity)) < real
+        batch[VALID] = np.arange(len(places.entity)) < real
         return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
 
     def _order(self, windows: Windows, state: WindowState) -> WindowOrder:

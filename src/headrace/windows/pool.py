@@ -4,6 +4,7 @@ validation   the pool trains     validation windows are in
 "time"       yes, as all do      val: later times of entities that are known
 "entity"     no                  train: the same times of entities that are not
 "both"       no                  val: later times of entities that are not known
+"none"       there is no pool    none
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
 from headrace.series.chunks import choose_entities
 
-Validation = Literal["time", "entity", "both"]
+Validation = Literal["time", "entity", "both", "none"]
 VALIDATIONS: tuple[Validation, ...] = get_args(Validation)
 
 _SHARE = 10  # one in so many entities validates
@@ -38,7 +39,7 @@ def choose_pool(
     hash, so that more entities change little. size: of the pool; None: with "time" all, else a tenth, at least one.
     Raises `SettingsError` where nobody would be left to train.
     """
-    able = np.flatnonzero(val)
+    able = np.flatnonzero(val) if validation != "none" else np.empty(0, np.int64)
     if size is None:
         size = len(able) if validation == "time" else max(1, len(able) // _SHARE)
     pool = np.zeros(len(names), bool)

@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from headrace.errors import StreamError
+from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
 from headrace.windows.order import SHUFFLES, Shuffle
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_KIND = "window"
+_MOST = {"epoch": MOST_EPOCHS, "lanes": MOST_LANES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,28 +44,24 @@ class WindowState:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal state back."""
-        return {"format_version": FORMAT_VERSION, **asdict(self)}
+        return seal(_KIND, FORMAT_VERSION, asdict(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WindowState:
-        """Read a state back. Raises `StreamError` if it is not one, or of a format this version does not know."""
-        version = values.get("format_version") if isinstance(values, Mapping) else None
-        if version != FORMAT_VERSION:
-            raise StreamError(
-                f"window state: format_version is {version!r}, this headrace reads {FORMAT_VERSION};"
-                " pass what state_dict() gave, unchanged"
-            )
+        """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
+        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
         kinds = {each.name: str if each.name in ("windows", "shuffle") else int for each in fields(cls)}
-        if values.keys() - {"format_version"} != kinds.keys():
+        if values.keys() != kinds.keys():
             raise StreamError(
-                f"window state: its keys are {sorted(values)}, expected {sorted(kinds)} and format_version;"
+                f"window state: its keys are {shown(sorted(values))}, expected {sorted(kinds)};"
                 " pass what state_dict() gave, unchanged"
             )
         for name, kind in kinds.items():
             value = values[name]
             bad = not isinstance(value, kind) or isinstance(value, bool)
-            if bad or (name == "shuffle" and value not in SHUFFLES) or (kind is int and name != "seed" and value < 0):
-                raise StreamError(f"window state: {name} is {value!r}; pass what state_dict() gave, unchanged")
+            bad = bad or (name == "shuffle" and value not in SHUFFLES)
+            if bad or (kind is int and name != "seed" and not 0 <= value <= _MOST.get(name, MOST_POSITIONS)):
+                raise StreamError(f"window state: {name} is {shown(value)}; pass what state_dict() gave, unchanged")
         state = cls(**{name: values[name] for name in kinds})
         if state.position > state.count or not (state.lanes and state.stretch):
             raise StreamError(
@@ -80,6 +79,6 @@ class WindowState:
         ):
             if getattr(self, name) != getattr(other, name):
                 raise StreamError(
-                    f"window state: {name} was {getattr(self, name)!r} when it was saved and is"
-                    f" {getattr(other, name)!r} here; {remedy}, or begin the epoch anew"
+                    f"window state: {name} was {shown(getattr(self, name))} when it was saved and is"
+                    f" {shown(getattr(other, name))} here; {remedy}, or begin the epoch anew"
                 )

@@ -23,7 +23,7 @@ from headrace.item_batch import arrays_of as arrays_of
 from headrace.stream.share import Remainder
 from headrace.stream.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
-from headrace.windows.found import check_some
+from headrace.windows.found import WindowCounts, check_some
 from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors
 from headrace.windows.order import Shuffle
 from headrace.windows.windows import Windows, open_windows
@@ -55,6 +55,11 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
     def __len__(self) -> int:
         """All windows."""
         return len(self.windows)
+
+    @property
+    def counts(self) -> WindowCounts:
+        """How many windows there are, and which entities of the run have none."""
+        return self.windows.counts
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
         """One window. Raises `IndexError` outside 0..len-1."""

@@ -24,7 +24,15 @@ from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError
 from headrace.series.windows import Segments
-from headrace.windows.found import blockers_of, check_some, segments_of
+from headrace.windows.found import (
+    WindowCounts,
+    blockers_of,
+    check_some,
+    count_windows,
+    row_ranges,
+    segments_of,
+    tell_counts,
+)
 from headrace.windows.gather import Matrices
 from headrace.windows.options import Layout, WindowOptions
 from headrace.windows.store import SeriesStore, open_store
@@ -99,6 +107,11 @@ class Windows:
     def per_entity(self) -> I64:
         """How many windows each entity has; int64 [E]."""
         return self.segments.per_entity(len(self.store.entities))
+
+    @property
+    def counts(self) -> WindowCounts:
+        """How many windows there are, and which entities of the run have none."""
+        return count_windows(self)
 
     @cached_property
     def identity(self) -> str:
@@ -201,14 +214,12 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
     entities, columns = store.entities, store.columns
-    nothing = np.zeros_like(entities.rows)
-    low = {"val": entities.val_row, "test": entities.test_row}.get(name, nothing)
-    high = {"train": entities.val_row, "val": entities.test_row}.get(name, entities.rows)
-    begins = entities.first_row + low
-    if options.history == "preceding":
-        begins = np.maximum(begins - options.input_length, entities.first_row)
-    ends = entities.first_row + high
+    begins, ends = row_ranges(store, name, options)
     _check_static(store, options)
+    if options.masks != "none" and not columns.masks:
+        raise InputError(
+            f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or pass masks="none"'
+        )
     matrices = Matrices(store.matrices, store.bases)
     blockers = blockers_of(matrices, len(columns.features), len(columns.names), options)
     segments = segments_of(begins, ends, options, blockers)
@@ -232,12 +243,14 @@ def open_windows(
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
     A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
     to disk_bytes, are checked, and are shared by the processes of a machine.
-    Raises `InputError` where there are no series or no windows, `SettingsError` for options that cannot work.
+    Entities without a window are logged. Raises `InputError` where there are no series or no windows, `SettingsError`
+    for options that cannot work.
     """
     checked = WindowOptions(**options)
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
     found = windows_of(open_store(path, run=run, files=files), split, checked)
     check_some(found)
+    tell_counts(found.counts)
     return found
 
 

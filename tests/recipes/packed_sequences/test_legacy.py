@@ -20,7 +20,6 @@ from packed_cases import as_lists, made_rows, table_lists
 
 from headrace.errors import InputError
 from headrace.packing.alignment import ALIGNMENT_KEY
-from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
 
 HEADRACE = [sys.executable, "-c", "from headrace.cli import main; main()"]
@@ -230,6 +229,16 @@ def test_a_damaged_file_is_an_input_error_or_reads(tmp_path, data):
         ({"input_ids": [2**80], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are object"),
         ({"input_ids": [[1]], "loss_mask": [1], "seq_start_id": [0]}, r"bin 1: input_ids have shape \(1, 1\)"),
         ({"input_ids": [[1], 2], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are no flat list"),
+        ({"input_ids": [3, -1], "loss_mask": [1, 1], "seq_start_id": [0]}, "bin 1: input_ids: -1 is no token"),
+        ({"input_ids": [True], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are bool; give integers"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 2], "seq_start_id": [0]}, "bin 1: loss_mask: 2 is neither 0 nor 1"),
+        ({"input_ids": [1], "loss_mask": [-1], "seq_start_id": [0]}, "bin 1: loss_mask: -1 does not fit"),
+        ({"input_ids": [1], "loss_mask": [0.5], "seq_start_id": [0]}, "bin 1: loss_mask are float64; give integers"),
+        ({"input_ids": [float("nan")], "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are float64"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": []}, "bin 1 has 2 tokens and sequence starts"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1], "seq_start_id": [-1]}, "bin 1 has 2 tokens and sequence starts"),
+        ({"input_ids": [1, 2], "loss_mask": [1, 1, 1], "seq_start_id": [0]}, "bin 1 has 2 input_ids and 3 loss_mask"),
+        ({"input_ids": None, "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are NoneType"),
         ({"input_ids": "abc", "loss_mask": [1], "seq_start_id": [0]}, "bin 1: input_ids are str"),
         ({"input_ids": np.zeros((1, 1), int), "loss_mask": [1], "seq_start_id": [0]}, "packed data has one axis"),
         ({"input_ids": np.array(["a"]), "loss_mask": [1], "seq_start_id": [0]}, "an array of type 'U1'"),
@@ -332,9 +341,24 @@ def test_the_command_refuses_a_hostile_file_with_one_message(tmp_path):
     assert ["s.npy"] == os.listdir(tmp_path)
 
 
-def test_rows_that_are_empty_still_convert(tmp_path):
-    save(tmp_path / "s.npy", as_objects([]))
-    convert_legacy_to_parquet(tmp_path / "s.npy", tmp_path / "s.parquet")
+@pytest.mark.parametrize("content", [as_objects([]), np.empty((1, 0), object), np.empty((0, 3), object)])
+def test_a_file_without_bins_is_an_error(tmp_path, content):
+    save(tmp_path / "s.npy", content)
+    done = headrace("convert", tmp_path / "s.npy", tmp_path / "s.parquet")
 
-    assert 0 == pq.read_table(tmp_path / "s.parquet").num_rows
-    assert isinstance(made_rows(0), PackedRows)
+    assert done.returncode == 1
+    assert "s.npy: " in done.stderr
+    assert "bins" not in done.stdout
+    assert ["s.npy"] == os.listdir(tmp_path)
+
+
+def test_a_header_that_counts_other_bins_is_an_error(tmp_path):
+    """The header of a file that was cut and pickled again, say."""
+    sound = {"input_ids": [1], "loss_mask": [1], "seq_start_id": [0]}
+    save(tmp_path / "s.npy", as_objects([sound, sound, sound]))
+    content = (tmp_path / "s.npy").read_bytes()
+    assert 1 == content.count(b"(3,)")
+    (tmp_path / "s.npy").write_bytes(content.replace(b"(3,)", b"(4,)"))
+
+    with pytest.raises(InputError, match="counts 4 bins, the pickle holds 3"):
+        read(tmp_path / "s.npy")

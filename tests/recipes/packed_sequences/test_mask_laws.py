@@ -106,8 +106,8 @@ def test_marks_differences_and_prefixes_agree(turns):
 @pytest.mark.parametrize("name", ["reason_tool_use_demo_50.jsonl.gz", "glaive_toolcall_zh_demo.json.gz"])
 def test_the_ways_agree_on_real_chats_where_prefixes_are_prefixes(name):
     qwen = qwen_encoder()
-    template = qwen.renderer._turns["default"]._template
-    specials = qwen.renderer._turns["default"]._learner.specials
+    specials = qwen.renderer.settings.specials
+    template = Template(qwen.files.templates["default"], special=qwen.files.special, values={}, day=None)
     stable = 0
     for row in rows_of(name, 40):
         for by_marks, by_difference, by_prefix in three_ways(template, sample_of(row), specials):

@@ -1,4 +1,4 @@
-"""The environment of templates: what they may use, what they may not, and that none runs for ever."""
+"""The environment of templates: what they may use, and what they may not."""
 
 import json
 from datetime import date
@@ -84,10 +84,10 @@ def test_a_format_stays_in_the_sandbox_every_time():
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}",
         "{{ 'x' * 999999999 }}",
         "{{ 999 ** 999999 }}",
+        "{% set ns = namespace(a=3) %}{% for n in range(99) %}{% set ns.a = ns.a * ns.a %}{% endfor %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ ([0] * 99999) * 99999 }}",
         "{% set ns = namespace(a='x') %}{% for n in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
@@ -96,8 +96,8 @@ def test_a_format_stays_in_the_sandbox_every_time():
         "{% set ns = namespace(a='xx') %}{% for n in range(99) %}{% set ns.a = ns.a.replace('x', 'xx') %}{% endfor %}",
     ],
 )
-def test_hostile_templates_come_to_an_end(source, monkeypatch):
-    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.5)
+def test_long_texts_and_numbers_are_refused_where_they_are_made(source, monkeypatch):
+    """Templates that take time without growing are in test_template_attacks.py."""
     monkeypatch.setattr(sandbox, "MOST_CHARACTERS", 1 << 22)
     with pytest.raises(RowRejected) as found:
         written(source)

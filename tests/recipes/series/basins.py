@@ -178,6 +178,13 @@ def expected(rows: Sequence[Row], *, limit: int = 5, train: float = 0.6, val: fl
     ended = min(max(n for n, row in enumerate(series_) if row[c] is not None) for c in range(3))
     if begun > ended:
         return None
+    kept = list(range(begun, ended + 1))
+    observed = [n for n in kept if series_[n][0] is not None]
+    n_train, n_val = int(len(observed) * train + 1e-9), int(len(observed) * val + 1e-9)
+    if not n_train:
+        return None
+    val_from = observed[n_train - 1] + 1
+    test_from = observed[n_train + n_val - 1] + 1
     filled_cells: set[tuple[int, int]] = set()
     for column in (1, 2):
         values = [row[column] for row in series_]
@@ -187,17 +194,11 @@ def expected(rows: Sequence[Row], *, limit: int = 5, train: float = 0.6, val: fl
             end = n
             while end < len(values) and values[end] is None:
                 end += 1
-            if end < len(values) and end - n <= limit:
+            through_a_cut = any(n < row <= end for row in (val_from, test_from))
+            if end < len(values) and end - n <= limit and not through_a_cut:
                 for step in range(n, end):
                     series_[step][column] = values[n - 1]
                     filled_cells.add((step, column))
-    kept = list(range(begun, ended + 1))
-    observed = [n for n in kept if series_[n][0] is not None]
-    n_train, n_val = int(len(observed) * train + 1e-9), int(len(observed) * val + 1e-9)
-    if not n_train:
-        return None
-    val_from = observed[n_train - 1] + 1
-    test_from = observed[n_train + n_val - 1] + 1
     parts = {
         "train": [n for n in kept if n < val_from],
         "val": [n for n in kept if val_from <= n < test_from],

@@ -12,6 +12,7 @@ from headrace.dataset.open import FinishedRun, find_run
 from headrace.recipes.series import processed_statics, write_batch
 from headrace.recipes.series.leaks import leak_checks
 from headrace.run.prepare import prepare
+from headrace.series.gaps import Gaps
 
 ENTITIES = ["a", "b", "c", "d", "e"]
 UNIFIED = {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 3}
@@ -161,3 +162,34 @@ def test_long_tables_are_checked_alike(tmp_path: Path) -> None:
 
     assert [check.problem for check in checks.values()] == [None] * 3
     assert "5 entities prepared again" in checks["later rows change nothing"].detail
+
+
+def test_gaps_that_are_judged_by_later_rows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "raw"
+    source.mkdir()
+    for entity in ENTITIES[:2]:
+        values = frame_of(entity).with_row_index("row")
+        observed = values.filter(pl.col("q").is_not_null())["row"].to_list()
+        cut = observed[int(len(observed) * 0.6 + 1e-9) - 1] + 1
+        short = values.with_columns(warm=pl.when(pl.col("row").is_between(cut - 2, cut)).then(None).otherwise(20.0))
+        short.drop("row").write_csv(source / f"{entity}.csv")
+    run_of(source, tmp_path / "honest")
+    honest = checks_of(tmp_path / "honest")
+    monkeypatch.setattr(Gaps, "inside", lambda gaps, _: np.ones(len(gaps.start), bool))
+    run_of(source, tmp_path / "out")
+
+    assert [None] * 3 == [check.problem for check in honest.values()]
+    assert "has other rows before a cut with the rows from its step" in checks_of(tmp_path / "out")["later rows change nothing"].problem  # fmt: skip
+
+
+def test_rows_between_steps_and_without_a_time_are_no_leak(tmp_path: Path) -> None:
+    """Later rows may decide the axis: half of the rows before the cut are beside it, and none behind."""
+    source = tmp_path / "raw"
+    source.mkdir()
+    row = pl.int_range(pl.len())
+    noon = pl.when((row < 400) & (row % 2 == 0)).then(pl.col("date") + "T12:00:00").otherwise(pl.col("date") + "T00:00:00")  # fmt: skip
+    for entity in ENTITIES[:2]:
+        frame_of(entity).with_columns(date=pl.when(row == 5).then(pl.lit("")).otherwise(noon)).write_csv(source / f"{entity}.csv")  # fmt: skip
+    run_of(source, tmp_path / "out", off_grid="drop", bad_times="drop", frequency="1d", min_train_years=0.1)
+
+    assert [None] * 3 == [check.problem for check in checks_of(tmp_path / "out").values()]

@@ -1,21 +1,29 @@
 """Pipelines as settings: scikit-learn's objects and YAML say the same, and every rule has an answer (T4)."""
 
+import pickle
+
 import numpy as np
+import polars as pl
 import pytest
 import yaml
-from series_sources import series, write_source
+from series_sources import run_of, series, write_source
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     KBinsDiscretizer,
     MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
     PolynomialFeatures,
     QuantileTransformer,
     RobustScaler,
     StandardScaler,
 )
 
+from headrace import load_pipelines
 from headrace.errors import SettingsError
 from headrace.recipes.series.pipelines.grouped import GroupedPipeline
 from headrace.recipes.series.pipelines.settings import Preprocessing, chosen_entities
@@ -188,3 +196,91 @@ def test_chosen_entities_are_seeded_nested_and_independent_of_their_order() -> N
     assert chosen[:4] == chosen_entities(names, 4, 42)
     assert chosen != chosen_entities(names, 10, 43)
     assert sorted(names) == sorted(chosen_entities(names, 99, 42))
+
+
+ROWS = np.arange(12.0).reshape(6, 2)
+FITTED = [
+    StandardScaler().fit(ROWS),
+    RobustScaler().fit(ROWS),
+    QuantileTransformer(n_quantiles=3).fit(ROWS),
+    SimpleImputer().fit(ROWS),
+    KNNImputer().fit(ROWS),
+    OneHotEncoder().fit([["clay"], ["sand"]]),
+    make_pipeline(FunctionTransformer(np.log1p), StandardScaler()).fit(ROWS),
+    make_pipeline(make_pipeline(MinMaxScaler()), StandardScaler()).fit(ROWS),
+    make_pipeline(make_pipeline(MinMaxScaler().fit(ROWS)), StandardScaler()),
+    [("a", StandardScaler()), ("b", RobustScaler().fit(ROWS))],
+    ColumnTransformer([("a", StandardScaler(), [0])]).fit(ROWS),
+    ColumnTransformer([("a", StandardScaler().fit(ROWS), [0])]),
+]
+
+
+@pytest.mark.parametrize("given", FITTED, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("role", ["features", "target", "static_features"])
+def test_a_fitted_pipeline_of_scikit_learn_is_refused(given, role: str) -> None:
+    config = {"strategy": "unified", "pipeline": given, **({} if role == "static_features" else {"fit_on_n_basins": 2})}
+    with pytest.raises(SettingsError, match=r"is fitted already.*would be fitted anew.*sklearn\.base\.clone"):
+        Preprocessing(**{role: config})
+
+
+@pytest.mark.parametrize("given", [FunctionTransformer(np.log1p).fit(ROWS), Normalizer().fit(ROWS)])
+def test_a_transformer_that_learns_nothing_is_no_fit(given) -> None:
+    assert type(given).__name__ == as_steps(given)[0]["step"]
+
+
+def earlier_fits(directory) -> dict[str, object]:
+    """Everything that an earlier run hands out as fitted, and where it lies."""
+    pl.DataFrame({"id": ["a", "b"], "area": [1.0, 2.0], "rock": ["clay", "sand"]}).write_csv(directory / "areas.csv")
+    static = [
+        {"strategy": "unified", "columns": ["area"], "pipeline": ["StandardScaler"]},
+        {"strategy": "unified", "columns": ["rock"], "pipeline": ["OneHotEncoder"]},
+    ]
+    out = directory / "out"
+    run = run_of(
+        write_source(directory / "raw", ["a", "b"]), out, static=directory / "areas.csv", static_entity="id",
+        static_features=["area", "rock"], preprocessing_configs={"static_features": static},
+    ).run  # fmt: skip
+    safe, trusted = load_pipelines(out), load_pipelines(out, trust="joblib")
+    joblib = pickle.loads((run / "fitted_time_series_pipelines.joblib").read_bytes())
+    return {
+        "grouped": safe.target_pipeline,
+        "trusted": trusted.target_pipeline,
+        "joblib": joblib["target"],
+        "feature": joblib["features"],
+        "scikit-learn's": safe.target_pipeline.sklearn("a"),
+        "part": safe.time_series.parts[0],
+        "all parts": safe.time_series,
+        "run": safe,
+        "encoder": safe.static_encoders[0],
+        "unified": UnifiedPipeline(StandardScaler(), ["q"]).fit(pl.DataFrame({"q": [1.0, 2.0]})),
+        "path": run / "fitted_time_series_pipelines.joblib",
+        "path as text": str(run / "fitted_pipelines.json"),
+        "skops": "kept/fitted_static_pipeline.skops",
+    }
+
+
+def test_what_an_earlier_run_fitted_is_refused_in_every_form(tmp_path) -> None:
+    """Fitted anew without a word, a new run would not be scaled as the old one."""
+    for name, given in earlier_fits(tmp_path).items():
+        for config in ({"strategy": getattr(given, "headrace_strategy", "per_group"), "pipeline": given}, given):
+            with pytest.raises(SettingsError, match="is fitted already"):
+                series(tmp_path / "raw", preprocessing_configs={"features": config})
+                pytest.fail(name)
+        for of in (GroupedPipeline, UnifiedPipeline):
+            with pytest.raises(SettingsError, match="is fitted already"):
+                of(given, ["q"])
+                pytest.fail(name)
+    whole = pickle.loads(earlier_bundle(tmp_path).read_bytes())
+    with pytest.raises(SettingsError, match="is fitted already"):
+        series(tmp_path / "raw", preprocessing_configs=whole)
+
+
+def earlier_bundle(directory):
+    return next((directory / "out/runs").glob("*/fitted_time_series_pipelines.joblib"))
+
+
+def test_the_steps_of_a_fitted_pipeline_are_a_new_pipeline() -> None:
+    fitted = UnifiedPipeline(RobustScaler(), ["q"]).fit(pl.DataFrame({"q": [1.0, 2.0]}))
+
+    assert fitted.steps == UnifiedPipeline(fitted.steps, fitted.columns).steps
+    assert fitted.steps == UnifiedPipeline(clone(fitted.sklearn()), ["q"]).steps

@@ -15,7 +15,6 @@ from series_sources import frame_of, run_of, write_source
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.recipes.series.pipelines.objects import from_skops, to_skops
 from headrace.recipes.series.pipelines.save import PIPELINES, TIME_SERIES_JOBLIB, TIME_SERIES_SKOPS
 
 ENTITIES = ["a", "b", "c", "d", "e"]
@@ -147,15 +146,6 @@ def test_the_safe_form_runs_nothing_of_a_hostile_pickle(made, tmp_path: Path) ->
     with pytest.raises(CorruptShard):
         headrace.load_pipelines(copy, trust="joblib")
     assert not (tmp_path / "exploded").exists()
-
-
-def test_skops_files_with_strange_types_are_refused() -> None:
-    data = to_skops([[Path]])
-
-    with pytest.raises(CorruptShard, match="do not trust this file"):
-        from_skops(data, "x.skops")
-    with pytest.raises(CorruptShard, match="x.skops: is damaged"):
-        from_skops(data[:50], "x.skops")
 
 
 def test_no_joblib_is_written_unless_wanted(source: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_long_outage_is_left_whole(tmp_path: Path) -> None:
     prepared = series(write_basins(tmp_path / "in", {"a": rows}), tmp_path / "out")
 
     told = report(prepared, "a")["imputation_info"]["rain"]
-    assert {"short_gaps_count": 1, "imputed_values_count": 2, "long_gaps_count": 1, "missing_values_count": 8, "longest_gap": 8} == told  # fmt: skip
+    assert {"short_gaps_count": 1, "imputed_values_count": 2, "long_gaps_count": 1, "cut_gaps_count": 0, "unusable_values_count": 0, "missing_values_count": 8, "longest_gap": 8} == told  # fmt: skip
     rains = [row[2] for split in SPLITS for row in stored(prepared)[split]["a"].values]
     assert list(range(10, 18)) == [place for place, rain in enumerate(rains) if rain is None]
     assert rains[29] == rains[30] == rains[31]
@@ -184,7 +184,7 @@ def test_an_unknown_entity_is_an_error_and_not_unscaled(tmp_path: Path) -> None:
 
 BAD_FILES = {
     "cut": "whole Parquet file",
-    "empty": "Parquet",
+    "empty": "has no rows",
     "columns": "has no column 'flow'",
     "text": "row 2: rain is 'wet'",
     "infinite": "row 3: rain is inf, which is no finite number",

@@ -201,7 +201,10 @@ def test_a_test_split_without_rows_is_a_warning(tmp_path: Path) -> None:
 
     assert 0 == prepared.manifest.splits["test"].rows
     (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
-    assert "test is empty: no row that counts is from 2025-01-01 on; choose an earlier split_date" == warning
+    assert (
+        "test is empty: no row that counts is from 2025-01-01 on, and the last date is 2024-01-01 00:00:00; "
+        "choose an earlier split_date" == warning
+    )
 
 
 def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
@@ -211,7 +214,10 @@ def test_a_test_split_whose_entities_all_train_says_so(tmp_path: Path) -> None:
     split(tmp_path / "in", tmp_path / "out", on_event=notes.append, train_ratio=0.5, val_in_test="drop")
 
     (warning,) = [each.text for each in notes if isinstance(each, Note) and each.kind == "warning"]
-    assert "every row from 2025-01-01 on belongs to an entity that trains or validates; choose an earlier" in warning
+    assert (
+        "test is empty: of 2 rows from 2025-01-01 on, 1 belong to entities that train and 1 to entities that validate; "
+        "choose an earlier split_date or a smaller train_ratio" == warning
+    )
 
 
 def test_labels_have_one_map_for_all_shards(tmp_path: Path) -> None:

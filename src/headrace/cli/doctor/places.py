@@ -28,10 +28,10 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 def look_at(place: str) -> list[Finding]:
     """All there is to say of a place. Small files are written and deleted again."""
-    from headrace.storage.remote_path import RemotePath, is_remote, path_of
+    from headrace.storage.remote_path import RemotePath, expanded, is_remote, path_of
 
     if not is_remote(place):
-        return directory(Path(place).expanduser())
+        return directory(expanded(Path(place)))
     try:
         path = path_of(place)
         assert isinstance(path, RemotePath)

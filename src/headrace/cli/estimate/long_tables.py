@@ -104,6 +104,8 @@ def take_entities(recipe: Any, tables: Sequence[SizedFile], directory: Path, sam
     kept, rows, own_rows, kinds = _Kept(), 0, 0, {}
     for number, file in enumerate(tables):
         shard = survey(file.path, file.name)
+        if shard.content == "nothing":
+            continue
         kinds[number] = shard.kind
         if recipe.entity not in shard.schema.names:
             raise InputError(f"{file.path}: has no column {recipe.entity!r}")

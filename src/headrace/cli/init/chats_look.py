@@ -87,6 +87,7 @@ def look_at_chats(source: Sequence[str]) -> Chats:
                 break
     if not rows:
         raise SettingsError(f"{source[0]}: holds no rows; give data to look at")
+    _refuse_preference(rows, wheres)
     mapping = _mapping(rows, listing.names[0])
     layouts, lengths, rejected, first = _tally(rows, mapping, wheres)
     return Chats(
@@ -101,6 +102,16 @@ def look_at_chats(source: Sequence[str]) -> Chats:
         rejected,
         first,
     )
+
+
+def _refuse_preference(rows: Sequence[Row], wheres: Sequence[str]) -> None:
+    """Stop before a mapping is proposed: `chosen` and `rejected` look like two columns of answers."""
+    for row, where in zip(rows, wheres, strict=True):
+        try:
+            sample_of(row)
+        except RowRejected as wrong:
+            if wrong.reason == "preference_data":
+                raise SettingsError(f"{where}: {wrong.detail}; write that in a blend file") from None
 
 
 def _tally(

@@ -67,6 +67,7 @@ def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) 
     listing = list_files(source)
     chosen = evenly(len(listing.names), files)
     tables = [(listing.names[place], first_rows(listing.path(place), listing.names[place], rows)) for place in chosen]
+    tables = [(name, table) for name, table in tables if table.num_columns] or tables[:1]  # empty files tell nothing
     names = list(dict.fromkeys(name for _, table in tables for name in table.column_names))
     columns = {
         name: _column(name, [table[name] for _, table in tables if name in table.column_names]) for name in names

@@ -33,7 +33,7 @@ _FLOAT = r"^[+-]?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})
 
 def rewrite_sections(asked: AskedRewrite) -> tuple[list[Section], str]:
     """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
-    path = path_of(asked.source[0]).expanduser()
+    path = path_of(asked.source[0])
     if len(asked.source) == 1 and path.is_dir() and is_prepared(path):
         sections, about = _of_run(asked, FinishedRun(*find_run(path)))
     else:
@@ -101,7 +101,7 @@ def _of_one_schema(seen: Look) -> list[Shard]:
     """The files that were looked at. Raises `InputError` if they differ in their columns, as the run would."""
     chosen = [seen.names[place] for place in evenly(len(seen.names), FILES)]
     shards = [survey(seen.root / name, name) for name in chosen]
-    common_schema([each for each in shards if len(each.schema)] or shards, "error")
+    common_schema(shards, "error")
     return shards
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.series_facts import TRAIN, look_at_series
+from headrace.cli.init.series_facts import GAP, TRAIN, look_at_series
 from headrace.cli.init.series_roles import Draft, draft_of
 from headrace.cli.init.series_statics import look_at_statics
 from headrace.recipes.series.config import Series
 
 _MANY = 10_000  # files per split; more entities are packed
-_GAP = 5
 
 
 def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
@@ -33,7 +32,7 @@ def _sections(draft: Draft, asked: AskedSeries) -> list[Section]:
     def some(*names: str) -> dict[str, Any]:
         return {name: settings[name] for name in names if name in settings}
 
-    features = " ".join(words[name] for name in ("features", "empty", "near") if name in words)
+    features = " ".join(words[name] for name in ("features", "empty", "near", "starved") if name in words)
     sections = [
         Section(
             f"Written by `headrace init series` after a look at the data: {draft.about}.\n"
@@ -69,7 +68,7 @@ def _sections(draft: Draft, asked: AskedSeries) -> list[Section]:
         Section(
             f"{words['gaps']} Gaps of features of at most so many steps are filled with the value before them, longer "
             f"ones are left as they are, and windows over them are not served. A mask column says what was filled.",
-            {"max_imputation_gap_size": _GAP, "impute_target": "never", "filled_mask": Aside("columns")},
+            {"max_imputation_gap_size": GAP, "impute_target": "never", "filled_mask": Aside("columns")},
         ),
         _scaling(settings, draft.texts),
         Section(

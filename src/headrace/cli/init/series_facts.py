@@ -12,6 +12,7 @@ import numpy.typing as npt
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.series_long import ENTITIES
 from headrace.cli.init.series_roles import Draft
+from headrace.cli.init.series_windows import starved, train_rows
 from headrace.errors import InputError
 from headrace.recipes.series.batches import FileSource, load
 from headrace.recipes.series.config import Series
@@ -21,6 +22,7 @@ from headrace.series.axis import Frequency, infer, place
 from headrace.series.near_target import correlations, suspects, tally, warning
 
 TRAIN = 0.6
+GAP = 5  # steps of gaps that are filled
 _FEW = 0.05  # of rows: times beside the usual steps by mistake
 
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
@@ -76,11 +78,15 @@ def look_at_series(draft: Draft, asked: AskedSeries) -> None:
     told = [f"{name} {share:.1%}" for name, share in zip(columns, missing, strict=True) if share > 0]
     draft.words["gaps"] = f"Missing: {', '.join(told)}." if told else "Nothing is missing in what was looked at."
     _ask_for_years(draft, shape.target, TRAIN * np.array(observed_targets) / frequency.steps_per_year)
-    _look_for_target(draft, asked, columns, observed)
+    trains = train_rows(observed, frequency, TRAIN)
+    _look_for_target(draft, asked, columns, trains)
+    _look_for_starving(draft, asked, columns, trains, frequency)
     period = f"{_day(first)} to {_day(last)}"
     draft.words["period"] = period
     count = f"{len(draft.entities):,} entities{'' if draft.whole else ' in the first rows'}"
     draft.about = f"{count}, {frequency.word} steps, {period}"
+    if draft.words.get("starved", "").startswith("Left out"):
+        draft.about += "; features that would leave few windows are left out"
 
 
 def _without_empty(
@@ -168,12 +174,13 @@ def _enough_years(years: Any) -> float:
 
 
 def _look_for_target(
-    draft: Draft, asked: AskedSeries, columns: list[str], observed: Sequence[tuple[str, Observed]]
+    draft: Draft, asked: AskedSeries, columns: list[str], trains: Sequence[npt.NDArray[np.float64]]
 ) -> None:
-    if len(columns) < 2:
+    parts = [rows for rows in trains if len(rows)]
+    if len(columns) < 2 or not parts:
         return
-    matrix = np.concatenate([one.values for _, one in observed])
-    offsets = np.cumsum([0, *(len(one.values) for _, one in observed)], dtype=np.int64)
+    matrix = np.concatenate(parts)
+    offsets = np.cumsum([0, *(len(rows) for rows in parts)], dtype=np.int64)
     found = suspects([tally(columns[1:], correlations(matrix, offsets, 0)[:, 1:])])
     told = warning(columns[0], found)
     if told is None:
@@ -183,6 +190,26 @@ def _look_for_target(
     else:
         draft.settings["features"] = [name for name in draft.settings["features"] if name not in found]
         draft.words["near"] = f"Left out: {', '.join(found)}, which is {columns[0]} in another unit."
+
+
+def _look_for_starving(
+    draft: Draft,
+    asked: AskedSeries,
+    columns: list[str],
+    trains: Sequence[npt.NDArray[np.float64]],
+    frequency: Frequency,
+) -> None:
+    """Leave out features that would leave few windows, unless they were asked for; say which, and how many."""
+    features = [name for name in columns[1:] if name in draft.settings["features"]]
+    at = [0, *(columns.index(name) for name in features)]
+    found = starved([columns[0], *features], [rows[:, at] for rows in trains], frequency, GAP)
+    if found is None:
+        return
+    if asked.feature_names or len(found.left_out) == len(features):
+        draft.words["starved"] = f"Beware: {found}."
+        return
+    draft.settings["features"] = [name for name in draft.settings["features"] if name not in found.left_out]
+    draft.words["starved"] = f"Left out: {', '.join(found.left_out)}; {found}."
 
 
 def _day(micros: int) -> str:

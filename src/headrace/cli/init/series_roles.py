@@ -19,6 +19,7 @@ from headrace.formats.listing import list_files
 from headrace.recipes.series.camels_us import FORCING
 from headrace.recipes.series.config import FILE_NAME
 from headrace.recipes.series.observed import Observed
+from headrace.storage.remote_path import expanded
 
 _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),
@@ -48,12 +49,12 @@ def draft_of(asked: AskedSeries) -> Draft:
 
 
 def _is_camels(source: Sequence[str]) -> bool:
-    root = Path(source[0]).expanduser()
+    root = expanded(Path(source[0]))
     return len(source) == 1 and (root / "basin_mean_forcing").is_dir() and (root / "usgs_streamflow").is_dir()
 
 
 def _camels(asked: AskedSeries) -> Draft:
-    products = sorted(each.name for each in (Path(asked.source[0]).expanduser() / "basin_mean_forcing").iterdir())
+    products = sorted(each.name for each in (expanded(Path(asked.source[0])) / "basin_mean_forcing").iterdir())
     settings = {
         "source": asked.source,
         "reader": "camels_us",

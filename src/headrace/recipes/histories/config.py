@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.histories.addresses import Kind
+from headrace.recipes.temporal_split.dates import date_word
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Names, Settings
@@ -40,7 +41,7 @@ class Histories(Settings):
     entity: column of the entity; entity_from="file_name" takes the names of the files instead, without extension.
     entity_kind, peer_kind: "address" (IPv4 or IPv6) or "number" (0 to 4,294,967,295).
     time: column of the time. peer: column of the other end, None where there is none. value: column of the latency.
-    time_format: of text and numbers: "iso", "epoch_s", "epoch_ms" or strptime patterns, tried in this order. Times
+    time_format: of text and numbers: "iso", an epoch such as "epoch_s" or strptime patterns, tried in this order. Times
     without an offset are UTC. Columns of timestamps need none.
     value_unit: "us", "ms" or "s".
     missing, negative, zero: what nulls and NaN, values below 0, and 0 are: a failed measurement, dropped and counted,
@@ -84,11 +85,7 @@ class Histories(Settings):
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for each in value:
-            if each not in ("iso", "epoch_s", "epoch_ms") and "%" not in each:
-                raise ValueError(
-                    f"time_format is {each!r}; give iso, epoch_s, epoch_ms or a strptime pattern such as "
-                    f"'%d/%m/%Y %H:%M'"
-                )
+            date_word(each, "time_format")
         if not value:
             raise ValueError("time_format is empty; give at least one")
         return value

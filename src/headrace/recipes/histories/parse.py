@@ -24,6 +24,7 @@ from headrace.histories.addresses import Addresses
 from headrace.recipes.histories.config import Histories
 from headrace.recipes.histories.known import KnownAddresses
 from headrace.recipes.temporal_split.columns import as_text
+from headrace.recipes.temporal_split.date_words import advice
 from headrace.recipes.temporal_split.dates import MISSING, parse_dates
 
 REASONS = (
@@ -44,7 +45,7 @@ _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _ADVICE = {
     "null_time": "is missing",
-    "unreadable_time": "is no time of the declared form; give time_format",
+    "unreadable_time": "is no time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
     "null_entity": "is missing",
     "unreadable_entity": "is no {entity_kind}; correct it, or give entity_kind",
@@ -326,6 +327,10 @@ def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Historie
         name, value = "the file's name", place.stem
     else:
         value = table[name][row].as_py()
-    advice = _ADVICE[word].format(entity_kind=settings.entity_kind, peer_kind=settings.peer_kind)
+    told = _ADVICE[word].format(
+        entity_kind=settings.entity_kind,
+        peer_kind=settings.peer_kind,
+        time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
+    )
     shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
-    return f"row {int(rows[row]) + 1}: {name} is {shown}, which {advice}"
+    return f"row {int(rows[row]) + 1}: {name} is {shown}, which {told}"

@@ -15,7 +15,7 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.formats.scan import look
 from headrace.formats.shard import Shard
-from headrace.formats.source import survey
+from headrace.formats.source import survey, with_content
 from headrace.recipes.histories.config import WORKING_BYTES, Histories
 from headrace.recipes.histories.gather import check_columns, gather_shard
 from headrace.recipes.histories.parse import REASONS, Known
@@ -89,7 +89,7 @@ def _survey(
 
     found = context.map([looked(path, name) for path, name in files])
     shards = [shard for shard, _ in found]
-    for shard in shards:
+    for shard in with_content(shards):
         check_columns(settings, shard)
     rows = sum(rows for _, rows in found)
     if settings.partitions is not None:
@@ -105,7 +105,10 @@ def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunCont
 
 
 def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
-    return Task(shard.name, shard.size, lambda files: gather_shard(files, settings, shard, number, partitions, known))
+    def work(files: TaskFiles) -> dict[str, Any]:
+        return gather_shard(files, settings, shard, number, partitions, known)
+
+    return Task(shard.name, shard.size, work, [shard.path])
 
 
 def _order_task(settings: Histories, pieces: int, number: int, compiled: bool) -> Task:

@@ -8,7 +8,6 @@ Paths are relative to the blend file. What weights mean is defined in `assign`.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,12 @@ from pydantic import Field, field_validator, model_validator
 from headrace.credentials import refuse_credentials
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
+from headrace.formats.json_keys import loads
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.settings import Names, Settings
 from headrace.storage.places import Places
-from headrace.storage.remote_path import is_remote, path_of
+from headrace.storage.remote_path import expanded, is_remote, path_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -102,7 +102,7 @@ def blend_of(value: object) -> object:
     """
     if isinstance(value, str | Path):
         refuse_credentials(value)
-        path = path_of(value).expanduser()
+        path = path_of(value)
         record = _blend_file(path)
         return plain([path]) if record is None else located(record, path)
     if isinstance(value, Mapping):
@@ -115,12 +115,12 @@ def blend_of(value: object) -> object:
 
 def is_blend_file(path: Path) -> bool:
     """Whether a path is a blend file, not data. Raises `InputError` for a JSON file that cannot be read."""
-    return _blend_file(path.expanduser()) is not None
+    return _blend_file(expanded(path)) is not None
 
 
 def plain(paths: Sequence[str | Path]) -> dict[str, Any]:
     """A blend of one dataset, named after its first file or directory."""
-    first = path_of(paths[0]).expanduser()
+    first = path_of(paths[0])
     stem = first.name if kind_of_name(first.name) is None else stem_of_name(first.name)
     name = re.sub(r"[^A-Za-z0-9._-]+|__+", "-", stem).strip("-._") or "data"
     return {"datasets": [{"name": name, "path": list(paths)}]}
@@ -151,7 +151,7 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
 
 
 def _beside(blend: Path, path: str) -> str:
-    return path if is_remote(path) else str(blend.parent / Path(path).expanduser())
+    return path if is_remote(path) else str(blend.parent / expanded(Path(path)))
 
 
 def _refuse_hub_keys(source: Mapping[str, Any], blend: Path) -> None:
@@ -184,7 +184,7 @@ def _blend_file(path: Path) -> Mapping[str, Any] | None:
         if file.read(64).lstrip()[:1] != b"{":
             return None
     try:
-        record = json.loads(path.read_bytes())
+        record = loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is neither a blend nor JSON data ({error}); correct it") from error
     return record if isinstance(record, dict) and _is_blend(record) else None

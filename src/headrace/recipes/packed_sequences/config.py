@@ -16,6 +16,7 @@ from headrace.recipes.packed_sequences.storage.packed_parquet import checked_lev
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Settings
+from headrace.storage.places import LocalPath, PathOrTemplate
 
 ROW_GROUPS = {"megatron": 32, "headrace": 1000}
 
@@ -62,8 +63,8 @@ class PackedSequences(Settings):
     """
 
     blend: Annotated[SourceBlend, BeforeValidator(blend_of)]
-    tokenizer: Path | None = None
-    chat_template: str | None = None
+    tokenizer: LocalPath | None = None
+    chat_template: PathOrTemplate | None = None
     template_values: Mapping[str, Any] = Field(default_factory=dict)
     date: datetime.date | None = None
     reasoning: Literal["template", "every_user_turn"] = "template"

@@ -46,7 +46,7 @@ Encode = Callable[[Sequence[Row]], Encoded]
 class EncodeTask:
     """What one task reads: parts of the files of a dataset.
 
-    names, stats: of the dataset's files, as the run knows them; stats are size and modification time in nanoseconds.
+    names: of the dataset's files, as the run knows them.
     sample_below: rows whose sample hash is at most this are taken; None: all.
     """
 
@@ -54,7 +54,6 @@ class EncodeTask:
     dataset: str
     paths: Sequence[Path]
     names: Sequence[str]
-    stats: Sequence[tuple[int, int]]
     parts: Sequence[Part]
     sample_below: int | None = None
 
@@ -116,9 +115,6 @@ def encode_shard(
 def _batches(task: EncodeTask, part: Part) -> Iterator[RowBatch]:
     path = task.paths[part.file]
     yield from read_rows(path, name=task.names[part.file], part=(part.remainder, part.modulus))
-    stat = path.stat()
-    if (stat.st_size, stat.st_mtime_ns) != tuple(task.stats[part.file]):
-        raise InputError(f"{path}: changed while it was read; run again once it is complete")
 
 
 def _sample_hash(settings: PackedSequences, task: EncodeTask, part: Part, rows: I64) -> npt.NDArray[np.uint64]:
@@ -141,10 +137,12 @@ class _Shard:
         self.dropped: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self.count: Counter[str] = Counter()
+        self.rows_of: Counter[str] = Counter()
         self.lost: dict[str, Counter[str]] = {TOO_LONG: Counter(), TOO_SHORT: Counter()}
 
     def take(self, part: Part, batch: RowBatch) -> None:
         self.count["rows_read"] += len(batch.rows)
+        self.rows_of[self.task.names[part.file]] += len(batch.rows)
         numbers = np.array(batch.numbers, np.int64)
         taken = np.ones(len(numbers), np.bool_)
         if self.task.sample_below is not None:
@@ -250,6 +248,8 @@ class _Shard:
         self.count.update(tokens=int(lengths.sum()), labels=int(pieces.labels[kept].sum()))
 
     def _reject(self, batch: RowBatch, place: int, reason: str, detail: str) -> None:
+        if reason == "preference_data":  # one row tells that the file was made for another kind of training
+            raise InputError(f"dataset {self.task.dataset}: {batch.where(place)}: {detail}")
         self.dropped[reason] += 1
         self.first.setdefault(reason, f"{batch.where(place)}: {detail}")
         if reason not in CHOSEN:
@@ -271,6 +271,7 @@ class _Shard:
         return {
             **{name: self.count[name] for name in names},
             "dataset": self.task.dataset,
+            "rows_of": dict(sorted(self.rows_of.items())),
             "inputs": [self.task.names[part.file] for part in self.task.parts],
             "dropped": dict(sorted(self.dropped.items())),
             "first": dict(sorted(self.first.items())),

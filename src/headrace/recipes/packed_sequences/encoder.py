@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import InputError, SettingsError
+from headrace.machine import library_version
 from headrace.recipes.packed_sequences.blend import Source
 from headrace.recipes.packed_sequences.chats.layouts import Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.reader import BrokenRow, Row
@@ -94,7 +94,7 @@ class Encoder:
             "fingerprint": self.fingerprint,
             "vocabulary": self.vocabulary,
             "pad_id": self.pad_id,
-            "libraries": {name: version(name) for name in names},
+            "libraries": {name: library_version(name) for name in names},
         }
 
     def must_pad(self) -> int | None:
@@ -139,7 +139,7 @@ def _given_tokens(settings: PackedSequences, source: Source) -> Encode:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
                 filtered(row, filters)
-                sample = sample_of(row, source.layout, source.mapping)
+                sample = sample_of(row, source.layout, source.mapping, source.filters)
                 if not isinstance(sample, Tokens):
                     raise SettingsError(
                         f"dataset {source.name}: holds rows with {', '.join(sorted(row))}, which are no tokens yet; "

@@ -54,7 +54,7 @@ from headrace.storage import local
 
 def execute(settings: PackedSequences, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
-    _refuse_occupied(settings, context)
+    _refuse_occupied(context)
     encoder, datasets = Encoder(settings), datasets_of(settings)
     tasks = encode_tasks(settings, context, datasets)
     encoded = context.stage(
@@ -96,17 +96,22 @@ def execute(settings: PackedSequences, context: RunContext, files: Sequence[tupl
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": counts.rows_read,
-            "empty_shards": [],
+            "empty_shards": _empty_shards(datasets, encoded),
         },
         directories={split: split_directory(split) for split in settings.asked_splits},
         facts=_facts(settings, encoder, encoded, choice, counts, records) | {"files": beside},
     )
 
 
-def _refuse_occupied(settings: PackedSequences, context: RunContext) -> None:
+def _empty_shards(datasets: Sequence[Dataset], encoded: Sequence[Receipt]) -> list[str]:
+    holding = {name for receipt in encoded for name in receipt.result["rows_of"]}
+    return sorted(name for dataset in datasets for name in dataset.names if name not in holding)
+
+
+def _refuse_occupied(context: RunContext) -> None:
     """Names that links will need are asked for before the work, not after it."""
     out = context.run.parents[1]
-    for name in (BLEND, METADATA, REJECTED, *(split_directory(split) for split in settings.asked_splits)):
+    for name in (BLEND, METADATA, REJECTED):
         if (out / name).exists() and not (out / name).is_symlink():
             raise StoreError(f"{out / name}: is in the way of a link of that name; move it, or choose another --out")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,6 @@ class Dataset:
     paths: Sequence[Path]
     names: Sequence[str]
     sizes: Sequence[int]
-    mtimes_ns: Sequence[int]
 
 
 def datasets_of(settings: PackedSequences) -> list[Dataset]:
@@ -47,8 +47,7 @@ def datasets_of(settings: PackedSequences) -> list[Dataset]:
             prefix = source.name if split is None else f"{split}/{source.name}"
             names = [f"{prefix}/{name}" for name in listing.names]
             paths = [listing.path(place) for place in range(len(names))]
-            sizes, mtimes = listing.sizes.tolist(), listing.mtimes_ns.tolist()
-            found.append(Dataset(source, split, paths, names, sizes, mtimes))
+            found.append(Dataset(source, split, paths, names, listing.sizes.tolist()))
     return found
 
 
@@ -65,9 +64,8 @@ def encode_tasks(
     tasks: list[tuple[EncodeTask, Dataset]] = []
     for dataset in datasets:
         shards = settings.num_shards or max(1, -(-sum(dataset.sizes) // TASK_BYTES))
-        stats = list(zip(dataset.sizes, dataset.mtimes_ns, strict=True))  # one list, shared by all tasks
         for parts in assign_files(dataset.sizes, dataset.names, shards):
-            task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, stats, parts)
+            task = EncodeTask(len(tasks), dataset.source.name, dataset.paths, dataset.names, parts)
             tasks.append((task, dataset))
     if settings.sample is None:
         return tasks
@@ -85,6 +83,10 @@ def _bytes_of(task: EncodeTask, dataset: Dataset) -> int:
     return sum(dataset.sizes[part.file] // part.modulus for part in task.parts)
 
 
+def _paths_of(task: EncodeTask) -> list[Path]:
+    return [task.paths[number] for number in sorted({part.file for part in task.parts})]
+
+
 def _subject(task: EncodeTask) -> str:
     part = task.parts[0]
     more = f" and {len(task.parts) - 1} more" if len(task.parts) > 1 else ""
@@ -93,7 +95,8 @@ def _subject(task: EncodeTask) -> str:
 
 
 def _sample_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset) -> Task:
-    return Task(_subject(task), _bytes_of(task, dataset), lambda files: sample_hashes(files, settings, task))
+    work = partial(sample_hashes, settings=settings, task=task)
+    return Task(_subject(task), _bytes_of(task, dataset), work, _paths_of(task))
 
 
 def encode_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset, encoder: Encoder) -> Task:
@@ -104,4 +107,5 @@ def encode_task(settings: PackedSequences, task: EncodeTask, dataset: Dataset, e
         _subject(task),
         _bytes_of(task, dataset),
         lambda files: encode_shard(files, settings, task, encoder.of(source), blank),
+        _paths_of(task),
     )

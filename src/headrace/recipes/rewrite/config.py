@@ -14,7 +14,7 @@ from headrace.run.context import RunContext
 from headrace.run.events import OnEvent
 from headrace.run.prepare import Outcome, Prepared, prepare
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.places import LocalPath, Places
 
 Codec = Literal["none", "lz4", "zstd"]
 
@@ -40,7 +40,7 @@ class Rewrite(Settings):
     columns: Names | None = None
     types: TypeWords = Field(default_factory=dict)
     null_values: Names = ()
-    cache_dir: Path | None = None
+    cache_dir: LocalPath | None = None
 
     @field_validator("columns")
     @classmethod

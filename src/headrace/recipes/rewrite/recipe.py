@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.dataset.index import IndexRow
 from headrace.dataset.indexed import IndexedDataset
 from headrace.dataset.manifest import SplitTotals
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import open_plain
+from headrace.dataset.plain import PlainDataset, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import few
@@ -25,13 +26,14 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
+from headrace.storage.remote_path import expanded
 
 PLAIN_DIRECTORY = "data"
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
     """The dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` if there is none."""
-    path = settings.source[0].expanduser()
+    path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:
             raise SettingsError(f"{path}: types and null_values are for plain text shards; this is a prepared dataset")
@@ -52,12 +54,16 @@ def identity_of_source(settings: Rewrite) -> dict[str, Any]:
 
 
 def source_files(settings: Rewrite) -> list[tuple[Path, str]]:
-    """The shards that hold rows, sorted by name. Raises `InputError` if none does."""
+    """The shards, those without rows too, sorted by name. Raises `InputError` if none holds rows."""
     source = open_source(settings)
-    names = sorted({name for split in source.splits for name in source.split_index(split).shards})
+    names = {name for split in source.splits for name in source.split_index(split).shards}
     if not names:
         raise InputError(f"{source.root}: holds no rows; there is nothing to rewrite")
-    return [(source.root / name, name) for name in names]
+    return [(source.root / name, name) for name in sorted({*names, *_empty_shards(source)})]
+
+
+def _empty_shards(source: IndexedDataset) -> list[str]:
+    return list(source.empty_shards) if isinstance(source, PlainDataset) else []
 
 
 def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
@@ -83,7 +89,7 @@ def execute(settings: Rewrite, context: RunContext, files: Sequence[tuple[Path, 
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": sum(receipt.result["rows_read"] for receipt in made),
-            "empty_shards": [],
+            "empty_shards": _empty_shards(source),
         },
         directories=directories,
         facts=_facts(settings, source),
@@ -125,7 +131,12 @@ def _null_task(source: IndexedDataset, columns: Sequence[str], piece: Piece) -> 
             left = [name for name in left if not table[name].null_count]
         return {"rows_read": piece.rows, "nulls": [name for name in columns if name not in left]}
 
-    return Task(piece.target, piece.bytes, work)
+    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
+
+
+def _shards_of(source: IndexedDataset, piece: Piece) -> list[Path]:
+    index = source.split_index(piece.split)
+    return [source.root / index.shards[each] for each in np.unique(index.shard_of_block[piece.start : piece.stop])]
 
 
 def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: Piece) -> Task:
@@ -153,7 +164,7 @@ def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: P
             files.finished(writer.path, piece.target, written)
         return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
 
-    return Task(piece.target, piece.bytes, work)
+    return Task(piece.target, piece.bytes, work, _shards_of(source, piece))
 
 
 def _index(pieces: Sequence[Piece], made: Sequence[Receipt]) -> list[IndexRow]:

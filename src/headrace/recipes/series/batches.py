@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,6 @@ from headrace.recipes.series.clean import Cleaned, clean, required_targets
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.files import EntityFiles
 from headrace.recipes.series.observed import Observed, read_file
-from headrace.recipes.series.pipelines.fitted import reasons
 from headrace.recipes.series.pipelines.settings import Resolved
 from headrace.recipes.series.quality import quality_report
 from headrace.recipes.series.spool import Passed, SpoolWriter
@@ -56,6 +56,9 @@ class EntitySource(Protocol):
     def batch(self, start: int, stop: int) -> Iterator[Loaded]:
         """Some of them."""
 
+    def paths(self, start: int, stop: int) -> list[Path]:
+        """Their files; none of long tables, which were spread before."""
+
     def bytes(self, start: int, stop: int) -> int:
         """The bytes of their files, for progress; 0 of long tables."""
 
@@ -77,10 +80,13 @@ class FileSource:
         for each in self.files[start:stop]:
             yield Loaded(each.entity, each.names[0] if each.names else "", partial(self._load, each))
 
+    def paths(self, start: int, stop: int) -> list[Path]:
+        """Their files."""
+        return [path for each in self.files[start:stop] for path in each.paths]
+
     def bytes(self, start: int, stop: int) -> int:
         """The bytes of their files."""
-        paths = (path for each in self.files[start:stop] for path in each.paths)
-        return sum(path.stat().st_size for path in paths if path.is_file())
+        return sum(path.stat().st_size for path in self.paths(start, stop) if path.is_file())
 
     def _load(self, files: EntityFiles, columns: Sequence[str]) -> Observed:
         if files.problem is not None:
@@ -116,18 +122,24 @@ def clean_batch(
     """Clean the entities of batch `number` into its spool. lacking: entity → which static features it has not."""
     start = number * settings.batch_size
     counts: Counter[str] = Counter()
+    unusable = np.zeros(len(settings.columns()), np.int64)
     read = passed = 0
+    empty: list[str] = []
     with SpoolWriter(files, number, masks=bool(settings.mask_columns())) as spool:
         for each in source.batch(start, min(start + settings.batch_size, source.count)):
             observed = load(each, settings.columns())
             if isinstance(observed, str):
                 cleaned = Cleaned(Counter(), observed, required_targets(settings, frequency))
             else:
-                cleaned = clean(settings, frequency, observed)
+                cleaned = clean(settings, resolved, frequency, observed)
                 read += len(observed.times)
-            why = _beyond_cleaning(settings, resolved, cleaned, each.entity, lacking)
-            if why is not None:
+                if each.source and not len(observed.times):
+                    empty.append(each.source)
+            if cleaned.failure is None and settings.missing_static == "drop_entity" and each.entity in lacking:
+                why = lacking[each.entity]
                 cleaned = Cleaned(Counter(entity_failed=sum(cleaned.rows.values())), why, cleaned.required_targets)
+            if cleaned.imputed is not None:
+                unusable += cleaned.imputed.unusable_values
             counts += cleaned.rows
             record = {"report": quality_report(settings, frequency, each.entity, each.source, cleaned)}
             if cleaned.failure is not None or cleaned.axis is None or cleaned.cut is None:
@@ -147,17 +159,11 @@ def clean_batch(
             )
             spool.append({**record, "passed": asdict(place)}, cleaned.values, cleaned.filled)
         spool.finish()
-    return {"rows_read": read, "rows": dict(sorted(counts.items())), "passed": passed}
-
-
-def _beyond_cleaning(
-    settings: Series, resolved: Resolved, cleaned: Cleaned, entity: str, lacking: Mapping[str, str]
-) -> str | None:
-    """Why a clean entity fails all the same: static features, or values that its pipelines cannot take."""
-    if cleaned.failure is not None or cleaned.values is None or cleaned.cut is None:
-        return None
-    if entity in lacking and settings.missing_static == "drop_entity":
-        return lacking[entity]
-    offsets = np.array([0, len(cleaned.values)], np.int64)
-    trains = np.array([cleaned.cut.val_row], np.int64)
-    return reasons(resolved.time_series, settings.columns(), cleaned.values, offsets, trains, [entity]).get(entity)
+    told = {name: int(count) for name, count in zip(settings.columns(), unusable, strict=True) if count}
+    return {
+        "rows_read": read,
+        "rows": dict(sorted(counts.items())),
+        "passed": passed,
+        "empty_shards": empty,
+        "unusable": told,
+    }

@@ -89,10 +89,13 @@ def _flow(path: Path, area: float) -> tuple[I64, dict[str, F64]]:
 
 
 def _text(path: Path) -> bytes:
-    """The bytes with one space between fields and none at the ends of lines."""
+    """The bytes with one space between fields and none at the ends of lines. Raises `InputError`."""
     with open_bytes(path, "gz" if path.suffix == ".gz" else "none") as stream:
         data = stream.read()
-    data = data.replace(b"\t", b" ").replace(b"\r", b"")
+    data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
+    if b"\r" in data:
+        line = 1 + data.count(b"\n", 0, data.index(b"\r"))
+        raise InputError(f"{path}: line {line}: a carriage return stands without a newline; end lines with LF or CRLF")
     return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" {2,}", b" ", data)).rstrip(b"\n") + b"\n"
 
 
@@ -103,7 +106,11 @@ def _plain(name: str) -> str:
 
 def _numbers(path: Path, rows: bytes, width: int, first_line: int) -> F64:
     """The fields of all rows as numbers, [rows, width]."""
-    table = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
+    try:
+        table = pl.read_csv(rows, separator=" ", has_header=False, infer_schema=False, truncate_ragged_lines=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        said = str(error).partition("\n")[0]
+        raise InputError(f"{path}: cannot be read from line {first_line} on ({said}); fetch it again") from error
     if table.width != width:
         raise InputError(f"{path}: line {first_line} has {table.width} fields, {width} were expected; fetch it again")
     read = table.select(pl.all().cast(pl.Float64, strict=False))

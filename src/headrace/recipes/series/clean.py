@@ -1,4 +1,9 @@
-"""One entity cleaned: on its regular axis, trimmed, short gaps filled, cut into splits – or why it fails. Pure."""
+"""One entity cleaned: on its regular axis, trimmed, cut into splits, short gaps filled – or why it fails. Pure.
+
+Everything behind the axis, the trimming and the cut is decided for a row by rows before the next cut alone: gaps are
+judged as they are seen there, and a value behind a cut that a pipeline cannot take is made missing there, instead of
+failing the entity and so changing what trains.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,12 @@ import numpy as np
 from headrace.arrays import F64, I64, Bools
 from headrace.recipes.series.config import Series
 from headrace.recipes.series.observed import Observed
+from headrace.recipes.series.pipelines.fitted import reasons, without_result
+from headrace.recipes.series.pipelines.settings import Resolved
 from headrace.recipes.temporal_split.dates import MISSING
 from headrace.series import gaps
 from headrace.series.axis import Axis, Frequency, Placed, place
-from headrace.series.cuts import Cut, cut
+from headrace.series.cuts import Cut, cut, cut_at
 
 DROPPED = ("entity_failed", "bad_time", "off_grid", "duplicate_time", "trimmed")
 _MOST_CELLS = 1 << 29  # 4 GiB of one entity's axis
@@ -24,11 +31,17 @@ _DAY = 24 * _HOUR
 
 @dataclass(frozen=True)
 class Imputed:
-    """What became of missing values, of each column: int64 [C]. gaps: runs between values, inside what was kept."""
+    """What became of missing values, of each column: int64 [C]. gaps: runs between values, inside what was kept.
+
+    left_gaps: longer than may be filled; cut_gaps: left because a cut runs through them; unusable_values: made missing
+    behind the train rows, because a step of a pipeline has no result for them.
+    """
 
     filled_gaps: I64
     filled_values: I64
     left_gaps: I64
+    cut_gaps: I64
+    unusable_values: I64
     left_values: I64
     longest_gap: I64
 
@@ -55,8 +68,18 @@ class Cleaned:
     trimmed_steps: tuple[int, int] = (0, 0)
 
 
-def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned:
-    """Clean the rows of one entity. O(steps of its axis) of memory."""
+def clean(
+    settings: Series,
+    resolved: Resolved,
+    frequency: Frequency,
+    observed: Observed,
+    *,
+    at: tuple[int, int] | None = None,
+) -> Cleaned:
+    """Clean the rows of one entity. O(steps of its axis) of memory.
+
+    at: the rows where val and test begin, which are then not computed from the shares.
+    """
     n = len(observed.times)
     rows: Counter[str] = Counter()
 
@@ -97,7 +120,9 @@ def clean(settings: Series, frequency: Frequency, observed: Observed) -> Cleaned
         source_rows, positions = source_rows[stays], positions[stays]
     if placed.axis.rows * values.shape[1] > _MOST_CELLS:
         return failed(f"its axis has {placed.axis.rows:,} steps of {frequency.word}; give the frequency of its rows")
-    return _on_axis(settings, frequency, rows, placed.axis, positions, _taken(values, source_rows), failed)
+    return _on_axis(
+        settings, resolved, frequency, rows, placed.axis, positions, _taken(values, source_rows), at, failed
+    )
 
 
 def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
@@ -112,11 +137,13 @@ def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
 
 def _on_axis(
     settings: Series,
+    resolved: Resolved,
     frequency: Frequency,
     rows: Counter[str],
     axis: Axis,
     positions: I64,
     observed: F64,
+    at: tuple[int, int] | None,
     failed: Callable[[str], Cleaned],
 ) -> Cleaned:
     columns = settings.columns()
@@ -130,15 +157,12 @@ def _on_axis(
     never = missing.all(axis=0)
     if never.any():
         return failed(f"{columns[int(np.argmax(never))]} is never observed")
-    start, stop = gaps.span(~missing)
+    start, stop = gaps.span(~missing, least=0 if at is None else at[1])
     if start == stop:
         return failed("no time lies between the first and the last value of all columns")
     target_observed = ~missing[start:stop, 0]
-    found = gaps.find(missing)
-    may = np.array([name in settings.filled_columns() for name in columns])
-    short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
-    filled = gaps.fill(values, found.take(short))[start:stop]
-    parts = cut(target_observed, settings.train_prop, settings.val_prop)
+    shares = settings.train_prop, settings.val_prop
+    parts = cut(target_observed, *shares) if at is None else cut_at(target_observed, *at)
     required = required_targets(settings, frequency)
     if parts.train_targets < max(1, required):
         observed_targets = int(target_observed.sum())
@@ -146,6 +170,21 @@ def _on_axis(
             f"{parts.train_targets:,} observed targets would train (of {observed_targets:,}), {max(1, required):,} "
             f"are required by min_train_years {settings.min_train_years:g}"
         )
+    found = gaps.find(missing)
+    may = np.array([name in settings.filled_columns() for name in columns])
+    short = (found.length <= settings.max_imputation_gap_size) & may[found.column]
+    whole = found.inside([start + parts.val_row, start + parts.test_row])
+    filled = gaps.fill(values, found.take(short & whole))[start:stop]
+    kept = values[start:stop]
+    why = reasons(resolved.time_series, columns, kept[: parts.val_row])
+    if why is not None:
+        return failed(why)
+    unusable = without_result(resolved.time_series, columns, kept)
+    if unusable.any():
+        kept[unusable] = np.nan
+        filled &= ~unusable
+        target_observed &= ~unusable[:, 0]
+        parts = cut_at(target_observed, parts.val_row, parts.test_row)
     # Source rows by where they are: positions ascend.
     edges = np.searchsorted(positions, [start, start + parts.val_row, start + parts.test_row, stop])
     first, val, test, end = edges.tolist()
@@ -155,10 +194,10 @@ def _on_axis(
         rows=rows,
         required_targets=required,
         axis=axis.tail(start, stop),
-        values=values[start:stop],
+        values=kept,
         filled=filled,
         cut=parts,
-        imputed=_imputed(found, short, start, stop, filled, np.isnan(values[start:stop])),
+        imputed=_imputed(found, short, whole, (start, stop), filled, np.isnan(kept), unusable),
         first_last=np.stack([seen.argmax(axis=0), stop - start - 1 - seen[::-1].argmax(axis=0)], axis=1),
         added_rows=stop - start - (end - first),
         trimmed_steps=(start, axis.rows - stop),
@@ -170,16 +209,27 @@ def _taken(values: F64, rows: I64) -> F64:
     return values if ordered else values[rows]
 
 
-def _imputed(found: gaps.Gaps, short: Bools, start: int, stop: int, filled: Bools, left: Bools) -> Imputed:
-    inside = (found.start < stop) & (found.start + found.length > start)
+def _imputed(
+    found: gaps.Gaps,
+    short: Bools,
+    whole: Bools,
+    span: tuple[int, int],
+    filled: Bools,
+    left: Bools,
+    unusable: Bools,
+) -> Imputed:
+    inside = (found.start < span[1]) & (found.start + found.length > span[0])
     columns = filled.shape[1]
-    filled_gaps, _, _ = found.take(inside & short).per_column(columns)
+    filled_gaps, _, _ = found.take(inside & short & whole).per_column(columns)
     left_gaps, _, _ = found.take(inside & ~short).per_column(columns)
+    cut_gaps, _, _ = found.take(inside & short & ~whole).per_column(columns)
     _, _, longest = found.take(inside).per_column(columns)
     return Imputed(
         filled_gaps,
         filled.sum(axis=0, dtype=np.int64),
         left_gaps,
+        cut_gaps,
+        unusable.sum(axis=0, dtype=np.int64),
         left.sum(axis=0, dtype=np.int64),
         longest,
     )

@@ -11,11 +11,12 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from headrace.digest import sha256_hex
 from headrace.errors import SettingsError
 from headrace.recipes.series.pipelines.settings import Preprocessing, Resolved
+from headrace.recipes.temporal_split.dates import date_word
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.series.axis import Frequency
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.places import LocalPath, Places
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")
@@ -42,7 +43,7 @@ class Series(Settings):
     an entity's region is its name up to the first "_".
     reader: "table" (CSV, TSV, JSON lines, Parquet, Arrow), or "camels_us" (source is the root of that data set's text
     files, forcing the product).
-    time: column of the time. time_format: of text and numbers: "iso", "epoch_s", "epoch_ms" or strptime patterns,
+    time: column of the time. time_format: of text and numbers: "iso", an epoch such as "epoch_s" or strptime patterns,
     tried in this order. Times without an offset are UTC.
     target: the column to be predicted. features: forcing columns. null_values: texts that mean missing.
     missing_numbers: numbers that mean missing, e.g. -999.
@@ -84,7 +85,7 @@ class Series(Settings):
     static_features: Names = ()
     missing_static: Literal["error", "drop_entity", "mean", "median"] = "error"
     entities: Names | None = None
-    entities_file: Path | None = None
+    entities_file: LocalPath | None = None
     train_prop: float = Field(0.6, gt=0, le=1)
     val_prop: float = Field(0.2, ge=0, lt=1)
     test_prop: float = Field(0.2, ge=0, lt=1)
@@ -106,11 +107,7 @@ class Series(Settings):
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for each in value:
-            if each not in ("iso", "epoch_s", "epoch_ms", "yyyymmdd") and "%" not in each:
-                raise ValueError(
-                    f"time_format is {each!r}; give iso, epoch_s, epoch_ms, yyyymmdd or a strptime pattern such as "
-                    f"'%d/%m/%Y %H:%M'"
-                )
+            date_word(each, "time_format")
         if not value:
             raise ValueError("time_format is empty; give at least one")
         return value
@@ -204,7 +201,7 @@ class Series(Settings):
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
         try:
-            lines = self.entities_file.read_text("utf-8-sig").splitlines()
+            lines = self.entities_file.read_text("utf-8-sig").split("\n")  # a name may hold U+2028
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{self.entities_file}: cannot be read ({error}); check its path") from error
         names = sorted({line.strip() for line in lines if line.strip()})

@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 
 from headrace.errors import InputError
 from headrace.formats.detect import DATA_NAMES, stem_of_name
-from headrace.formats.listing import list_files
+from headrace.formats.foreign import refuse_foreign
+from headrace.formats.listing import is_data_name, list_files
 from headrace.recipes.series.config import FILE_NAME, Series
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.remote_path import RemotePath, expanded
 
 SERIES, STATIC = "series", "static"
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
@@ -79,7 +80,9 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     for entry in source:
         path = _absolute(entry)
         if path.is_dir():
-            own = [each for each in path.iterdir() if each.name[0] not in "._" and is_table(each.name)]
+            every = list(path.iterdir())
+            refuse_foreign(path, {each.name for each in every})
+            own = [each for each in every if each.name[0] not in "._" and is_table(each.name)]
         else:
             own = [path] if path.is_file() else _matching(path)
         if not own:
@@ -88,8 +91,25 @@ def _tables(source: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
+def passed_over(settings: Series) -> list[str]:
+    """The files and directories in source directories that are not read, sorted; those in stores are not listed."""
+    found: list[str] = []
+    if settings.reader != "table":
+        return found
+    for each in (*settings.source, *settings.region_time_series_base_dirs.values()):
+        directory = _absolute(each)
+        if not isinstance(directory, RemotePath) and directory.is_dir():
+            with os.scandir(directory) as entries:
+                found += [
+                    str(directory / entry.name)
+                    for entry in entries
+                    if entry.name[0] not in "._" and (entry.is_dir() or not is_data_name(entry.name))
+                ]
+    return sorted(each for each in found if "readme" not in each.rpartition(os.sep)[2].lower())
+
+
 def _absolute(path: Path) -> Path:
-    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path.expanduser()))
+    return path if isinstance(path, RemotePath) else Path(os.path.abspath(expanded(path)))
 
 
 def _matching(pattern: Path) -> list[Path]:

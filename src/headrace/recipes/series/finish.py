@@ -82,8 +82,12 @@ def finish(
     _write_summary(files, spools, statics, near_target)
     if settings.layout == "packed":
         _write_reports(files, spools)
-    columns = () if processed is None else processed.names
-    return {"pipelines": digests, "near_target": dict(near_target), "static_columns": list(columns)}
+    return {
+        "pipelines": digests,
+        "near_target": dict(near_target),
+        "static_columns": [] if processed is None else list(processed.names),
+        "filled_statics": {} if processed is None else processed.filled,
+    }
 
 
 def _has_entities(spool: Spool) -> bool:

@@ -1,11 +1,9 @@
-"""Prove that nothing behind the train rows reached a scaler, and name features that are the target in disguise.
+"""Prove that nothing behind a cut reached what lies before it, and name features that are the target in disguise.
 
 Three checks, from what lies on disk:
 - *refit*: the train rows of the store are brought back to their units, pipelines are fitted on them anew, and must
   scale them to what is stored. Numbers that were measured on other rows too do not.
-- *later rows*: the source is read again for some entities, every value behind the cut is changed in memory, and the
-  same code prepares them: cut, scalers and train rows must come out the same bytes. Not done where the source is gone
-  or is another by now.
+- *later rows*: some entities are prepared again with other rows behind their cuts, see `later_rows`.
 - *target among the features*: correlation of every feature with the target, entity by entity, on train rows.
 
 Memory is O(shard) and O(what unified pipelines are fitted on).
@@ -13,9 +11,7 @@ Memory is O(shard) and O(what unified pipelines are fitted on).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,18 +19,13 @@ import numpy as np
 from headrace.arrays import F64, I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
-from headrace.digest import canonical_json
-from headrace.errors import HeadraceError, InputError, SettingsError
-from headrace.recipes.series.batches import EntitySource, load
-from headrace.recipes.series.clean import Cleaned, clean
+from headrace.errors import InputError, SettingsError
 from headrace.recipes.series.config import Series
-from headrace.recipes.series.observed import Observed
-from headrace.recipes.series.pipelines.fitted import Fitted, Part, fit, join
-from headrace.recipes.series.pipelines.frozen import to_bytes
+from headrace.recipes.series.later_rows import later_rows
+from headrace.recipes.series.pipelines.fitted import Fitted, fit, join
 from headrace.recipes.series.pipelines.save import FACT, Pipelines
 from headrace.recipes.series.pipelines.save import load as load_pipelines
 from headrace.recipes.series.pipelines.settings import PipelineSettings, Resolved, Strategy, chosen_entities
-from headrace.recipes.series.recipe import entity_source
 from headrace.recipes.series.stored import (
     StoredShard,
     each_train_part,
@@ -42,15 +33,10 @@ from headrace.recipes.series.stored import (
     stored_shards,
     stored_statics,
 )
-from headrace.run.context import RunContext
-from headrace.run.events import silent
-from headrace.run.identity import fingerprint
-from headrace.series.axis import Frequency
 from headrace.series.encoders import Encoder, fit_encoder
 from headrace.series.near_target import correlations, suspects, tally, warning
 from headrace.series.scalers import Scalers
 
-SAMPLE = 32  # entities that are prepared again with other rows behind their cut
 TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled units
 
 
@@ -62,7 +48,7 @@ def leak_checks(run: FinishedRun) -> list[Check]:
     shards = stored_shards(run)
     return [
         _refit(run, settings, resolved, pipelines, shards),
-        _later_rows(run, settings, resolved, pipelines, shards),
+        later_rows(run, settings, resolved, pipelines, shards),
         _near_target(run, settings, pipelines, shards),
     ]
 
@@ -197,116 +183,6 @@ def _distance(
                 f"{made[row, column]:.6g} where {stored[row, column]:.6g} is stored; other rows reached its fit"
             )
     return worst, None
-
-
-def _later_rows(
-    run: FinishedRun, settings: Series, resolved: Resolved, pipelines: Pipelines, shards: Sequence[StoredShard]
-) -> Check:
-    name = "later rows change nothing"
-    try:
-        files = settings.source_files()
-        same = fingerprint(files, "stat") == run.manifest.source["fingerprint"]
-        same = same or fingerprint(files, "content") == run.manifest.source["fingerprint"]
-    except (HeadraceError, OSError) as error:
-        return Check(name, f"not checked, the source cannot be read: {error}")
-    if not same:
-        return Check(name, "not checked, the source is another by now")
-    names = [entity for shard in shards for entity in shard.entities]
-    once = chosen_entities(names, resolved.unified_entities, settings.seed)
-    sample = chosen_entities(names, SAMPLE, settings.seed + 1)
-    frequency = Frequency.parse(run.manifest.facts["frequency"])
-    columns = settings.columns()
-    with tempfile.TemporaryDirectory() as directory:
-        source, _ = entity_source(settings, RunContext(Path(directory), 1, silent), files)
-        wanted = set(once) | set(sample)
-        found = {each: _changed(settings, frequency, source, place) for each, place in _places(source, wanted).items()}
-    unread = sorted(wanted - {entity for entity, cleaned in found.items() if cleaned is not None})
-    if unread:
-        return Check(name, "", f"entity {unread[0]!r}: does not pass again with other values behind its cut")
-    fitted = Fitted(())
-    if once:
-        matrix, offsets = _train(found, once)
-        fitted = fit(resolved.time_series, columns, matrix, offsets, once, strategy="unified")
-        for part in fitted.parts:
-            if to_bytes(part) != to_bytes(pipelines.time_series.part(part.columns[0])):
-                return Check(name, "", f"columns {', '.join(part.columns)}: the scaler for all entities changed")
-    problem = None
-    for shard in shards:
-        own = [entity for entity in shard.entities if entity in set(sample)]
-        if own and problem is None:
-            problem = _same_train_rows(run, resolved.time_series, columns, pipelines, shard, own, found, fitted)
-    return Check(
-        name,
-        f"{len(sample):,} entities prepared again with every value behind the cut changed: same cuts, scalers and rows",
-        problem,
-    )
-
-
-def _same_train_rows(
-    run: FinishedRun,
-    settings: Sequence[PipelineSettings],
-    columns: Sequence[str],
-    pipelines: Pipelines,
-    shard: StoredShard,
-    own: Sequence[str],
-    found: dict[str, Cleaned | None],
-    unified: Fitted,
-) -> str | None:
-    values = shard.values(run)
-    matrix, offsets = _train(found, own)
-    fitted = fit(settings, columns, matrix, offsets, own, strategy="per_group")
-    for part in fitted.parts:
-        if _bytes_of(part, own) != _bytes_of(pipelines.time_series.part(part.columns[0]), own):
-            return f"columns {', '.join(part.columns)}: scalers of {', '.join(own[:3])} changed with later rows"
-    scaled = join([unified, fitted]).transform(columns, matrix, offsets, own)
-    place = {entity: at for at, entity in enumerate(shard.entities)}
-    for at, entity in enumerate(own):
-        first, trains = int(shard.first_row[place[entity]]), int(shard.val_row[place[entity]])
-        if trains != offsets[at + 1] - offsets[at]:
-            return f"entity {entity!r}: {trains} rows train, and {offsets[at + 1] - offsets[at]} with other later rows"
-        stored = np.ascontiguousarray(values[first : first + trains, : len(columns)])
-        if stored.tobytes() != np.ascontiguousarray(scaled[offsets[at] : offsets[at + 1]]).tobytes():
-            return f"entity {entity!r}: its train rows changed with later rows"
-    return None
-
-
-def _bytes_of(part: Part, entities: Sequence[str]) -> bytes:
-    if isinstance(part, Scalers):
-        return canonical_json(part.select(entities).to_json())
-    return b""  # scikit-learn's objects are compared by what they make of the rows
-
-
-def _changed(settings: Series, frequency: Frequency, source: EntitySource, place: int) -> Cleaned | None:
-    """The entity with every observed value behind its cut changed; None if it does not pass."""
-    (loaded,) = source.batch(place, place + 1)
-    observed = load(loaded, settings.columns())
-    if isinstance(observed, str):
-        return None
-    cleaned = clean(settings, frequency, observed)
-    if cleaned.axis is None or cleaned.cut is None or cleaned.failure is not None:
-        return None
-    times = cleaned.axis.times()
-    if cleaned.cut.val_row >= len(times):
-        return cleaned
-    later = observed.times >= times[cleaned.cut.val_row]
-    values = np.where(later[:, None], 17.0 - 3.0 * observed.values, observed.values)
-    again = clean(settings, frequency, Observed(observed.times, values, observed.bad_time))
-    return None if again.failure is not None else again
-
-
-def _train(found: dict[str, Cleaned | None], entities: Sequence[str]) -> tuple[F64, I64]:
-    parts = []
-    for entity in entities:
-        cleaned = found[entity]
-        assert cleaned is not None
-        assert cleaned.values is not None
-        assert cleaned.cut is not None
-        parts.append(cleaned.values[: cleaned.cut.val_row])
-    return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
-
-
-def _places(source: EntitySource, wanted: set[str]) -> dict[str, int]:
-    return {each.entity: place for place, each in enumerate(source.batch(0, source.count)) if each.entity in wanted}
 
 
 def _near_target(run: FinishedRun, settings: Series, pipelines: Pipelines, shards: Sequence[StoredShard]) -> Check:

@@ -80,7 +80,7 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
         for table in tables(path, name, [settings.entity, settings.time, *settings.columns()]):
             entities = as_text(table[settings.entity], settings.null_values, f"{path}: column {settings.entity!r}")
             entities = entities.combine_chunks() if isinstance(entities, pa.ChunkedArray) else entities
-            keep = _kept(settings, path, entities, wanted, dropped, read)
+            keep = _kept(settings, path, table, entities, wanted, dropped, read)
             parsed = parse(settings, settings.columns(), table, read)
             for row, told in sorted(parsed.bad.items()):
                 if keep[row]:
@@ -109,13 +109,21 @@ def spread(files: TaskFiles, settings: Series, path: Path, name: str, number: in
 
 
 def _kept(
-    settings: Series, path: Path, entities: pa.Array, wanted: pa.Array | None, dropped: Counter[str], first_row: int
+    settings: Series,
+    path: Path,
+    table: pa.Table,
+    entities: pa.Array,
+    wanted: pa.Array | None,
+    dropped: Counter[str],
+    first_row: int,
 ) -> Bools:
     """Which rows belong to an entity that is wanted; the others are counted. Raises `InputError` as `spread`."""
     absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
     if absent.any() and settings.null_entity == "error":
-        row = first_row + int(np.argmax(absent)) + 1
-        raise InputError(f"{path}: row {row}: {settings.entity} is missing; correct it, or give null_entity='drop'")
+        row = int(np.argmax(absent))
+        value = table[settings.entity][row].as_py()
+        why = f"is {value!r}, which null_values names: leave it out there" if value else "is missing: correct it"
+        raise InputError(f"{path}: row {first_row + row + 1}: {settings.entity} {why}, or give null_entity='drop'")
     keep = ~absent
     dropped["null_entity"] += int(absent.sum())
     if wanted is not None:
@@ -197,6 +205,11 @@ class LongSource:
         """Some of them."""
         for place in range(start, stop):
             yield Loaded(self.names[place], "", partial(self._load, place))
+
+    def paths(self, start: int, stop: int) -> list[Path]:
+        """None: their rows were read before."""
+        del start, stop
+        return []
 
     def bytes(self, start: int, stop: int) -> int:
         """0: their rows were read before."""

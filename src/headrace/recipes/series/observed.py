@@ -15,16 +15,15 @@ from headrace.arrays import F64, I64
 from headrace.errors import InputError
 from headrace.formats import parquet
 from headrace.formats.delimited import column_name
-from headrace.formats.detect import Kind, detect, kind_of_name
+from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name
 from headrace.formats.headless import hint
 from headrace.formats.opened import open_file
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.formats.typed import nulled
 from headrace.recipes.series.config import Series
+from headrace.recipes.temporal_split.date_words import advice
 from headrace.recipes.temporal_split.dates import MISSING, parse_dates
-
-_US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,12 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
 
 
 def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Some columns of a data file, in pieces. Raises `InputError` if one is absent."""
+    """Some columns of a data file, in pieces; of an empty file none. Raises `InputError` if a column is absent."""
     kind = kind_of_name(path.name)
     if kind is None or kind != Kind("parquet", "none"):
         kind = detect(path)
+    if holds_nothing(path, kind):
+        return
     if kind.format == "parquet":  # opened once: of small files that is most of the work
         with open_file(path, kind) as file:
             raw = {column_name(each): each for each in file.schema_arrow.names}
@@ -89,6 +90,8 @@ def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
                 yield file.read([raw[each] for each in columns], use_threads=False).rename_columns(list(columns))
                 return
     shard = survey(path, name)
+    if shard.content == "nothing":
+        return
     _all_there(path, columns, shard.schema.names)
     for chunk in read_chunks(shard, columns):
         yield chunk.table(columns)
@@ -134,16 +137,17 @@ def _tell_value(table: pa.Table, name: str, row: int, first_row: int) -> str:
 def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> str:
     """What is wrong with the time of a row that has none."""
     value = table[settings.time][row].as_py()
-    why = "which is missing" if value is None or value == "" else "which is no time of time_format"
-    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}; correct it, or give bad_times='drop'"
+    why = "which is missing; correct it"
+    if value is not None and value != "":
+        form = " or ".join(settings.time_format)
+        why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
+    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_times='drop'"
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:
     kind = column.type
-    if pa.types.is_timestamp(kind) and not column.null_count:  # the usual case: nothing is parsed or copied
-        raw = column.cast(pa.int64()).to_numpy()
-        micros = raw // 1_000 if kind.unit == "ns" else raw * _US_PER[kind.unit]
-        return np.asarray(micros, np.int64)
+    if pa.types.is_timestamp(kind):  # says itself what it counts
+        return parse_dates(column, "auto").micros
     column = nulled(column, ("",))
     micros = np.full(len(column), MISSING)
     for form in settings.time_format:

@@ -18,18 +18,24 @@ from headrace.series.encoders import Encoder, fit_encoder
 
 @dataclass(frozen=True)
 class Processed:
-    """values: float32 [E, len(names)]: the static features by name, in the place of a text the columns it becomes."""
+    """values: float32 [E, len(names)]: the static features by name, in the place of a text the columns it becomes.
+
+    filled: feature → entities that lacked it and got the mean or median, for those with any.
+    """
 
     names: tuple[str, ...]
     values: F32
     fitted: Fitted
     encoders: tuple[Encoder, ...]
+    filled: dict[str, int]
 
 
 def processed_statics(settings: Series, resolved: Resolved, statics: Statics, entities: Sequence[str]) -> Processed:
     """Fit and transform the static features of these entities. Raises `InputError` where that cannot be done."""
     numbers = [name for name in statics.names if name not in resolved.encoded]
-    values = complete(settings, numbers, statics.of(entities, numbers))
+    given = statics.of(entities, numbers)
+    values = complete(settings, numbers, given)
+    lacked = (np.isnan(given) & ~np.isnan(values)).sum(axis=0).tolist()
     offsets = np.arange(len(entities) + 1, dtype=np.int64)
     fitted = fit(resolved.static_scaling, numbers, values, offsets, entities, strategy="unified")
     scaled = fitted.transform(numbers, values, offsets, entities)
@@ -58,4 +64,5 @@ def processed_statics(settings: Series, resolved: Resolved, statics: Statics, en
             f"called COLUMN_CATEGORY; rename the other column in the static files"
         )
     stacked = np.stack([column for _, column in ordered], axis=1) if ordered else np.empty((len(entities), 0))
-    return Processed(names, stacked.astype(np.float32), fitted, tuple(encoders))
+    filled = {name: count for name, count in zip(numbers, lacked, strict=True) if count}
+    return Processed(names, stacked.astype(np.float32), fitted, tuple(encoders), filled)

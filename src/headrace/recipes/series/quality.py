@@ -20,8 +20,9 @@ def quality_report(
 ) -> dict[str, Any]:
     """The `BasinQualityReport` of one entity as JSON.
 
-    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled and that were
-    left, values filled and still missing, and the longest gap. targets.observed counts before anything is filled.
+    Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that were left
+    as too long, and that were left because a cut runs through them; values filled, made missing because no step can
+    take them, and still missing; and the longest gap. targets.observed counts before anything is filled.
     """
     report: dict[str, Any] = {
         "entity": entity,
@@ -49,6 +50,8 @@ def quality_report(
                 "short_gaps_count": int(imputed.filled_gaps[n]),
                 "imputed_values_count": int(imputed.filled_values[n]),
                 "long_gaps_count": int(imputed.left_gaps[n]),
+                "cut_gaps_count": int(imputed.cut_gaps[n]),
+                "unusable_values_count": int(imputed.unusable_values[n]),
                 "missing_values_count": int(imputed.left_values[n]),
                 "longest_gap": int(imputed.longest_gap[n]),
             }

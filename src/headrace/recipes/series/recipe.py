@@ -16,7 +16,7 @@ from headrace.errors import InputError
 from headrace.recipes.series.batches import EntitySource, FileSource, clean_batch, load
 from headrace.recipes.series.clean import DROPPED
 from headrace.recipes.series.config import FILE_NAME, SPLITS, Series
-from headrace.recipes.series.files import entity_files, series_files, static_files
+from headrace.recipes.series.files import STATIC, entity_files, passed_over, series_files, static_files
 from headrace.recipes.series.finish import SUMMARY, finish, retained
 from headrace.recipes.series.long_tables import LongSource, spread
 from headrace.recipes.series.pipelines.fitted import fit
@@ -24,7 +24,7 @@ from headrace.recipes.series.pipelines.save import save_part
 from headrace.recipes.series.pipelines.settings import Resolved, chosen_entities
 from headrace.recipes.series.readable import readable_schema
 from headrace.recipes.series.spool import Passed, Spool
-from headrace.recipes.series.statics import Statics, read_statics
+from headrace.recipes.series.statics import Statics, is_empty, read_statics
 from headrace.recipes.series.store_file import STORE
 from headrace.recipes.series.write_batch import (
     UNIFIED,
@@ -40,13 +40,18 @@ from headrace.series.axis import Frequency, infer
 from headrace.series.near_target import suspects, warning
 from headrace.storage import local
 
+_SHOWN = 3  # names in a message
 _FREQUENCY_ENTITIES = 16  # enough to tell the usual step
 
 
 def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
     """Do the work in the run directory."""
     resolved = settings.resolved()
-    source, left_out = entity_source(settings, context, files)
+    over = passed_over(settings)
+    if over:
+        shown = ", ".join(over[:_SHOWN]) + (", …" if len(over) > _SHOWN else "")
+        context.on_event(Note("warning", f"{len(over):,} files or directories of the source are not read: {shown}"))
+    source, left_out, empty = entity_source(settings, context, files)
     frequency = _frequency(settings, context, source)
     statics = _statics(settings, source, files)
     lacking = {} if statics is None else statics.lacking()
@@ -58,6 +63,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
             f"batch {number}",
             source.bytes(start, stop),
             lambda files: clean_batch(files, settings, resolved, frequency, source, number, lacking),
+            source.paths(start, stop),
         )
 
     cleaned = context.stage("clean", [clean_task(number) for number in range(batches)], durable=False)
@@ -83,19 +89,21 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
         "finish",
         [Task(SUMMARY, 0, lambda files: finish(files, settings, resolved, frequency, spools, statics, disguised))],
     )
-    return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out)
+    empty += [name for receipt in cleaned for name in receipt.result["empty_shards"]]
+    empty += [f"{STATIC}/{name}" for path, name in static_files(files) if is_empty(path)]
+    return _outcome(settings, context, files, frequency, source, cleaned, written, finished, left_out, sorted(empty))
 
 
 def entity_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
-) -> tuple[EntitySource, Counter[str]]:
-    """Where entities come from; rows of long tables that are of none of them."""
+) -> tuple[EntitySource, Counter[str], list[str]]:
+    """Where entities come from; rows of long tables that are of none of them; those tables that have no rows."""
     if settings.entity == FILE_NAME:
         source: EntitySource = FileSource(settings, entity_files(settings, files))
-        return source, Counter()
+        return source, Counter(), []
 
     def spread_task(number: int, path: Path, name: str) -> Task:
-        return Task(name, path.stat().st_size, lambda files: spread(files, settings, path, name, number))
+        return Task(name, path.stat().st_size, lambda files: spread(files, settings, path, name, number), [path])
 
     tables = series_files(files)
     receipts = context.stage(
@@ -104,7 +112,8 @@ def entity_source(
     left_out = Counter[str]()
     for receipt in receipts:
         left_out += Counter(receipt.result["dropped"])
-    return LongSource.of(settings, context.run, len(tables)), left_out
+    empty = [receipt.subject for receipt in receipts if not receipt.result["rows_read"]]
+    return LongSource.of(settings, context.run, len(tables)), left_out, empty
 
 
 def _frequency(settings: Series, context: RunContext, source: EntitySource) -> Frequency:
@@ -205,6 +214,7 @@ def _outcome(
     written: Sequence[Receipt],
     finished: Receipt,
     left_out: Counter[str],
+    empty: Sequence[str],
 ) -> Outcome:
     counts = Counter(left_out)
     for receipt in cleaned:
@@ -215,6 +225,18 @@ def _outcome(
     if passed < source.count:
         context.on_event(
             Note("warning", f"{source.count - passed:,} of {source.count:,} entities are left out, see {SUMMARY}")
+        )
+    unusable = Counter[str]()
+    for receipt in cleaned:
+        unusable += Counter(receipt.result["unusable"])
+    for name, count in finished.result["filled_statics"].items():
+        context.on_event(
+            Note("warning", f"static feature {name}: {count:,} entities lack it and get the {settings.missing_static}")
+        )
+    if unusable:
+        words = ", ".join(f"{count:,} values of {name}" for name, count in sorted(unusable.items()))
+        context.on_event(
+            Note("warning", f"{words} behind the train rows cannot be scaled and became missing, see quality reports")
         )
     if finished.result["near_target"]:
         context.on_event(Note("warning", str(warning(settings.target, finished.result["near_target"]))))
@@ -229,7 +251,7 @@ def _outcome(
             "files": len(files),
             "bytes": sum(path.stat().st_size for path, _ in files),
             "rows": read,
-            "empty_shards": [],
+            "empty_shards": list(empty),
         },
         directories={split: split_directory(split) for split in SPLITS},
         facts={
@@ -239,6 +261,8 @@ def _outcome(
             "masks": settings.mask_columns(),
             "entities": {"original": source.count, "passed": passed, "failed": source.count - passed},
             "near_target": finished.result["near_target"],
+            "unusable_values": dict(sorted(unusable.items())),
+            "filled_statics": finished.result["filled_statics"],
             "static_columns": finished.result["static_columns"],
             "pipelines": finished.result["pipelines"],
             "series_files": {**stores, **tables},

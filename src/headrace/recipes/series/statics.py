@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import F64
 from headrace.errors import InputError
-from headrace.formats.detect import open_bytes
+from headrace.formats import delimited
+from headrace.formats.detect import Compression, Kind
 from headrace.formats.schema import is_text
 from headrace.formats.source import read_chunks, survey
 from headrace.recipes.series.config import Series
 from headrace.recipes.temporal_split.columns import as_text, numbers
-
-_SEPARATORS = ";\t,|"
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,13 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     found: set[str] = set()
     strangers: set[str] = set()
     for number, (path, name) in enumerate(files):
+        if is_empty(path):
+            continue
         table, key = _read(settings, path, name)
         here = [each for each in wanted if each in table.column_names]
         found |= set(here)
-        keys = as_text(table[key], settings.null_values, f"{path}: column {key!r}").to_pylist()
+        # a key may be called NA: null_values are of values
+        keys = as_text(table[key], ("",), f"{path}: column {key!r}").to_pylist()
         rows = np.array([place.get(each, -1) if each is not None else -1 for each in keys], np.int64)
         strangers |= {each for each in keys if each is not None and each not in place}
         known = np.flatnonzero(rows >= 0)
@@ -104,6 +104,11 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
             f"feature {absent[0]!r}; correct static_features"
         )
     return Statics(tuple(wanted), places, values, len(strangers), {name: list(own) for name, own in words.items()})
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a static file holds nothing."""
+    return path.stat().st_size == 0
 
 
 def _numbers(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> F64:
@@ -174,19 +179,19 @@ def _no_key(path: Path, key: str, names: Sequence[str]) -> InputError:
 
 
 def text_table(path: Path) -> pa.Table:
-    """A text table whose separator its first line shows: one of semicolon, tab, comma, bar. All columns are text."""
-    kind: Literal["gz", "zst", "none"] = "none"
-    if path.suffix in (".gz", ".zst"):
-        kind = "gz" if path.suffix == ".gz" else "zst"
-    try:
-        with open_bytes(path, kind) as stream:
-            data = stream.read()
-        header = data.partition(b"\n")[0].decode("utf-8-sig")
-        separator = max(_SEPARATORS, key=header.count)
-        table = pl.read_csv(data, separator=separator, infer_schema=False)
-        return table.with_columns(pl.all().str.strip_chars()).to_arrow()  # fields are often padded
-    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{path}: cannot be read as a table ({error}); correct or convert it") from error
+    """A delimited text of any name, its separator found as in CSV files. All columns are text, padding removed.
+
+    Raises `InputError`.
+    """
+    compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
+    shard = delimited.survey(path, path.name, Kind("csv", compression), None)
+    table = pa.concat_tables(
+        [shard.schema.empty_table(), *(chunk.table() for chunk in delimited.chunks(shard))],
+        promote_options="permissive",
+    )
+    return pa.table(
+        {name: pc.utf8_trim_whitespace(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+    )
 
 
 def complete(settings: Series, names: Sequence[str], values: F64) -> F64:

@@ -26,6 +26,7 @@ class StoredShard:
     first_row: I64
     rows: I64
     val_row: I64
+    test_row: I64
 
     def values(self, run: FinishedRun) -> npt.NDArray[np.float32]:
         """Its rows, mapped: float32 [rows, C], scaled."""
@@ -50,13 +51,15 @@ def stored_settings(run: FinishedRun) -> Series:
 
 def stored_shards(run: FinishedRun) -> list[StoredShard]:
     """The shards of the store in order. O(entities) of memory."""
-    table = pq.read_table(run.root / ENTITIES, columns=["entity", "shard", "first_row", "rows", "val_row"])
+    table = pq.read_table(run.root / ENTITIES, columns=["entity", "shard", "first_row", "rows", "val_row", "test_row"])
     found = []
     shards = table["shard"].combine_chunks().dictionary_encode()
     for place, path in enumerate(shards.dictionary.to_pylist()):
         own = table.filter(pa.compute.equal(shards.indices, place))
-        first, rows, val = (own[name].to_numpy().astype(np.int64) for name in ("first_row", "rows", "val_row"))
-        found.append(StoredShard(str(path), own["entity"].to_pylist(), first, rows, val))
+        first, rows, val, test = (
+            own[name].to_numpy().astype(np.int64) for name in ("first_row", "rows", "val_row", "test_row")
+        )
+        found.append(StoredShard(str(path), own["entity"].to_pylist(), first, rows, val, test))
     return found
 
 

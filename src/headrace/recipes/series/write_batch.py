@@ -81,8 +81,12 @@ def write_batch(
         own = fit(resolved.time_series, settings.columns(), trains, edges, names, strategy="per_group")
         tallies.append(tally(settings.columns()[1:], correlations(*_some_rows(trains, edges), 0)[:, 1:]))
         fits.append(own)
-        offsets = np.array([each.first_row - start for each in slab] + [stop - start], np.int64)
-        scaled = join([unified, own]).transform(settings.columns(), values[start:stop], offsets, names)
+        # Each split by itself: an object's numbers may depend on the rows that it is given together.
+        parts = [(each.entity, each.first_row - start + end) for each in slab for _, end in each.bounds().values()]
+        offsets = np.array([0, *(end for _, end in parts)], np.int64)
+        scaled = join([unified, own]).transform(
+            settings.columns(), values[start:stop], offsets, [entity for entity, _ in parts]
+        )
         matrix[start:stop, : spool.columns] = scaled
         if filled is not None:
             matrix[start:stop, spool.columns :] = filled[start:stop][:, masked]

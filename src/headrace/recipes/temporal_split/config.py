@@ -14,10 +14,11 @@ from pydantic import Field, field_validator, model_validator
 from headrace.formats.source import read_signature
 from headrace.formats.type_words import TypeWords
 from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
+from headrace.recipes.temporal_split.dates import date_word
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.places import LocalPath, Places
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
@@ -39,7 +40,8 @@ class TemporalSplit(Settings):
     null_group: rows without entity are an "error", one entity of their "own", or dropped ("drop") and counted.
     null_date: rows without a readable date are an "error", or dropped and counted.
     timezone: zone that dates without offset are in, and the split date too.
-    date_format: "auto" (one form for the whole source), "iso", "epoch_s", "epoch_ms", "yyyymmdd" or a strptime pattern.
+    date_format: "auto" (one form for the whole source); "iso" (with or without offset); "epoch_s", "epoch_ms",
+    "epoch_us", "epoch_ns" or "epoch_days" since 1970; "excel_days"; "yyyymmdd"; or a strptime pattern.
     val_in_test: whether entities that validate may also test.
     schema_drift: shards that differ are an "error", or "widen" the schema where nothing is lost.
     lineage: "columns" adds source_shard and source_row to every row.
@@ -62,7 +64,7 @@ class TemporalSplit(Settings):
     label: str | None = None
     targets: Names | None = None
     main_task_index: int | None = Field(None, ge=0)
-    signature: Path | None = None
+    signature: LocalPath | None = None
     null_group: Literal["error", "own", "drop"] = "error"
     null_date: Literal["error", "drop"] = "error"
     timezone: str = "UTC"
@@ -94,12 +96,7 @@ class TemporalSplit(Settings):
     @field_validator("date_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        if value not in ("auto", "iso", "epoch_s", "epoch_ms", "yyyymmdd") and "%" not in value:
-            raise ValueError(
-                f"date_format is {value!r}; give auto, iso, epoch_s, epoch_ms, yyyymmdd "
-                f"or a strptime pattern such as %d/%m/%Y"
-            )
-        return value
+        return value if value == "auto" else date_word(value, "date_format", "auto")
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:

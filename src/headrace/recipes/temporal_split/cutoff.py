@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import numpy as np
+
+from headrace.arrays import I64
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,6 +45,23 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
     wall_us = _micros(wall.replace(tzinfo=UTC))
     start, end = _repeated_hour(wall, zone)
     return Cutoff(_micros(moment.astimezone(UTC)), wall_us, start or wall_us, end or wall_us)
+
+
+def to_utc(wall_us: I64, zone: str) -> I64:
+    """Wall-clock times of a zone as microseconds since 1970 UTC.
+
+    A time that happens twice is the first of both; one that clocks skip is told by the clock of the day before.
+    """
+    import polars as pl
+
+    def converted(shift: int) -> pl.Series:
+        times = pl.Series(wall_us - shift).cast(pl.Datetime("us"))
+        zoned = times.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+        return zoned.dt.convert_time_zone("UTC").cast(pl.Int64) + shift
+
+    day = timedelta(days=1) // timedelta(microseconds=1)
+    found = converted(0).fill_null(converted(day)).fill_null(pl.Series(wall_us))
+    return np.asarray(found.to_numpy(), np.int64)
 
 
 def _micros(moment: datetime) -> int:

@@ -1,12 +1,14 @@
-"""A column of dates as microseconds, by one stated form. Pure.
+"""Read a column of dates as microseconds. Pure.
 
-A form says how values are written: "iso" (no offset), "iso_zoned", "yyyymmdd", "epoch_s", "epoch_ms", "pattern" or
-"pattern_zoned". Forms with an offset and epochs give instants; the others give wall-clock time. Text is read by
-Arrow's ISO parser when the whole column allows it, which costs about 25 ns a value, else form by form.
+A form says how a value was written: "iso" (no offset), "iso_zoned", "yyyymmdd", one of the epochs, "pattern" or
+"pattern_zoned". Forms with an offset and epochs give instants; the others give wall-clock time. Years run from 0001 to
+9999: a value outside, typed or not, is unreadable, so no date wraps around. Text is read by Arrow's ISO parser when the
+whole column allows it, which costs about 25 ns a value, else form by form.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,110 +18,163 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64, Bools
+from headrace.errors import InputError
 from headrace.formats.schema import is_text
 
 if TYPE_CHECKING:
     import polars as pl
 
-INSTANTS = frozenset({"iso_zoned", "epoch_s", "epoch_ms", "pattern_zoned"})
 MISSING = np.iinfo(np.int64).min
+DAY_US = 86_400_000_000
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # 0001-01-01 to 9999-12-31
 
-_DAY_US = 86_400_000_000
-_DATE, _CLOCK = r"\d{4}-\d{1,2}-\d{1,2}", r"[ T]\d{1,2}(:\d{2}(:\d{2}(\.\d+)?)?)?"
+# Microseconds of one unit of each epoch; nanoseconds are the one unit that is finer.
+EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0, "epoch_days": DAY_US}
+_NUMBERS = ("yyyymmdd", *EPOCHS, "excel_days")
+DATE_WORDS = ("iso", *_NUMBERS)
+INSTANTS = frozenset({"iso_zoned", "pattern_zoned", *EPOCHS})
+_UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
+
+# How large a number must be to be told apart without a declared format: epochs of 2001 to 2286.
+USUAL = {
+    "yyyymmdd": (10**7, 10**8),
+    "epoch_s": (10**9, 10**10),
+    "epoch_ms": (10**12, 10**13),
+    "epoch_us": (10**15, 10**16),
+    "epoch_ns": (10**18, 2**63),
+}
+_YEAR_2069, _YEAR_2070 = 3_124_224_000_000_000, 3_155_760_000_000_000
+_EXCEL_EPOCH, _EXCEL_FIRST = 25_569, 61  # day 60 is 1900-02-29, a day that never was
+
+_DATE, _CLOCK = r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}", r"[ Tt][0-9]{1,2}(:[0-9]{2}(:[0-5][0-9]([.,][0-9]+)?)?)?"
 _ISO = rf"^{_DATE}({_CLOCK})?$"
-_ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-]\d{{2}}(:?\d{{2}})?|Z)$"
-# How many digits a number must have to be told apart without a declared format.
-_AUTO_NUMBERS = {"yyyymmdd": (10**7, 10**8), "epoch_s": (10**9, 10**10), "epoch_ms": (10**12, 10**13)}
+_ISO_ZONED = rf"^{_DATE}{_CLOCK}( ?[+-][0-9]{{2}}(:?[0-9]{{2}})?|[Zz]| UTC)$"
 
 
 @dataclass(frozen=True)
 class Dates:
-    """micros int64 [N], `MISSING` where there is no date; unreadable bool [N]: a value that is there and is no date."""
+    """The dates of a column, [N].
+
+    micros int64: `MISSING` where there is no date. unreadable: a value is there and is no date. instant: micros count
+    from 1970 in UTC; else they are wall-clock time. forms: every form that was met.
+    """
 
     micros: I64
     unreadable: Bools
+    instant: Bools
     forms: frozenset[str]
 
 
 def parse_dates(column: pa.ChunkedArray, date_format: str) -> Dates:
     """Read a column of text, numbers, dates or timestamps.
 
-    date_format: see `TemporalSplit`. Every form that was met is in `forms`; whether several are fine is up to the
-    caller.
+    date_format: "auto", one of `DATE_WORDS`, or a strptime pattern. Whether several forms in one column are fine is up
+    to the caller. Raises `InputError` for a pattern that reads nothing.
     """
     kind = column.type
     if is_text(kind):
         return _from_text(column, date_format)
     if pa.types.is_timestamp(kind):
-        return _from_timestamps(column, kind)
-    if pa.types.is_date(kind):
-        days = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-        return _known(_filled(pc.multiply(days, _DAY_US)), column.null_count, "iso")
+        return _of_one_form(*_scaled(column, _UNIT_US[kind.unit]), "iso_zoned" if kind.tz else "iso")
+    if pa.types.is_date32(kind):
+        return _of_one_form(*_scaled(column.cast(pa.int32()), DAY_US), "iso")
+    if pa.types.is_date64(kind):
+        return _of_one_form(*_scaled(column, _UNIT_US["ms"]), "iso")
+    if pa.types.is_integer(kind) and "%" in date_format:  # 202501051230 by "%Y%m%d%H%M"
+        return _from_text(column.cast(pa.string()), date_format)
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        present = _valid(column)
+        whole = np.asarray(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), np.int64)
+        return _from_numbers(np.where(present, whole.astype(np.float64), np.nan), whole, present, date_format)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(), np.float64)
-        return _from_numbers(values, date_format)
-    everything = np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
-    return Dates(np.full(len(column), MISSING), everything, frozenset())
+        return _from_numbers(values, *_whole(values), date_format)
+    nothing = np.zeros(len(column), np.bool_)
+    return Dates(np.full(len(column), MISSING), _valid(column), nothing, frozenset())
 
 
-def _known(micros: I64, nulls: int, form: str) -> Dates:
-    return Dates(micros, np.zeros(len(micros), np.bool_), frozenset({form} if len(micros) > nulls else ()))
+def _valid(column: pa.ChunkedArray) -> Bools:
+    return np.asarray(pc.is_valid(column).to_numpy(), np.bool_)
 
 
-def _filled(values: pa.ChunkedArray) -> I64:
-    values = values.cast(pa.int64())
-    return np.asarray((pc.fill_null(values, MISSING) if values.null_count else values).to_numpy(), np.int64)
+def _scaled(column: pa.ChunkedArray, unit_us: int) -> tuple[I64, Bools]:
+    """Counts of a unit as microseconds, and which values are there. unit_us: 0 for nanoseconds, rounded down."""
+    counts = column.cast(pa.int64())
+    raw = np.asarray((pc.fill_null(counts, MISSING) if counts.null_count else counts).to_numpy(), np.int64)
+    present = raw != MISSING  # of a timestamp this is "not a time"
+    if unit_us == 1:
+        return raw, present
+    if unit_us == 0:
+        return np.where(present, raw // 1_000, MISSING), present
+    fits = (raw >= FIRST_US // unit_us) & (raw <= LAST_US // unit_us)
+    return np.where(fits, np.where(fits, raw, 0) * unit_us, MISSING), present
 
 
-def _from_timestamps(column: pa.ChunkedArray, kind: pa.TimestampType) -> Dates:
-    micros = _filled(column)
-    if kind.unit != "us":
-        present = micros != MISSING
-        micros = micros // 1_000 if kind.unit == "ns" else micros * {"s": 1_000_000, "ms": 1_000}[kind.unit]
-        micros = np.where(present, micros, MISSING)
-    return _known(micros, column.null_count, "iso_zoned" if kind.tz else "iso")
+def _of_one_form(micros: I64, present: Bools, form: str) -> Dates:
+    inside = (micros >= FIRST_US) & (micros <= LAST_US)
+    forms = frozenset({form} if inside.any() else ())
+    unreadable = present & ~inside
+    if unreadable.any():
+        micros = np.where(inside, micros, MISSING)
+    return Dates(micros, unreadable, np.full(len(micros), form in INSTANTS), forms)
+
+
+class _Found:
+    """Dates that are gathered form by form: the first form that reads a value has it."""
+
+    def __init__(self, count: int) -> None:
+        self.micros = np.full(count, MISSING)
+        self.instant = np.zeros(count, np.bool_)
+        self.forms: set[str] = set()
+
+    def take(self, form: str, micros: I64) -> None:
+        new = (self.micros == MISSING) & (micros >= FIRST_US) & (micros <= LAST_US)
+        if new.any():
+            self.micros[new] = micros[new]
+            self.instant[new] = form in INSTANTS
+            self.forms.add(form)
+
+    def dates(self, present: Bools) -> Dates:
+        return Dates(self.micros, present & (self.micros == MISSING), self.instant, frozenset(self.forms))
 
 
 def _from_text(column: pa.ChunkedArray, date_format: str) -> Dates:
     if date_format in ("auto", "iso"):
         for type_, form in ((pa.timestamp("us"), "iso"), (pa.timestamp("us", "UTC"), "iso_zoned")):
             try:
-                return _known(_filled(pc.cast(column, type_)), column.null_count, form)
+                return _of_one_form(*_scaled(pc.cast(column, type_), 1), form)
             except pa.ArrowInvalid:
                 continue  # not all values are of this form
     import polars as pl
 
     text = pl.Series("text", column, dtype=pl.String)
-    present = text.is_not_null().to_numpy()
-    micros = np.full(len(text), MISSING)
-    forms: set[str] = set()
-
-    def take(form: str, values: pl.Series) -> None:
-        got = values.cast(pl.Int64).fill_null(MISSING).to_numpy()
-        new = (micros == MISSING) & (got != MISSING)
-        if new.any():
-            micros[new] = got[new]
-            forms.add(form)
-
+    found = _Found(len(text))
     if date_format in ("auto", "iso"):
-        take("iso", _iso(text))
-        take("iso_zoned", _iso_zoned(text))
-    elif date_format not in _AUTO_NUMBERS:
-        zoned = "%z" in date_format or "%:z" in date_format or "%#z" in date_format
-        take("pattern_zoned" if zoned else "pattern", _by_pattern(text, date_format, "UTC" if zoned else None))
-    if date_format == "auto" or date_format in _AUTO_NUMBERS:
-        left = text.set(pl.Series(micros != MISSING), None)
-        numbers = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
-        found = _from_numbers(numbers, date_format)
-        micros = np.where(micros == MISSING, found.micros, micros)
-        forms |= found.forms
-    return Dates(micros, present & (micros == MISSING), frozenset(forms))
+        found.take("iso", _micros_of(_iso(text)))
+        found.take("iso_zoned", _micros_of(_iso_zoned(text)))
+    if date_format == "auto" or date_format in _NUMBERS:
+        left = text.set(pl.Series(found.micros != MISSING), None)
+        values = left.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+        integers = left.cast(pl.Int64, strict=False)  # a double holds 53 bits, nanoseconds need 61
+        whole, is_whole = _whole(values)
+        exact = integers.is_not_null().to_numpy()
+        whole = np.where(exact, integers.fill_null(0).to_numpy(), whole)
+        _take_numbers(found, values, whole, exact | is_whole, date_format)
+    elif date_format != "iso":
+        found.take(*_by_pattern(text, date_format))
+    return found.dates(text.is_not_null().to_numpy())
+
+
+def _micros_of(values: pl.Series) -> I64:
+    import polars as pl
+
+    return np.asarray(values.cast(pl.Int64).fill_null(MISSING).to_numpy(), np.int64)
 
 
 def _iso(text: pl.Series) -> pl.Series:
     import polars as pl
 
-    plain = text.set(~text.str.contains(_ISO).fill_null(False), None).str.replace("T", " ", literal=True)
+    plain = _spaced(text.set(~text.str.contains(_ISO).fill_null(False), None))
     micros = pl.select(
         pl.coalesce(
             pl.lit(plain).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False),
@@ -132,57 +187,189 @@ def _iso(text: pl.Series) -> pl.Series:
 
 
 def _iso_zoned(text: pl.Series) -> pl.Series:
-    zoned = text.set(~text.str.contains(_ISO_ZONED).fill_null(False), None).str.replace("T", " ", literal=True)
-    zoned = zoned.str.replace("Z$", "+00:00").str.replace(r"([+-]\d{2})$", "$1:00")
-    zoned = zoned.str.replace(r" ?([+-]\d{2}):?(\d{2})$", "$1:$2")
-    with_seconds = zoned.str.replace(r"^(\S+ \d{1,2})([+-])", "$1:00$2")
-    with_seconds = with_seconds.str.replace(r"^(\S+ \d{1,2}:\d{2})([+-])", "$1:00$2")
-    parsed = with_seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False)
-    return parsed
+    zoned = text.set(~text.str.contains(_ISO_ZONED).fill_null(False), None).str.replace("([Zz]| UTC)$", "+00:00")
+    zoned = _spaced(zoned).str.replace(r"([+-][0-9]{2})$", "$1:00")
+    zoned = zoned.str.replace(r" ?([+-][0-9]{2}):?([0-9]{2})$", "$1:$2")
+    with_seconds = zoned.str.replace(r"^(\S+ [0-9]{1,2})([+-])", "$1:00$2")
+    with_seconds = with_seconds.str.replace(r"^(\S+ [0-9]{1,2}:[0-9]{2})([+-])", "$1:00$2")
+    return with_seconds.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False)
 
 
-def _by_pattern(text: pl.Series, pattern: str, time_zone: str | None) -> pl.Series:
+def _spaced(text: pl.Series) -> pl.Series:
+    """ISO texts with a blank before the time and a point before the fraction."""
+    return text.str.replace("[Tt]", " ").str.replace(",", ".", literal=True)
+
+
+def date_word(word: str, setting: str, *others: str) -> str:
+    """The word of a form of dates, or a strptime pattern. Raises `ValueError` for any other, naming the setting."""
+    if word in DATE_WORDS:
+        return word
+    if "%" not in word:
+        known = ", ".join((*others, *DATE_WORDS))
+        raise ValueError(f"{setting} is {word!r}; give {known} or a strptime pattern such as %d/%m/%Y")
     import polars as pl
 
-    has_time = any(
-        directive in pattern for directive in ("%H", "%I", "%M", "%S", "%T", "%R", "%r", "%X", "%s", "%c", "%k")
-    )
-    if not has_time:
-        return text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
-    return text.str.to_datetime(pattern, time_unit="us", time_zone=time_zone, strict=False)
+    try:
+        _by_pattern(pl.Series(["2025-01-05"]), word)
+    except InputError as error:
+        raise ValueError(f"{setting}: {error}") from None
+    directives = _directives(word)
+    unknown = sorted(directives - set("aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUvVwWxXyYzZ+"))
+    if unknown:
+        raise ValueError(f"{setting} is {word!r}, and %{unknown[0]} is no directive; correct it")
+    if not directives & set("sDFcvx+") and not (directives & set("YyG") and directives & set("mbBhjUWV")):
+        raise ValueError(f"{setting} is {word!r}, which has no year or no month; give a pattern of dates")
+    return word
 
 
-def _from_numbers(values: npt.NDArray[np.float64], date_format: str) -> Dates:
-    present = ~np.isnan(values)
-    micros = np.full(len(values), MISSING)
-    forms: set[str] = set()
-    for form, (low, high) in _AUTO_NUMBERS.items():
-        if date_format not in ("auto", form):
-            continue
-        fits = present & (micros == MISSING) & (np.abs(values) < 2**53)
-        if date_format == "auto":
-            fits &= (values >= low) & (values < high)
-        if form == "yyyymmdd":
-            got, ok = _calendar(np.where(fits, values, 0))
-            fits &= ok
+def _directives(pattern: str) -> set[str]:
+    return set(re.findall(r"%[-_0#:.369]*([A-Za-z+])", pattern.replace("%%", "")))
+
+
+# What a directive may stand for. The parser behind is laxer: it skips blanks, makes a year of the first century of two
+# digits after %Y and the next minute of a 60th second, so the text has to look right first.
+_LOOKS = {
+    **dict.fromkeys("YG", "[0-9]{4}"),
+    **dict.fromkeys("ygC", "[0-9]{2}"),
+    **dict.fromkeys("mdHIUWV", "[0-9]{1,2}"),
+    **dict.fromkeys("ekl", " ?[0-9]{1,2}"),
+    **dict.fromkeys("MS", "[0-5]?[0-9]"),
+    **dict.fromkeys("bhBaA", "[A-Za-z]+"),
+    **dict.fromkeys("pP", "[AaPp][Mm]"),
+    **dict.fromkeys("uw", "[0-9]"),
+    **dict.fromkeys("TX", "[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]"),
+    **dict.fromkeys("Dx", "[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}"),
+    "R": "[0-9]{1,2}:[0-5][0-9]",
+    "F": "[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}",
+    "j": "[0-9]{1,3}",
+    "s": "-?[0-9]+",
+    "f": "[0-9]{1,9}",
+    "z": "(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
+    "%": "%",
+}
+_ADJACENT = {**dict.fromkeys("mdHIUWV", "[0-9]{2}"), **dict.fromkeys("MS", "[0-5][0-9]"), "j": "[0-9]{3}"}
+_TOKEN = re.compile(r"%[-_0#:]*(?P<fraction>\.?[369]?)(?P<directive>[A-Za-z+%])|(?P<literal>.)", re.DOTALL)
+
+
+def _looks_like(pattern: str) -> str:
+    """The texts of a strptime pattern as a regular expression; numbers without a mark between have all their digits."""
+    tokens = [match.groupdict() for match in _TOKEN.finditer(pattern)]
+    parts = []
+    for place, token in enumerate(tokens):
+        directive = token["directive"]
+        if directive is None:
+            parts.append(re.escape(token["literal"]))
+        elif token["fraction"].startswith("."):
+            parts.append(r"(\.[0-9]+)?")
         else:
-            fits &= np.abs(values) < (9e12 if form == "epoch_s" else 9e15)
-            got = np.rint(np.where(fits, values, 0) * (1e6 if form == "epoch_s" else 1e3)).astype(np.int64)
-        if fits.any():
-            micros[fits] = got[fits]
-            forms.add(form)
-    return Dates(micros, present & (micros == MISSING), frozenset(forms))
+            near = tokens[max(0, place - 1) : place] + tokens[place + 1 : place + 2]
+            packed = any(each["directive"] or str(each["literal"]).isdigit() for each in near)
+            parts.append((_ADJACENT if packed else _LOOKS).get(directive) or _LOOKS.get(directive, ".*"))
+    return f"^{''.join(parts)}$"
 
 
-def _calendar(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
+def _by_pattern(text: pl.Series, pattern: str) -> tuple[str, I64]:
+    """The form and the microseconds of texts of a strptime pattern.
+
+    A clock of hours alone is read with zero minutes. Year 69 of two digits is 1969 to some and 2069 to others: it is
+    refused.
+    """
+    import polars as pl
+
+    zoned = any(each in pattern for each in ("%z", "%:z", "%#z", "%+"))
+    directives = _directives(pattern)
+    try:
+        text = text.set(~text.str.contains(_looks_like(pattern)).fill_null(False), None)
+        if not directives & set("HIkMSTRrXscl+"):
+            micros = text.str.to_date(pattern, strict=False).cast(pl.Datetime("us"))
+        else:
+            if directives & set("HIkl") and "M" not in directives:
+                text, pattern = text + " 00", pattern + " %M"
+            if ".%f" in pattern:  # Python's fraction; here %f alone would count nanoseconds
+                pattern = pattern.replace(".%f", "%.f")
+            zone = "UTC" if zoned else None
+            micros = text.str.to_datetime(pattern, time_unit="us", time_zone=zone, strict=False)
+    except pl.exceptions.PolarsError as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"{pattern!r} is no pattern of dates ({why}); correct it") from None
+    found = _micros_of(micros)
+    if directives & set("ygDx"):
+        found = np.where((found >= _YEAR_2069) & (found < _YEAR_2070), MISSING, found)
+    return "pattern_zoned" if zoned or "s" in directives else "pattern", found
+
+
+def _whole(values: npt.NDArray[np.float64]) -> tuple[I64, Bools]:
+    """Numbers as int64, and which of them are whole and fit."""
+    is_whole = (np.abs(values) < 2.0**63) & (values == np.floor(values))
+    return np.where(is_whole, values, 0).astype(np.int64), is_whole
+
+
+def _from_numbers(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str) -> Dates:
+    found = _Found(len(values))
+    _take_numbers(found, values, whole, is_whole, date_format)
+    return found.dates(~np.isnan(values))
+
+
+def _take_numbers(
+    found: _Found, values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, date_format: str
+) -> None:
+    """Read numbers by the declared form, or by their size. whole: exact where `is_whole`."""
+    for form in USUAL if date_format == "auto" else (date_format,):
+        if form not in _NUMBERS:
+            return
+        fits = np.isfinite(values)
+        if date_format == "auto":
+            low, high = USUAL[form]
+            fits = (values >= low) & (values < high)
+        if not fits.any():
+            continue
+        if form == "yyyymmdd":
+            micros, ok = calendar(whole)
+            found.take(form, np.where(fits & is_whole & ok, micros, MISSING))
+            continue
+        if form == "excel_days":
+            fits = fits & (values >= _EXCEL_FIRST)
+            values, whole = values - _EXCEL_EPOCH, whole - _EXCEL_EPOCH
+        found.take(form, _counted(np.where(fits, values, np.nan), whole, is_whole, EPOCHS.get(form, DAY_US)))
+
+
+def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_us: int) -> I64:
+    """Counts of a unit as microseconds: exact where they are whole, else rounded; nanoseconds are rounded down."""
+    per = unit_us or 1e-3
+    fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
+    if unit_us == 0:
+        rounded = np.floor(np.where(fits, values, 0) / 1_000)
+        exact = whole // 1_000
+    else:
+        rounded = np.rint(np.where(fits, values, 0) * per)
+        exact = np.where(fits, whole, 0) * unit_us
+    micros = np.where(is_whole, exact, np.clip(rounded, -(2.0**62), 2.0**62).astype(np.int64))
+    return np.asarray(np.where(fits, micros, MISSING), np.int64)
+
+
+def calendar(whole: I64) -> tuple[I64, Bools]:
     """YYYYMMDD numbers as microseconds, and which of them are real days."""
-    whole = np.isfinite(values) & (values == np.floor(values)) & (values >= 10_101) & (values < 10**8)
-    number = np.where(whole, values, 19_700_101).astype(np.int64)
+    in_range = (whole >= 10_101) & (whole < 10**8)
+    number = np.where(in_range, whole, 19_700_101)
     year, month, day = number // 10_000, number // 100 % 100, number % 100
-    ok = whole & (month >= 1) & (month <= 12) & (day >= 1)
+    ok = in_range & (month >= 1) & (month <= 12) & (day >= 1)
     months = ((year - 1970) * 12 + np.where(ok, month, 1) - 1).astype("datetime64[M]")
     first = months.astype("datetime64[D]")
     length = ((months + np.timedelta64(1, "M")).astype("datetime64[D]") - first).astype(np.int64)
     ok &= day <= length
     days = first.astype(np.int64) + np.where(ok, day, 1) - 1
-    return days * _DAY_US, ok
+    return days * DAY_US, ok
+
+
+def look_like_hours(micros: I64) -> bool:
+    """Whether dates read as seconds were all written as YYYYMMDDHH: 2025010112, which as seconds is in 2034."""
+    there = micros[micros != MISSING]
+    seconds = there // 1_000_000
+    if not len(there) or (there % 1_000_000).any() or seconds.min() < 1_900_000_000 or seconds.max() >= 2_100_000_000:
+        return False
+    return bool((seconds % 100 < 24).all() and calendar(seconds // 100)[1].all())
+
+
+def moment(micros: int) -> str:
+    """A time for people, to the second."""
+    return str(np.datetime64(micros, "us").astype("datetime64[s]")).replace("T", " ")

@@ -15,7 +15,7 @@ from headrace.formats.opened import open_file
 from headrace.formats.shard import Shard
 from headrace.formats.write import ShardWriter, Written
 from headrace.recipes.temporal_split.scan import read_scan
-from headrace.recipes.temporal_split.split import SPLITS, SplitPlan, classify, output_dialect
+from headrace.recipes.temporal_split.split import SPLITS, SplitPlan, classify, key_micros, output_dialect
 from headrace.run.context import TaskFiles
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.storage.local import storing
@@ -88,7 +88,7 @@ def _join_parquet(
         for part in parts:
             for record in _records(part, split):
                 scanned = read_scan(files.run, part.number)
-                micros = scanned.micros[classify(scanned, plan) == SPLITS.index(split)]
+                micros = key_micros(scanned, plan)[classify(scanned, plan) == SPLITS.index(split)]
                 row = 0
                 with open_file(files.run / record.path, Kind("parquet", "none")) as source:
                     for group in range(source.num_row_groups):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,19 +18,23 @@ from headrace.formats.headless import hint
 from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
-from headrace.formats.source import common_schema, find_files, read_signature, survey
+from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
 from headrace.recipes.temporal_split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
 from headrace.recipes.temporal_split.columns import label_map
 from headrace.recipes.temporal_split.config import PARQUET_COMPRESSIONS, TEXT_COMPRESSIONS, TemporalSplit
-from headrace.recipes.temporal_split.dates import INSTANTS
+from headrace.recipes.temporal_split.date_checks import check_units, one_form
+from headrace.recipes.temporal_split.date_counts import DateBins, total
+from headrace.recipes.temporal_split.findings import few_rows, missing_like, odd_values
 from headrace.recipes.temporal_split.join import join_split
 from headrace.recipes.temporal_split.numbering import number_shards
 from headrace.recipes.temporal_split.scan import read_entities, scan_shard
 from headrace.recipes.temporal_split.split import (
     REASONS,
     SPLITS,
+    Clock,
     SplitPlan,
-    cutoff_on_clock,
+    clock_of,
+    cutoff_us,
     derive,
     split_shard,
     word_of_output,
@@ -51,6 +56,11 @@ class Source:
     numbers: Sequence[int]
     schema: pa.Schema
 
+    @property
+    def first(self) -> Shard:
+        """The first shard that says something of columns."""
+        return with_content(self.shards)[0]
+
 
 def source_files(settings: TemporalSplit) -> list[tuple[Path, str]]:
     """The source's files and their names, sorted by name; the signature file is not one of them."""
@@ -71,11 +81,13 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
     kind, parquet_compression = _output_kind(settings, source.shards)
     _refuse_unwritable(source, kind)
     scans = context.stage("scan", _scan_tasks(settings, source), durable=False)
+    context.warn(odd_values(settings, scans))
     plan = _plan(settings, source, scans, kind, parquet_compression, context)
     parts = context.stage("split", _split_tasks(plan, source), durable=settings.layout == "sharded")
     rows = {split: sum(part.result["rows"][split] for part in parts) for split in SPLITS}
     dropped = {reason: sum(part.result["dropped"][reason] for part in parts) for reason in REASONS}
-    _refuse_empty(rows, dropped, plan, context)
+    _refuse_empty(rows, plan)
+    context.warn(few_rows(settings, rows, dropped, scans))
     index = _sharded_index(parts, source, plan) if settings.layout == "sharded" else _join(plan, source, parts, context)
     _alias_test(context)
     return Outcome(
@@ -90,7 +102,7 @@ def execute(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
             "empty_shards": [part.subject for part in parts if not part.result["rows_read"]],
         },
         directories=DIRECTORIES,
-        facts=_facts(settings, plan, scans),
+        facts=_facts(settings, plan, scans, parts),
         null_values=settings.null_values,
     )
 
@@ -111,7 +123,8 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
         if name not in schema.names:
             told = hint(schema.names, "name its columns in a file, signature=")
             known = few(schema.names)
-            raise InputError(f"{shards[0].path}: has no column {name!r} ({role}); its columns are {known}{told}")
+            first = with_content(shards)[0].path
+            raise InputError(f"{first}: has no column {name!r} ({role}); its columns are {known}{told}")
     if settings.lineage == "columns" and {"source_shard", "source_row"} & set(schema.names):
         raise InputError(
             f"{shards[0].path}: has a column source_shard or source_row already; leave lineage off or rename it"
@@ -122,6 +135,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 def _output_kind(settings: TemporalSplit, shards: Sequence[Shard]) -> tuple[Kind, str]:
     """Format and compression of the output files, and the codec inside Parquet ones."""
     same = {"json": "jsonl", "arrow": "parquet"}
+    shards = with_content(shards)
     formats = {same.get(shard.kind.format, shard.kind.format) for shard in shards}
     if settings.format == "same" and len(formats) > 1:
         raise SettingsError(f"the source holds {' and '.join(sorted(formats))}; choose one output format with format=")
@@ -155,7 +169,7 @@ def _refuse_unwritable(source: Source, kind: Kind) -> None:
 
 def _scan_tasks(settings: TemporalSplit, source: Source) -> list[Task]:
     def task(place: int, shard: Shard) -> Task:
-        return Task(shard.name, shard.size, lambda files: scan_shard(files, settings, shard, place))
+        return Task(shard.name, shard.size, lambda files: scan_shard(files, settings, shard, place), [shard.path])
 
     return [task(place, shard) for place, shard in enumerate(source.shards)]
 
@@ -168,7 +182,8 @@ def _plan(
     parquet_compression: str,
     context: RunContext,
 ) -> SplitPlan:
-    form = _one_form(settings, source, scans)
+    clock = clock_of(one_form(settings, source.shards, scans))
+    check_units(settings, source.shards, scans)
     seen = EntitySet()
     for place in range(len(scans)):
         hashes, before = read_entities(context.run, place)
@@ -187,9 +202,10 @@ def _plan(
         parquet_compression=parquet_compression,
         allocation=allocate(seen.ordered(), settings.train_ratio),
         nobody=nobody,
-        cutoff_us=cutoff_on_clock(settings.cutoff(), instants=form in INSTANTS),
+        clock=clock,
+        bins=_bins(scans, clock, cutoff_us(settings, clock)),
         classes=classes,
-        separator=_first_separator(source.shards[0], kind),
+        separator=_first_separator(source.first, kind),
         types={name: type_named(word) for name, word in settings.types.items()},
     )
     plan = replace(draft, schema=_output_schema(draft))
@@ -210,23 +226,6 @@ def _first_separator(first: Shard, kind: Kind) -> str:
     if first.dialect is not None and first.kind.format == kind.format:
         return first.dialect.separator
     return SEPARATOR.get(kind.format, "")
-
-
-def _one_form(settings: TemporalSplit, source: Source, scans: Sequence[Receipt]) -> str | None:
-    """The one form all dates are written in. Raises `InputError` naming two shards that differ."""
-    first: tuple[str, str] | None = None
-    for scan, shard in zip(scans, source.shards, strict=True):
-        form = scan.result["form"]
-        if form is None:
-            continue
-        if first is None:
-            first = (form, str(shard.path))
-        elif form != first[0]:
-            raise InputError(
-                f"{shard.path}: {settings.date_column} is of form {form}, in {first[1]} of form {first[0]}; "
-                f"write one form, or give date_format="
-            )
-    return None if first is None else first[0]
 
 
 def _output_schema(plan: SplitPlan) -> pa.Schema:
@@ -261,12 +260,12 @@ def part_targets(plan: SplitPlan, number: int) -> dict[str, str]:
 def _split_tasks(plan: SplitPlan, source: Source) -> list[Task]:
     def task(place: int, shard: Shard) -> Task:
         targets = part_targets(plan, source.numbers[place])
-        return Task(shard.name, shard.size, lambda files: split_shard(files, plan, shard, place, targets))
+        return Task(shard.name, shard.size, lambda files: split_shard(files, plan, shard, place, targets), [shard.path])
 
     return [task(place, shard) for place, shard in enumerate(source.shards)]
 
 
-def _refuse_empty(rows: dict[str, int], dropped: dict[str, int], plan: SplitPlan, context: RunContext) -> None:
+def _refuse_empty(rows: dict[str, int], plan: SplitPlan) -> None:
     settings, known = plan.settings, plan.allocation
     for split, entities in (("train", known.train), ("val", known.val)):
         if rows[split] == 0:
@@ -275,14 +274,6 @@ def _refuse_empty(rows: dict[str, int], dropped: dict[str, int], plan: SplitPlan
                 f"{entities:,} of them {'train' if split == 'train' else 'validate'}; "
                 f"choose a later split_date or another train_ratio (now {settings.train_ratio})"
             )
-    if rows["test"] == 0:
-        if dropped["train_entity_after_cutoff"] or dropped["val_entity_after_cutoff"]:
-            why = f"every row from {settings.split_date} on belongs to an entity that trains"
-            why += " or validates" if settings.val_in_test == "drop" else ""
-            cure = "choose an earlier split_date or a smaller train_ratio"
-        else:
-            why, cure = f"no row that counts is from {settings.split_date} on", "choose an earlier split_date"
-        context.on_event(Note("warning", f"test is empty: {why}; {cure}"))
 
 
 def _sharded_index(parts: Sequence[Receipt], source: Source, plan: SplitPlan) -> list[IndexRow]:
@@ -316,7 +307,7 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
         )
 
         def work(files: TaskFiles) -> dict[str, Any]:
-            return join_split(files, plan, source.shards[0], split, parts, target)
+            return join_split(files, plan, source.first, split, parts, target)
 
         return Task(split, size, work)
 
@@ -329,7 +320,7 @@ def _join(plan: SplitPlan, source: Source, parts: Sequence[Receipt], context: Ru
                 IndexRow(
                     split=receipt.subject,
                     shard=record.path,
-                    format=word_of_output(plan, source.shards[0]),
+                    format=word_of_output(plan, source.first),
                     block=block,
                     digest=record.digest,
                     checksum=record.checksum,
@@ -362,16 +353,29 @@ def _totals(context: RunContext, index: Sequence[IndexRow], rows: dict[str, int]
     }
 
 
-def _facts(settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt]) -> dict[str, Any]:
-    forms = sorted({scan.result["form"] for scan in scans if scan.result["form"]})
+def _bins(scans: Sequence[Receipt], clock: Clock, edge_us: int) -> DateBins:
+    """Stretches of time that hold all dates of the source; without any, the cutoff."""
+    # Mixed dates were scanned by two clocks; offsets between them are less than a day.
+    slack = timedelta(days=1) // timedelta(microseconds=1) if clock == "mixed" else 0
+    first = min((each - slack for scan in scans if (each := scan.result["first_us"]) is not None), default=edge_us)
+    last = max((each + slack for scan in scans if (each := scan.result["last_us"]) is not None), default=edge_us)
+    return DateBins.over(first, last, edge_us)
+
+
+def _facts(
+    settings: TemporalSplit, plan: SplitPlan, scans: Sequence[Receipt], parts: Sequence[Receipt]
+) -> dict[str, Any]:
+    forms = sorted({form for scan in scans for form in scan.result["forms"]})
     return {
         "split_date": settings.split_date,
         "date_column": settings.date_column,
         "group_column": settings.group_column,
-        "date_form": forms[0] if forms else None,
-        "cutoff_us": plan.cutoff_us,
+        "date_form": "iso_mixed" if len(forms) > 1 else forms[0] if forms else None,
+        "cutoff_us": cutoff_us(settings, plan.clock),
         "entities_before_cutoff": len(plan.allocation.known),
         "train_entities": plan.allocation.train,
         "val_entities": plan.allocation.val,
+        "missing_like": missing_like(scans),
         "label_map": None if plan.classes is None else dict(plan.classes),
+        "dates": total((part.result["dates"] for part in parts), plan.bins, SPLITS),
     }

@@ -6,6 +6,7 @@ flags; per distinct entity its hash and whether it was seen before the cutoff. O
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +20,21 @@ import pyarrow.compute as pc
 from headrace.errors import InputError
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
-from headrace.formats.typed import nulled
+from headrace.formats.typed import MEANS_MISSING, nulled
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import Hashes, hash_entities
 from headrace.recipes.temporal_split.config import TemporalSplit
-from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, Dates, parse_dates
+from headrace.recipes.temporal_split.date_words import advice
+from headrace.recipes.temporal_split.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
 from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
 NOBODY = -1
-UNREADABLE_DATE, MISSING_LABEL = 1, 2
+UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
+MIXED = frozenset({"iso", "iso_zoned"})  # forms that date_format="iso" takes together
+_MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
+_TEXTS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,11 @@ class _Scan:
         self.micros: list[npt.NDArray[np.int64]] = []
         self.flags: list[npt.NDArray[np.uint8]] = []
         self.sizes: list[npt.NDArray[np.int32]] | None = []
-        self.form: str | None = None
+        self.forms: set[str] = set()
+        self.units: set[str] = set()
+        self.unusual = self.other_than_hours = False
+        self.first_unreadable: str | None = None
+        self.missing_like: dict[str, Counter[str]] = {"group_column": Counter(), "label": Counter()}
         self.classes: set[str] = set()
         self.distinct = 0
 
@@ -121,6 +130,8 @@ class _Scan:
             dates = self._dates(table, chunk.first_row)
             codes = self._entities(table, chunk)
             flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
+            if self.settings.date_format == "iso":  # else all rows of the source are on one clock
+                flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
             if self.settings.label is not None:
                 flags |= self._labels(table)
         except InputError as error:
@@ -140,39 +151,57 @@ class _Scan:
         name, settings = self.settings.date_column, self.settings
         column = nulled(_column(table, name), ("", *settings.null_values))
         dates = parse_dates(column, settings.date_format)
-        forms = sorted(dates.forms | ({self.form} if self.form else set()))
-        if len(forms) > 1:
+        self.forms |= dates.forms
+        if len(self.forms) > 1 and not (settings.date_format == "iso" and self.forms <= MIXED):
+            forms = sorted(self.forms)
             raise InputError(
-                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; "
-                f"write one form, or give date_format="
+                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; {one_form_advice(forms)}"
             )
-        self.form = forms[0] if forms else None
-        unreadable, why = dates.unreadable, f"no date of form {settings.date_format}; correct it, or give date_format="
-        wall = self.form is not None and self.form not in INSTANTS
-        if wall and self.cutoff.fold_start_us < self.cutoff.fold_end_us:
-            twice = (dates.micros >= self.cutoff.fold_start_us) & (dates.micros < self.cutoff.fold_end_us)
-            if twice.any():
-                unreadable = unreadable | twice
-                why = f"an hour that happens twice in {settings.timezone} around the split date; give dates an offset"
-                dates = Dates(np.where(twice, MISSING, dates.micros), unreadable, dates.forms)
-        if settings.null_date == "error":
-            absent = dates.micros == MISSING
-            if absent.any():
-                row = int(np.flatnonzero(absent)[0])
-                value = column[row].as_py()
-                what = "has no date" if value is None else f"is {value!r}, {why}"
-                raise InputError(
-                    f"{self.shard.path}: row {first_row + row + 1}: {name} {what}; "
-                    f'or drop and count such rows with null_date="drop"'
-                )
+        self._note_units(column, dates)
+        unreadable, repeated = dates.unreadable, np.zeros(len(column), np.bool_)
+        if self.cutoff.fold_start_us < self.cutoff.fold_end_us:
+            repeated = (dates.micros >= self.cutoff.fold_start_us) & (dates.micros < self.cutoff.fold_end_us)
+            repeated &= ~dates.instant
+            if repeated.any():
+                micros = np.where(repeated, MISSING, dates.micros)
+                unreadable = unreadable | repeated
+                dates = Dates(micros, unreadable, dates.instant, dates.forms)
+        absent = dates.micros == MISSING if settings.null_date == "error" else unreadable
+        if absent.any() and (settings.null_date == "error" or self.first_unreadable is None):
+            row = int(np.flatnonzero(absent)[0])
+            told = f"{self.shard.path}: row {first_row + row + 1}: {name} {self._fault(column, row, repeated)}"
+            if settings.null_date == "error":
+                raise InputError(f'{told}; or drop and count such rows with null_date="drop"')
+            self.first_unreadable = told
         return dates
+
+    def _fault(self, column: pa.ChunkedArray, row: int, repeated: npt.NDArray[np.bool_]) -> str:
+        value = column[row]
+        if not value.is_valid:
+            return "has no date"
+        if repeated[row]:
+            return (
+                f"is {_shown(value)}, an hour that happens twice in {self.settings.timezone} around the split date; "
+                f"give dates an offset"
+            )
+        return f"is {_shown(value)}, {advice(_python(value), self.settings.date_format)}"
+
+    def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
+        """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
+        declared = self.settings.date_format
+        if declared == "auto" and dates.forms == {"epoch_s"}:
+            self.other_than_hours |= not look_like_hours(dates.micros)
+        if declared not in EPOCHS:
+            return
+        by_size = parse_dates(column, "auto")
+        self.units |= by_size.forms & EPOCHS.keys()
+        read = (dates.micros != MISSING) & (dates.micros != 0)  # 0 often stands for "unknown"
+        self.unusual |= bool((read & by_size.unreadable).any()) or "yyyymmdd" in by_size.forms
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
         name = self.settings.group_column
         texts = columns.as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
-        encoded = texts.combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+        encoded = _encoded(texts)
         if encoded.null_count and self.settings.null_group == "error":
             row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
             raise InputError(
@@ -180,6 +209,7 @@ class _Scan:
                 f'null_group="drop" (leave out and count) or "own" (one entity of their own)'
             )
         places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
+        self._note_missing("group_column", encoded.dictionary, places)
         self.texts.append(encoded.dictionary)
         codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
         self.distinct += len(encoded.dictionary)
@@ -195,12 +225,19 @@ class _Scan:
         else:
             values = _column(table, settings.label)
         texts = columns.label_texts(values, settings.null_values)
-        self.classes.update(pc.unique(texts).drop_null().to_pylist())
+        distinct = _encoded(texts)
+        self._note_missing("label", distinct.dictionary, pc.fill_null(distinct.indices, NOBODY).to_numpy())
+        self.classes.update(distinct.dictionary.to_pylist())
         if len(self.classes) > MAX_CLASSES:
             raise InputError(
                 f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
             )
         return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
+
+    def _note_missing(self, role: str, texts: pa.Array, places: npt.NDArray[Any]) -> None:
+        """Count the rows whose text means "missing" elsewhere. texts: distinct; places: of each row among them."""
+        for place in np.flatnonzero(pc.is_in(texts, value_set=_MISSING_TEXTS.cast(texts.type)).to_numpy(False)):
+            self.missing_like[role][texts[int(place)].as_py()] += int(np.count_nonzero(places == place))
 
     def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
         micros, flags, codes = (
@@ -209,14 +246,23 @@ class _Scan:
             _joined(self.codes, np.int64),
         )
         entity, texts = self._unified(codes)
-        cutoff = self.cutoff.instant_us if self.form in INSTANTS else self.cutoff.wall_us
-        is_before = (micros != MISSING) & (micros < cutoff)
+        there = micros != MISSING
+        instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
+        is_before = there & (micros < np.where(instant, self.cutoff.instant_us, self.cutoff.wall_us))
         before = np.zeros(len(texts), np.bool_)
         before[entity[is_before & (entity != NOBODY)]] = True
         hashes = hash_entities(texts, self.settings.seed)
         result = {
             "rows_read": len(micros),
-            "form": self.form,
+            "forms": sorted(self.forms),
+            "units": sorted(self.units),
+            "unusual": self.unusual,
+            "hours": self.forms == {"epoch_s"} and self.settings.date_format == "auto" and not self.other_than_hours,
+            "first_us": int(micros[there].min()) if there.any() else None,
+            "last_us": int(micros[there].max()) if there.any() else None,
+            "first_unreadable": self.first_unreadable,
+            "missing_like": {role: dict(sorted(counts.items())) for role, counts in self.missing_like.items()},
+            "padded": _first_padded(texts),
             "nobody_before": bool((is_before & (entity == NOBODY)).any()),
             "entities": len(before),
             "classes": sorted(self.classes),
@@ -234,6 +280,44 @@ class _Scan:
         encoded = texts.dictionary_encode()
         places = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
         return places[codes].astype(np.int32), encoded.dictionary
+
+
+def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
+    encoded = texts.combine_chunks().dictionary_encode()
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def one_form_advice(forms: Sequence[str]) -> str:
+    """What to do about dates of several forms."""
+    if frozenset(forms) == MIXED:
+        return 'give date_format="iso", which reads dates without an offset as times in timezone='
+    return "write one form, or give date_format="
+
+
+def _first_padded(texts: pa.Array) -> str | None:
+    """The first entity with blanks around it or in another Unicode form than NFC: it looks like one without."""
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = texts.slice(start, _TEXTS_AT_ONCE)
+        plain = pc.utf8_trim_whitespace(part)
+        if not pc.all(pc.string_is_ascii(plain)).as_py():
+            plain = pc.utf8_normalize(plain, form="NFC")
+        odd = pc.index(pc.not_equal(plain, part), True).as_py()
+        if odd >= 0:
+            return str(part[odd].as_py())
+    return None
+
+
+def _python(value: pa.Scalar) -> object:
+    """A value as Python has it, or as text where Python has no such time."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return f"{value.type} {value.cast(pa.int64()).as_py()}"
+
+
+def _shown(value: pa.Scalar) -> str:
+    text = repr(_python(value))
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:

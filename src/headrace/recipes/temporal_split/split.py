@@ -6,15 +6,16 @@ written. Which way is taken depends on the settings and the shard alone, so resu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.arrays import I64
 from headrace.errors import InputError
 from headrace.formats.copy import copied_records
 from headrace.formats.detect import Kind
@@ -26,9 +27,10 @@ from headrace.formats.write import Piece, ShardWriter
 from headrace.recipes.temporal_split import columns
 from headrace.recipes.temporal_split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.recipes.temporal_split.config import TemporalSplit
-from headrace.recipes.temporal_split.cutoff import Cutoff
-from headrace.recipes.temporal_split.dates import MISSING
-from headrace.recipes.temporal_split.scan import MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.recipes.temporal_split.cutoff import to_utc
+from headrace.recipes.temporal_split.date_counts import DateBins
+from headrace.recipes.temporal_split.dates import INSTANTS, MISSING
+from headrace.recipes.temporal_split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
 from headrace.run.context import TaskFiles
 
 SPLITS = ("train", "val", "test")
@@ -42,6 +44,7 @@ REASONS = (
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
 
+Clock = Literal["utc", "wall", "mixed"]
 Classes = npt.NDArray[np.uint8]
 
 
@@ -49,7 +52,8 @@ Classes = npt.NDArray[np.uint8]
 class SplitPlan:
     """All that pass 2 needs beside a shard; one copy, shared by all workers.
 
-    source: the schema common to all shards; schema: of the output. cutoff_us: on the clock the dates are told by.
+    source: the schema common to all shards; schema: of the output. clock: that the dates are told by; where some are
+    told by each, key ranges are in UTC. bins: stretches of time in which the rows of each split are counted.
     separator: of a text file that holds all of a split; shards of their own keep their source's.
     """
 
@@ -60,15 +64,35 @@ class SplitPlan:
     parquet_compression: str
     allocation: Allocation
     nobody: Hashes
-    cutoff_us: int
+    clock: Clock
     classes: Mapping[str, int] | None
     separator: str
+    bins: DateBins
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
-def cutoff_on_clock(cutoff: Cutoff, *, instants: bool) -> int:
-    """The cutoff in microseconds, as instants or as wall-clock time."""
-    return cutoff.instant_us if instants else cutoff.wall_us
+def clock_of(forms: Collection[str]) -> Clock:
+    """The clock of dates of these forms."""
+    instants = INSTANTS.intersection(forms)
+    return "wall" if not instants else "utc" if len(instants) == len(forms) else "mixed"
+
+
+def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
+    """The cutoff in microseconds on this clock; UTC for mixed dates."""
+    cutoff = settings.cutoff()
+    return cutoff.wall_us if clock == "wall" else cutoff.instant_us
+
+
+def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
+    """The dates of all rows on one clock. A wall-clock time that clocks skip is as if they were changed behind it."""
+    if plan.clock != "mixed":
+        return scanned.micros
+    return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
+
+
+def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
+    """Mixed dates as UTC; wall: which of them are wall-clock times of the zone."""
+    return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
@@ -79,7 +103,10 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     side_of_entity = plan.allocation.side_of(scanned.hashes)
     nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_group == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
-    before = scanned.micros < plan.cutoff_us
+    before = scanned.micros < cutoff_us(plan.settings, plan.clock)
+    if plan.clock == "mixed":
+        wall = (scanned.flags & INSTANT) == 0
+        before = np.where(wall, scanned.micros < plan.settings.cutoff().wall_us, before)
 
     result = np.full(len(side), _CLASS["test"], np.uint8)
     result[before & (side == TRAIN)] = _CLASS["train"]
@@ -103,7 +130,7 @@ def split_shard(
 ) -> dict[str, Any]:
     """Write the shard's rows of each split to `targets[split]`; splits without rows get no file."""
     scanned = read_scan(files.run, number)
-    classes = classify(scanned, plan)
+    classes, keys = classify(scanned, plan), key_micros(scanned, plan)
     sizes = scanned.sizes if copies_bytes(plan, shard) else None
     dialect = output_dialect(plan, shard)
     schema = plan.schema if sizes is None else shard.schema
@@ -127,7 +154,7 @@ def split_shard(
                         parquet_compression=plan.parquet_compression,
                     )
                     writers[split] = stack.enter_context(writer)
-                writers[split].append(pieces.filter(pa.array(chosen)), scanned.micros[part][chosen])
+                writers[split].append(pieces.filter(pa.array(chosen)), keys[part][chosen])
             row += len(pieces)
         if row != len(classes):
             raise InputError(
@@ -141,6 +168,7 @@ def split_shard(
         "rows_read": row,
         "rows": {name: int(counts[_CLASS[name]]) for name in SPLITS},
         "dropped": {name: int(counts[_CLASS[name]]) for name in REASONS},
+        "dates": {name: plan.bins.counts(keys[classes == _CLASS[name]]).tolist() for name in SPLITS},
         "blocks": {split: [asdict(block) for block in result.blocks] for split, result in written.items()},
     }
 

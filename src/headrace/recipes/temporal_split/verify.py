@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from headrace.arrays import I64
 from headrace.dataset.open import FinishedRun
 from headrace.dataset.verify import Check
 from headrace.engine.local import default_workers, run_tasks
@@ -17,7 +18,9 @@ from headrace.formats.typed import nulled
 from headrace.recipes.temporal_split.allocate import Allocation, EntitySet, Hashes, hash_entities, hash_nobody
 from headrace.recipes.temporal_split.columns import as_text
 from headrace.recipes.temporal_split.config import TemporalSplit
-from headrace.recipes.temporal_split.dates import INSTANTS, MISSING, parse_dates
+from headrace.recipes.temporal_split.date_counts import DateBins
+from headrace.recipes.temporal_split.dates import MISSING, parse_dates
+from headrace.recipes.temporal_split.split import on_utc
 
 
 @dataclass
@@ -26,6 +29,7 @@ class _Seen:
 
     entities: Hashes
     rows: int
+    dates: list[int] | None = None
     problem: str | None = None
     samples: list[str] = field(default_factory=list)
 
@@ -42,6 +46,8 @@ def verify_split(run: FinishedRun, workers: int | None = None) -> list[Check]:
     settings = settings_of(run)
     seen = {split: _read(run, settings, split, workers or default_workers()) for split in run.splits}
     checks = [_dates_check(settings, seen)]
+    if _bins_of(run) is not None:
+        checks.append(_counts_check(run, seen))
     train = Allocation(seen["train"].entities, len(seen["train"].entities))
     for other in ("val", "test"):
         both = train.side_of(seen[other].entities) == 0
@@ -68,14 +74,31 @@ def _dates_check(settings: TemporalSplit, seen: dict[str, _Seen]) -> Check:
     return Check("dates", f"{rows:,} rows are on their side of {settings.split_date}", problem)
 
 
+def _bins_of(run: FinishedRun) -> DateBins | None:
+    """The stretches of time in which the manifest counts rows; None for a run of an older version."""
+    dates = run.manifest.facts.get("dates")
+    if dates is None:
+        return None
+    return DateBins(dates["first_us"], dates["width_us"], len(dates["rows"]["train"]))
+
+
+def _counts_check(run: FinishedRun, seen: dict[str, _Seen]) -> Check:
+    said = run.manifest.facts["dates"]["rows"]
+    wrong = [split for split, each in seen.items() if each.dates != said.get(split)]
+    problem = (
+        f"the dates of {wrong[0]} are not those that the manifest counts; prepare the run again" if wrong else None
+    )
+    return Check("rows by date", f"counted again in {len(said['train'])} stretches of time", problem)
+
+
 def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -> _Seen:
     index = run.split_index(split)
-    cutoff = settings.cutoff()
+    cutoff, bins, mixed = settings.cutoff(), _bins_of(run), run.manifest.facts["date_form"] == "iso_mixed"
 
-    def look(number: int) -> Callable[[], tuple[Hashes, int, str | None]]:
-        def work() -> tuple[Hashes, int, str | None]:
-            hashes, micros, instants = _keys(run, settings, split, number)
-            at = cutoff.instant_us if instants else cutoff.wall_us
+    def look(number: int) -> Callable[[], tuple[Hashes, int, I64 | None, str | None]]:
+        def work() -> tuple[Hashes, int, I64 | None, str | None]:
+            hashes, micros, instant = _keys(run, settings, split, number)
+            at = np.where(instant, cutoff.instant_us, cutoff.wall_us)
             wrong = (micros >= at) if split != "test" else (micros < at)
             wrong |= micros == MISSING
             problem = None
@@ -86,24 +109,29 @@ def _read(run: FinishedRun, settings: TemporalSplit, split: str, workers: int) -
             if len(micros) != (expected := int(index.rows[number])):
                 where = _place(run, split, number, 0)
                 problem = f"{where}: the block has {len(micros):,} rows, the index says {expected:,}"
-            return hashes, len(micros), problem
+            if mixed:
+                micros = on_utc(micros, ~instant, settings.timezone)
+            return hashes, len(micros), None if bins is None else bins.counts(micros), problem
 
         return work
 
     entities, rows, problem = EntitySet(), 0, None
+    dates = None if bins is None else np.zeros(bins.count, np.int64)
     for start in range(0, len(index.rows), 256):
         numbers = range(start, min(start + 256, len(index.rows)))
-        for hashes, count, wrong in run_tasks([look(number) for number in numbers], workers):
+        for hashes, count, dated, wrong in run_tasks([look(number) for number in numbers], workers):
             entities.add(hashes)
             rows += count
+            if dates is not None and dated is not None:
+                dates += dated
             problem = problem or wrong
-    return _Seen(entities.ordered(), rows, problem)
+    return _Seen(entities.ordered(), rows, None if dates is None else dates.tolist(), problem)
 
 
 def _keys(
     run: FinishedRun, settings: TemporalSplit, split: str, number: int
-) -> tuple[Hashes, npt.NDArray[np.int64], bool]:
-    """Distinct entities of a block, the microseconds of every row, and whether these are instants."""
+) -> tuple[Hashes, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Distinct entities of a block, the microseconds of every row, and which of these are instants."""
     table = run.block_reader(split)(number, [settings.date_column, settings.group_column])
     dates = parse_dates(nulled(table[settings.date_column], ("", *settings.null_values)), settings.date_format)
     texts = as_text(table[settings.group_column], settings.null_values, "group_column")
@@ -111,7 +139,7 @@ def _keys(
     if texts.null_count:
         nobody = hash_nobody(settings.seed)
         hashes = Hashes(np.append(hashes.high, nobody.high), np.append(hashes.low, nobody.low))
-    return hashes, dates.micros, bool(dates.forms & INSTANTS)
+    return hashes, dates.micros, dates.instant
 
 
 def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked: Hashes) -> str:

@@ -18,7 +18,7 @@ columns gives other names: {"user": "problem", "assistant": "solution"} makes co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
+from headrace.packing.preference import preference_column
 from headrace.recipes.packed_sequences.chats.messages import Message, message_of, parsed, tools_of
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 
@@ -45,7 +46,8 @@ Layout = Literal[
 _LAYOUT_NAMES = ("messages", "conversations", "instruction", "input", "output", "history", "prompt", "completion")
 _MORE_NAMES = ("response", "question", "answer", "text", "input_ids", "loss_mask", "labels", "attention_mask")
 NAMES = frozenset((*_LAYOUT_NAMES, *_MORE_NAMES, "tools", "system", "user", "assistant", "role", "content", "values"))
-_NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
+_ANSWERS = frozenset(("messages", "conversations", "assistant", "output", "completion", "answer", "text", "input_ids"))
+_NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,19 @@ class Tokens:
 Sample = Conversation | Text | Tokens
 
 
-def sample_of(row: object, layout: Layout = "auto", columns: Mapping[str, str] = _NO_COLUMNS) -> Sample:
-    """What a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess."""
+def sample_of(
+    row: object,
+    layout: Layout = "auto",
+    columns: Mapping[str, str] = _NO_COLUMNS,
+    filters: Mapping[str, Collection[str]] = _NO_COLUMNS,
+) -> Sample:
+    """What a row holds. Raises `RowRejected` with the reason if it cannot be told without a guess.
+
+    filters: columns by which rows were chosen, so that none of them says that a row is preference data.
+    """
     if type(row) is not dict and not isinstance(row, Mapping):
         raise RowRejected("not_an_object", f"the row is {shown(row)}")
+    _refuse_preference(row, columns, filters)
     cells = _Cells(row, columns)
     if layout == "auto":
         layout = _found_layout(cells)
@@ -88,6 +99,22 @@ def sample_of(row: object, layout: Layout = "auto", columns: Mapping[str, str] =
     if isinstance(sample, Conversation) and not sample.messages:
         raise RowRejected("no_messages", f"layout {layout}: the conversation is empty")
     return sample
+
+
+def _refuse_preference(
+    row: Mapping[str, Any], columns: Mapping[str, str], filters: Mapping[str, Collection[str]]
+) -> None:
+    """Rejected answers are never trained on, unless somebody says which column or which rows are good."""
+    name = preference_column(row)
+    if name is None or name in filters or not _ANSWERS.isdisjoint(columns):
+        return
+    if name in ("label", "kto_tag"):
+        if "text" in row and not ("messages" in row or "prompt" in row):
+            return  # a class of a text: nobody answers anything
+        cure = f'keep the good rows with filters={{"{name}": ["True"]}}'
+    else:
+        cure = 'name the columns to train on with mapping, e.g. "messages=chosen" or "user=prompt,assistant=chosen"'
+    raise RowRejected("preference_data", f"column {name} is {shown(row[name])}, which judges answers; {cure}")
 
 
 def layout_of(row: Mapping[str, Any], columns: Mapping[str, str] = _NO_COLUMNS) -> Layout:

@@ -8,10 +8,10 @@ raises `RowRejected`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.formats.json_keys import loads
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 
 Message = dict[str, Any]
@@ -90,7 +90,7 @@ def parsed(text: str, reason: str, what: str) -> Any:
     value: Any = text
     try:
         for _ in range(2):
-            value = json.loads(value)
+            value = loads(value)
             if not isinstance(value, str):
                 return value
     except (ValueError, RecursionError) as error:

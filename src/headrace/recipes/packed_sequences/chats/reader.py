@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.formats.detect import Kind, detect, kind_of_name, open_bytes
+from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
+from headrace.formats.json_keys import DECODER, RepeatedKey, loads
 from headrace.formats.opened import open_file
 from headrace.recipes.packed_sequences.chats.rejects import shown
 
@@ -71,6 +72,8 @@ def read_rows(
     formats and for damaged ones.
     """
     kind, name = _kind(path), name or str(path)
+    if holds_nothing(path, kind):
+        return
     if kind.format == "jsonl":
         yield from _batched(name, "line", _lines(path, kind, part, line_bytes), batch_rows, batch_bytes)
     elif kind.format == "json":
@@ -99,13 +102,15 @@ def row_of_line(line: bytes) -> Row:
     except UnicodeDecodeError as error:
         return BrokenRow("broken_utf8", f"byte {error.start} of the line is no UTF-8: {shown(line[error.start :][:8])}")
     try:
-        return _row_of_value(json.loads(text))
+        return _row_of_value(loads(text))
+    except RepeatedKey as error:
+        return BrokenRow("repeated_key", f"{error}: {shown(text)}")
     except (ValueError, RecursionError) as error:
         return BrokenRow("broken_json", f"{error}: {shown(text)}")
 
 
 def _row_of_value(value: object) -> Row:
-    if isinstance(value, dict):
+    if isinstance(value, dict | BrokenRow):
         return value
     return BrokenRow("not_an_object", f"the row is {shown(value)}")
 
@@ -172,7 +177,7 @@ def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | N
 
 def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
     """The objects of an array, or of a file of objects end to end."""
-    decoder, text, at, inside, ended = json.JSONDecoder(), "", 0, False, False
+    text, at, inside, ended = "", 0, False, False
     place, wanted = 0, _READ_BYTES
     pieces = _texts(path, kind)
     more = True
@@ -188,7 +193,7 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
             if ended:
                 raise InputError(f"{path}: text behind the array: {shown(text[at : at + 40])}; correct the file")
             try:
-                value, end = decoder.raw_decode(text, at)
+                value, end = _decoded(text, at)
             except (ValueError, RecursionError) as error:
                 if not more:
                     raise InputError(
@@ -196,7 +201,7 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
                         "correct the file"
                     ) from error
             else:
-                if end < len(text) or not more or isinstance(value, dict):  # else a number that may go on
+                if end < len(text) or not more or isinstance(value, dict | BrokenRow):  # else a number that may go on
                     if place % part[1] == part[0]:
                         yield place + 1, _row_of_value(value), end - at
                     place, at, wanted = place + 1, end, _READ_BYTES
@@ -210,6 +215,15 @@ def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int
             piece = next(pieces, None)
             more, text = piece is not None, text + (piece or "")
         wanted = max(2 * len(text), _READ_BYTES)  # a value longer than this is tried again with twice the text
+
+
+def _decoded(text: str, at: int) -> tuple[object, int]:
+    """The JSON value at a place and where it ends; a `BrokenRow` where a key of it stands twice."""
+    try:
+        return DECODER.raw_decode(text, at)
+    except RepeatedKey as error:
+        end = json.JSONDecoder().raw_decode(text, at)[1]
+        return BrokenRow("repeated_key", f"{error}: {shown(text[at:end])}"), end
 
 
 def _past_white(text: str, at: int, also: str) -> int:

@@ -12,10 +12,12 @@ CHOSEN = {
 # Rows that are wrong, in themselves or for this tokenizer and template.
 BAD = {
     "broken_json": "the line, or a text that must be JSON, is no JSON",
+    "repeated_key": "an object holds a key twice, and readers take different values",
     "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
     "too_long_line": "the line is longer than the reader's limit",
     "not_an_object": "the row is no JSON object",
     "unknown_layout": "no known columns, or not those of the layout that was asked for",
+    "preference_data": "a column judges or compares answers, and nothing says which of them are good",
     "no_messages": "the conversation is empty",
     "unknown_role": "a role that is none of system, developer, user, assistant, tool or their other names",
     "bad_content": "content that is neither text nor a list of known parts",
@@ -25,7 +27,7 @@ BAD = {
     "bad_tokens": "token ids outside the vocabulary, or a mask of another length",
     "reserved_character": "a Unicode noncharacter (U+FDD0 to U+FDEF), which stands for marks inside headrace",
     "template_error": "the template refuses the conversation, or fails on it",
-    "template_limit": "the template took too long or wrote too much",
+    "template_limit": "the template took too much time or memory, or wrote too much",
     "not_rendered": "the template silently leaves out a message, a tool call or the tools",
     "uncertain_mask": "no method finds for certain which characters the model must produce",
     "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",

@@ -26,6 +26,7 @@ from headrace.recipes.packed_sequences.chats.turns import Specials
 
 Reasoning = Literal["template", "every_user_turn"]
 
+_ADDRESS = " at 0x"
 _MOST_SHAPES = 4096  # bounds memory, whatever the chats
 _MOST_SKELETONS = 8  # of one shape
 
@@ -135,6 +136,7 @@ class _Turns:
     def _render(self, chat: Conversation) -> Rendered:
         trace = Trace()
         text = self._template.render(chat.messages, chat.tools, chat.values, trace=trace)
+        _check_addresses(text, chat)
         if self._template.has_generation_blocks:
             return self._generated(chat, text)
         _check_reserved(text)
@@ -179,6 +181,15 @@ class _Turns:
                 )
             spans = [span for place, span in zip(answers, spans, strict=True) if chat.weights[place]]
         return Rendered(text, spans)
+
+
+def _check_addresses(text: str, chat: Conversation) -> None:
+    """A function or an iterator that a template writes has its address in its text, another one in every run."""
+    if _ADDRESS in text and _ADDRESS not in repr((chat.messages, chat.tools, chat.values)):
+        at = text.index(_ADDRESS)
+        raise RowRejected(
+            "template_error", f"the template writes an object, not a text: {shown(text[max(0, at - 40) : at])}"
+        )
 
 
 def _check_reserved(text: str) -> None:

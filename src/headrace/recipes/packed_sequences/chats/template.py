@@ -3,6 +3,8 @@
 The environment is the one templates are written for: trimmed blocks, loop controls, `raise_exception`, `tojson` that
 keeps characters, `{% generation %}` blocks, and no clock: `strftime_now` gives the date that was set, or refuses.
 
+Nothing here limits time or memory: outside of tests, templates are compiled and rendered in `render_process`.
+
 Two things are told by every rendering beside its text. `{% generation %}` blocks stand between marks, Unicode
 noncharacters that no text may hold. And `tojson` notes what it writes (`Trace`), because JSON is the one part of a
 rendering that is not a message's own text.
@@ -10,7 +12,6 @@ rendering that is not a message's own text.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from datetime import date
 from functools import cached_property
@@ -18,7 +19,6 @@ from typing import Any
 
 from headrace.digest import sha256_hex
 from headrace.errors import MissingExtra, SettingsError
-from headrace.recipes.packed_sequences.chats import sandbox
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected, shown
 from headrace.recipes.packed_sequences.chats.sandbox import TRACE, Sandbox, Trace, joined
 
@@ -62,7 +62,6 @@ class Template:
         generation_prompt: bool = False,
     ) -> str:
         """The text of a conversation. Raises `RowRejected` (template_error, template_limit)."""
-        trace.end_at = time.monotonic() + sandbox.MOST_SECONDS
         variables = {
             **self._globals,
             "messages": messages,
@@ -76,10 +75,10 @@ class Template:
             return joined(self._compiled.root_render_func(context))
         except (RowRejected, SettingsError):
             raise
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RowRejected("template_error", f"{type(error).__name__}: {shown(str(error), 200)}") from None
         except (RecursionError, MemoryError) as error:
             raise RowRejected("template_limit", f"{type(error).__name__} in the template") from None
+        except Exception as error:  # noqa: BLE001 - a template raises whatever the methods of its values raise
+            raise RowRejected("template_error", f"{type(error).__name__}: {shown(str(error), 200)}") from None
 
     @property
     def digest(self) -> str:

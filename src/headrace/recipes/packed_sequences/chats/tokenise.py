@@ -13,16 +13,17 @@ knows no special tokens (see `special_text`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.digest import canonical_json
 from headrace.errors import SettingsError
 from headrace.recipes.packed_sequences.chats.layouts import Conversation, Text, Tokens, sample_of
 from headrace.recipes.packed_sequences.chats.loading import load_tokenizer, template_text
@@ -35,7 +36,8 @@ from headrace.recipes.packed_sequences.chats.tokenizer_files import read_tokeniz
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from headrace.recipes.packed_sequences.chats.render import ChatRenderer
+    from headrace.recipes.packed_sequences.chats.render import Rendered
+    from headrace.recipes.packed_sequences.chats.render_process import ProcessRenderer
 
 Span = tuple[int, int]
 
@@ -79,6 +81,15 @@ class _Item:
     special_text: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A conversation to render. special: how it holds the text of a special token, if it does."""
+
+    row: int
+    conversation: Conversation
+    special: Literal["none", "text", "control"]
+
+
 class ChatEncoder:
     """Encodes rows of chats with one tokenizer and template; the same rows and settings give the same tokens anywhere.
 
@@ -91,6 +102,7 @@ class ChatEncoder:
         self.files = read_tokenizer(settings.tokenizer)
         self.tokenizer = load_tokenizer(self.files)
         self._plain = cache(partial(load_tokenizer, self.files, special="text"))
+        self._renderers: dict[bytes, ProcessRenderer] = {}
         known = self.tokenizer.get_vocab(with_added_tokens=True)
         self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
         if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
@@ -154,6 +166,7 @@ class ChatEncoder:
         other = object.__new__(ChatEncoder)
         other.settings, other.files = settings, self.files
         other.tokenizer, other._vocabulary, other._plain = self.tokenizer, self._vocabulary, self._plain
+        other._renderers = self._renderers
         return other
 
     def _id(self, name: str) -> int | None:
@@ -187,42 +200,54 @@ class ChatEncoder:
         settings, rejected = self.settings, []
         items: list[_Item] = []
         filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
+        chats: list[_Chat] = []
         for place, row in enumerate(rows, first):
             try:
                 if isinstance(row, BrokenRow):
                     raise RowRejected(row.reason, row.detail)
                 filtered(row, filters)
-                sample = sample_of(row, settings.layout, settings.columns)
+                sample = sample_of(row, settings.layout, settings.columns, settings.filters)
                 if isinstance(sample, Conversation):
-                    items += self._of_chat(place, sample)
+                    chats.append(self._chat(place, sample))
                 elif isinstance(sample, Text):
                     items.append(self._raw(place, sample))
                 else:
                     items.append(self._given(place, sample))
             except RowRejected as wrong:
-                while items and items[-1].row == place:
-                    items.pop()
                 rejected.append(Rejected(place, wrong.reason, wrong.detail))
+        outcomes = self.renderer.render([chat.conversation for chat in chats]) if chats else []
+        for chat, outcome in zip(chats, outcomes, strict=True):
+            try:
+                if isinstance(outcome, RowRejected):
+                    raise outcome
+                items += [self._rendered(chat, each) for each in outcome]
+            except RowRejected as wrong:
+                rejected.append(Rejected(chat.row, wrong.reason, wrong.detail))
+        if len(chats) < len(items):
+            items.sort(key=lambda item: item.row)
         return items, rejected
 
-    def _of_chat(self, row: int, chat: Conversation) -> Iterator[_Item]:
-        special = self._special_text.first_in(chat)
-        if special is None or self.settings.special_text == "control":
-            for each in self.renderer.render(chat):
-                _check_text(each.text)
-                yield _Item(row, each.text, each.spans, special_text=special is not None)
-            return
-        if self.settings.special_text == "reject" or not self._adds_up:
-            why = "" if self.settings.special_text == "reject" else "; this tokenizer cannot encode it on its own"
+    def _chat(self, row: int, chat: Conversation) -> _Chat:
+        """A conversation as it is given to the template."""
+        special, wanted = self._special_text.first_in(chat), self.settings.special_text
+        if special is None or wanted == "control":
+            return _Chat(row, chat, "control" if special else "none")
+        if wanted == "reject" or not self._adds_up:
+            why = "" if wanted == "reject" else "; this tokenizer cannot encode it on its own"
             raise RowRejected("special_text", f"a message holds {special}{why}")
-        for each in self.renderer.render(self._special_text.hidden(chat)):
-            text, spans, plain = self._special_text.restored(each.text, each.spans)
-            _check_text(text)
-            ids, runs = self._in_parts(text, spans, plain)
-            mask = np.zeros(len(ids), np.uint8)
-            for first, last in runs:
-                mask[first:last] = 1
-            yield _Item(row, ids=ids, mask=mask, special_text=True)
+        return _Chat(row, self._special_text.hidden(chat), "text")
+
+    def _rendered(self, chat: _Chat, rendered: Rendered) -> _Item:
+        if chat.special != "text":
+            _check_text(rendered.text)
+            return _Item(chat.row, rendered.text, rendered.spans, special_text=chat.special == "control")
+        text, spans, plain = self._special_text.restored(rendered.text, rendered.spans)
+        _check_text(text)
+        ids, runs = self._in_parts(text, spans, plain)
+        mask = np.zeros(len(ids), np.uint8)
+        for first, last in runs:
+            mask[first:last] = 1
+        return _Item(chat.row, ids=ids, mask=mask, special_text=True)
 
     def _raw(self, row: int, sample: Text) -> _Item:
         _check_text(sample.text)
@@ -308,23 +333,28 @@ class ChatEncoder:
         return SpecialText(self._special_tokens)
 
     @cached_property
-    def renderer(self) -> ChatRenderer:
-        """What turns conversations into text and spans. Raises `SettingsError` without a template, `MissingExtra`."""
-        from headrace.recipes.packed_sequences.chats.render import ChatRenderer
-        from headrace.recipes.packed_sequences.chats.template import Template
+    def renderer(self) -> ProcessRenderer:
+        """Turns conversations into text and spans; the encoders that share a tokenizer share it as well.
+
+        Raises `SettingsError` without a template, `MissingExtra`.
+        """
+        from headrace.recipes.packed_sequences.chats.render_process import ProcessRenderer, RenderSettings
         from headrace.recipes.packed_sequences.chats.turns import Specials
 
-        own = self.settings.chat_template
+        settings, own = self.settings, self.settings.chat_template
         sources = self.files.templates if own is None else {"default": template_text(own)}
         if not sources:
             raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
-        specials = Specials.of(self._special_tokens, self.files.special.get("eos_token"))
-        values = self.settings.template_values
-        templates = {
-            name: Template(source, special=self.files.special, values=values, day=self.settings.date)
-            for name, source in sources.items()
-        }
-        return ChatRenderer(templates, specials, self.settings.reasoning)
+        render = RenderSettings(
+            templates=sources,
+            special=self.files.special,
+            values=dict(settings.template_values),
+            day=settings.date,
+            specials=Specials.of(self._special_tokens, self.files.special.get("eos_token")),
+            reasoning=settings.reasoning,
+        )
+        key = canonical_json([dict(sources), render.values, str(render.day), render.reasoning])
+        return self._renderers.setdefault(key, ProcessRenderer(render))
 
 
 def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:

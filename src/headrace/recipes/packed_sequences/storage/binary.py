@@ -36,6 +36,7 @@ from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
 from headrace.packing.rows import PackedRows
 from headrace.storage import local
+from headrace.storage.remote_path import local_path_of
 
 MAGIC = b"HRPACK01"
 
@@ -70,7 +71,7 @@ class BinaryShardWriter:
         for name, value in (("pack_size", pack_size), ("max_sequences", max_sequences)):
             if value < 1:
                 raise ValueError(f"{os.fspath(output_path)}: {name} is {value}; give at least 1")
-        self._target = Path(output_path)
+        self._target = local_path_of(os.fspath(output_path), "output_path")
         self._record = record_type(pack_size, max_sequences)
         self._pack_size, self._max_sequences = pack_size, max_sequences
         self.bins = 0

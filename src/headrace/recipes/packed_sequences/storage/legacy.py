@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from headrace.recipes.packed_sequences.storage.bin_buffer import BinBuffer
 from headrace.recipes.packed_sequences.storage.packed_parquet import Declared
 from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 from headrace.storage import local
+from headrace.storage.remote_path import local_path_of
 
 _KEYS = ("input_ids", "loss_mask", "seq_start_id")
 _ADVICE = "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was made"
@@ -37,7 +38,7 @@ class LegacyPickleWriter:
     """Writes bins as one pickled `.npy`, all of it at the end. Memory: O(file). The file is published whole."""
 
     def __init__(self, output_path: str | os.PathLike[str]) -> None:
-        self.output_path = os.fspath(output_path)
+        self.output_path = str(local_path_of(os.fspath(output_path), "output_path"))
         self.packed_data: list[dict[str, list[int]]] = []
         self._closed = False
 
@@ -121,7 +122,7 @@ def convert_legacy_to_parquet(
 
     Adds source_bytes, the size of the legacy file. On an error nothing is left. Memory: about 40 bytes a token.
     """
-    source = Path(legacy_npy_path)
+    source = local_path_of(os.fspath(legacy_npy_path), "legacy_npy_path")
     with ParquetShardWriter(
         output_path,
         row_group_size,
@@ -139,7 +140,7 @@ def convert_legacy_to_parquet(
 def _loaded(path: Path) -> list[Any]:
     try:
         with path.open("rb") as file:
-            _check_header(file, path)
+            counted = _check_header(file, path)
             loaded = safe_pickle.load(file)
     except safe_pickle.Forbidden as error:
         raise InputError(
@@ -152,10 +153,15 @@ def _loaded(path: Path) -> list[Any]:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     if not isinstance(loaded, list):
         raise InputError(f"{path}: holds {type(loaded).__name__}, no list of bins; {_ADVICE}")
+    if len(loaded) != counted:
+        raise InputError(f"{path}: the header counts {counted:,} bins, the pickle holds {len(loaded):,}; {_ADVICE}")
+    if not loaded:
+        raise InputError(f"{path}: holds no bins; {_ADVICE}")
     return loaded
 
 
-def _check_header(file: BinaryIO, path: Path) -> None:
+def _check_header(file: BinaryIO, path: Path) -> int:
+    """How many bins the file counts. Raises `InputError`."""
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
@@ -166,6 +172,7 @@ def _check_header(file: BinaryIO, path: Path) -> None:
         raise InputError(f"{path}: is no .npy file ({error}); {_ADVICE}") from error
     if dtype != np.dtype(object) or len(shape) != 1:
         raise InputError(f"{path}: is an array of {dtype} with shape {shape}; {_ADVICE}")
+    return int(shape[0])
 
 
 def _arrays(record: Any, where: str) -> tuple[Any, Any, Any]:
@@ -175,17 +182,23 @@ def _arrays(record: Any, where: str) -> tuple[Any, Any, Any]:
     if missing:
         raise InputError(f"{where} has no {missing[0]}, only {', '.join(map(str, record))[:80]}; {_ADVICE}")
     try:
-        ids = _integers(record["input_ids"], np.dtype(np.int32), f"{where}: input_ids")
+        ids = _integers(record["input_ids"], np.dtype(np.int32), f"{where}: input_ids", bools="refuse")
         mask = _integers(record["loss_mask"], np.dtype(np.uint8), f"{where}: loss_mask")
         starts = _integers(record["seq_start_id"], np.dtype(np.int32), f"{where}: seq_start_id")
     except ValueError as error:
         raise InputError(f"{error}; {_ADVICE}") from error
+    if len(ids) and ids.min() < 0:
+        raise InputError(f"{where}: input_ids: {ids.min()} is no token; {_ADVICE}")
+    if len(mask) and mask.max() > 1:
+        raise InputError(f"{where}: loss_mask: {mask.max()} is neither 0 nor 1; {_ADVICE}")
     if len(mask) != len(ids):
         raise InputError(f"{where} has {len(ids)} input_ids and {len(mask)} loss_mask values; {_ADVICE}")
     return ids, mask, starts
 
 
-def _integers(values: Any, dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
+def _integers(
+    values: Any, dtype: np.dtype[Any], what: str, *, bools: Literal["take", "refuse"] = "take"
+) -> npt.NDArray[Any]:
     try:
         values = safe_pickle.value_of(values)
     except ValueError as error:
@@ -202,4 +215,6 @@ def _integers(values: Any, dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
         raise ValueError(f"{what} are no flat list of integers ({error})") from error
     if array.ndim != 1:
         raise ValueError(f"{what} have shape {array.shape}")
+    if array.dtype == np.bool_ and bools == "refuse":
+        raise ValueError(f"{what} are bool; give integers")
     return as_type(array, dtype, what)

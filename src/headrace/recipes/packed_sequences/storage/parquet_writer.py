@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from headrace.errors import StoreError
+from headrace.errors import SettingsError, StoreError
 from headrace.formats.write import HashingFile
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.storage import packed_parquet
@@ -27,6 +27,7 @@ from headrace.recipes.packed_sequences.storage.packed_parquet import (
     schema_of,
 )
 from headrace.storage import local
+from headrace.storage.remote_path import RemotePath, path_of
 
 
 class ParquetShardWriter:
@@ -37,7 +38,8 @@ class ParquetShardWriter:
     filesystem: an Arrow file system that `output_path` is a path of; default the local one.
     compression_level: of zstd (1 unless given; higher is smaller and slower) or gzip.
     declared: see `PackedParquet`. metadata: key-value texts for the footer, such as pack size, seed and mask alignment.
-    Raises `ValueError` for a row group size below 1 or an unknown codec.
+    Raises `ValueError` for a row group size below 1 or an unknown codec, `SettingsError` for an address (s3://…) as
+    output_path.
     """
 
     SCHEMA = packed_parquet.SCHEMA
@@ -54,6 +56,12 @@ class ParquetShardWriter:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.output_path = os.fspath(output_path)
+        if filesystem is None:
+            self.output_path = str(_local(self.output_path))
+        elif isinstance(path_of(self.output_path), RemotePath) or self.output_path.lower().startswith("file:"):
+            raise SettingsError(
+                f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
+            )
         self.row_group_size = checked_row_group_size(row_group_size)
         self.compression = checked_codec(compression)
         self.filesystem = filesystem
@@ -152,6 +160,16 @@ class ParquetShardWriter:
         if self.filesystem is not None:
             with suppress(OSError, pa.ArrowException):
                 self.filesystem.delete_file(self.tmp_path)
+
+
+def _local(place: str) -> Path:
+    path = path_of(place)
+    if isinstance(path, RemotePath):
+        raise SettingsError(
+            f"{path}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
+            f"{'/'.join(path.parts[1:])} inside it, or write a local file"
+        )
+    return path
 
 
 def _opened(filesystem: pafs.FileSystem, path: str) -> Any:

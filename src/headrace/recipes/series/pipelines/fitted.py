@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import F64, I64
+from headrace.arrays import F64, I64, Bools
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.series.pipelines.objects import ObjectScalers, fit_objects, merge_objects
 from headrace.recipes.series.pipelines.settings import PipelineSettings, Strategy
@@ -143,39 +143,36 @@ def join(fits: Sequence[Fitted]) -> Fitted:
     return Fitted(parts)
 
 
-def reasons(
-    pipelines: Sequence[PipelineSettings],
-    columns: Sequence[str],
-    matrix: F64,
-    offsets: I64,
-    train_rows: I64,
-    entities: Sequence[str],
-) -> dict[str, str]:
-    """Why entities cannot be scaled: entity → reason, for those that cannot. For the quality report, before any fit.
+def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], trains: F64) -> str | None:
+    """Why an entity cannot be scaled, for the quality report and before any fit; None if it can.
 
-    train_rows: how many of each entity's first rows train. Looked at are infinite values, columns without a value that
-    trains, and values that a function at the beginning of the steps has no result for.
+    trains: the rows that train. Looked at are infinite values, columns without a value, and values that the first step
+    has no result for.
     """
-    found: dict[str, str] = {}
-    groups = list(zip(entities, offsets[:-1].tolist(), offsets[1:].tolist(), train_rows.tolist(), strict=True))
+    missing = np.asarray(np.isnan(trains).all(axis=0), np.bool_)
+    outside = without_result(pipelines, columns, trains)
     for each in pipelines:
         if not each.pipeline:
             continue
-        at = [list(columns).index(column) for column in each.columns or ()]
-        low, closed = _domain(each)
-        for entity, start, stop, trains in groups:
-            if entity in found:
-                continue
-            rows = matrix[start:stop][:, at]
-            missing = np.isnan(rows[:trains]).all(axis=0)
-            outside = np.isinf(rows) | (rows < low if closed else rows <= low)
-            names = each.columns or ()
-            if missing.any():
-                found[entity] = f"column {names[int(np.argmax(missing))]} has no value that trains"
-            elif outside.any():
-                row, column = (int(place[0]) for place in np.nonzero(outside))
-                value = float(rows[row, column])
-                found[entity] = f"column {names[column]} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
+        for name in each.columns or ():
+            at = list(columns).index(name)
+            if missing[at]:
+                return f"column {name} has no value that trains"
+            if outside[:, at].any():
+                value = float(trains[int(np.argmax(outside[:, at])), at])
+                return f"column {name} holds {value!r}, which {each.pipeline[0]['step']} cannot take"
+    return None
+
+
+def without_result(pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64) -> Bools:
+    """The values that the first step of their pipeline has no result for: bool [R, C]."""
+    found = np.zeros(rows.shape, np.bool_)
+    for each in pipelines:
+        if each.pipeline:
+            at = [list(columns).index(column) for column in each.columns or ()]
+            low, closed = _domain(each)
+            values = rows[:, at]
+            found[:, at] = np.isinf(values) | (values < low if closed else values <= low)
     return found
 
 

@@ -35,6 +35,11 @@ class FramePipeline(ABC):
         return self._settings.columns or ()
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` has been called, or it was taken from a run."""
+        return self._part is not None
+
+    @property
     def part(self) -> Part:
         """What was fitted. Raises `SettingsError` before `fit`."""
         if self._part is None:

@@ -74,7 +74,8 @@ class ObjectScalers:
                 made = call(self._verb(verb, place), rows, entities[group], self.columns, self.steps)
                 if verb == "transform":
                     _check_shape(made, rows, self.steps)
-                    lost = ~np.isfinite(made) & ~np.isnan(rows)
+                    with np.errstate(over="ignore"):
+                        lost = ~np.isfinite(made.astype(dtype)) & ~np.isnan(rows)
                     if lost.any():
                         row, column = (int(each[0]) for each in np.nonzero(lost))
                         value = float(rows[row, column])

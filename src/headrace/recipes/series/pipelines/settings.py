@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
-from headrace.recipes.series.pipelines.step_data import StepData, as_steps, is_native
+from headrace.recipes.series.pipelines.step_data import StepData, as_steps, is_native, refuse_fitted
 from headrace.series.encoders import ENCODERS
 from headrace.series.steps import Step, complete, why_not_invertible
 from headrace.settings import Names, Settings
@@ -39,6 +39,10 @@ class PipelineSettings(Settings):
     def _from_objects(cls, value: Any) -> Any:
         if isinstance(value, PipelineSettings):
             return value
+        try:
+            refuse_fitted(value.get("pipeline") if isinstance(value, dict) else value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from error
         if not isinstance(value, dict):
             raise ValueError(f"a pipeline is {value!r}; give strategy and pipeline")
         pipeline = value.get("pipeline")

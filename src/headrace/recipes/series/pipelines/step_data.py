@@ -1,13 +1,15 @@
 """A step of a pipeline as data: `{"step": "StandardScaler", "with_mean": False}`, from YAML or scikit-learn objects.
 
 Everything that decides the result is in the data, so a run id made of it tells two settings of a scaler apart. What
-cannot be written as data (functions of one's own, one's own classes) is refused.
+cannot be written as data (functions of one's own, one's own classes) is refused, and so is a pipeline that is fitted
+already: its data do not hold what it learned, so a run would fit it anew.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
@@ -26,6 +28,8 @@ _CONTAINERS = {
     "FeatureUnion": "give one pipeline of steps; a step must keep the columns as they are",
 }
 _ELSEWHERE = ("sklearn.preprocessing", "sklearn.impute")
+_FILES = (".joblib", ".skops", ".pkl", ".pickle", ".json")
+_NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # steps that learn nothing keep these of what they have seen
 
 
 def as_steps(value: Any) -> list[StepData]:
@@ -33,6 +37,7 @@ def as_steps(value: Any) -> list[StepData]:
 
     Raises `SettingsError` for what cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
     """
+    refuse_fitted(value)
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
     steps: list[StepData] = []
@@ -40,6 +45,42 @@ def as_steps(value: Any) -> list[StepData]:
         named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)  # scikit-learn's (name, step)
         steps += _one(each[1] if named else each)
     return steps
+
+
+def refuse_fitted(value: Any) -> None:
+    """Raise `SettingsError` for a pipeline, or a step anywhere in it, that is fitted already, and for a file of one."""
+    if isinstance(value, Path) or (isinstance(value, str) and value.lower().endswith(_FILES)):
+        raise SettingsError(
+            f"pipeline {str(value)!r} is a file: what it holds is fitted already, and would be fitted anew on this "
+            f"run's train rows; give steps, e.g. [StandardScaler]"
+        )
+    if isinstance(value, list | tuple):
+        for each in value:
+            if not isinstance(each, str | Mapping):
+                refuse_fitted(each)
+        return
+    told = _fitted_word(value)
+    if told is not None:
+        raise SettingsError(
+            f"{told} is fitted already, and would be fitted anew on this run's train rows; give an unfitted one: "
+            f"sklearn.base.clone(…) of scikit-learn's, the .steps of one of headrace's"
+        )
+
+
+def _fitted_word(value: Any) -> str | None:
+    """The name of the fitted object that a pipeline is or holds; None if it holds none."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "headrace":
+        return kind.__name__ if getattr(value, "is_fitted", True) else None
+    if isinstance(value, type) or not hasattr(value, "get_params"):
+        return None
+    for each in (value, *value.get_params(deep=True).values()):
+        # what scikit-learn's check_is_fitted looks at, without what steps that learn nothing have too
+        if hasattr(each, "get_params") and not isinstance(each, type):
+            learned = {name for name in vars(each) if name.endswith("_") and not name.startswith("__")}
+            if learned - _NOT_LEARNED:
+                return type(each).__name__
+    return None
 
 
 def is_native(steps: Sequence[StepData]) -> bool:

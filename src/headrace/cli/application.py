@@ -1,0 +1,81 @@
+"""All commands, and what only a process of the command line may do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import typer
+
+from headrace.cli import (
+    commands,
+    convert_command,
+    doctor_command,
+    histories_command,
+    init_command,
+    pack_command,
+    plan_command,
+    report_command,
+    rewrite_command,
+    schema_command,
+    series_command,
+    split_command,
+    stream_command,
+    stream_commands,
+)
+from headrace.cli.help_text import arrange
+from headrace.cli.root import Commands
+
+_QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
+
+app = typer.Typer(
+    name="headrace",
+    cls=Commands,
+    help="Leak-free, checksummed training shards from raw tables, streamed exactly once to every rank.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("split", help=split_command.HELP)(split_command.split)
+app.command("pack", help=pack_command.HELP)(pack_command.pack)
+app.command("rewrite")(rewrite_command.rewrite)
+app.add_typer(histories_command.app, name="histories")
+app.command("series")(series_command.series)
+app.command("convert")(convert_command.convert)
+app.add_typer(init_command.app, name="init")
+app.command("run")(commands.run)
+app.command("inspect")(commands.inspect)
+app.command("verify")(commands.verify)
+app.command("gc")(commands.gc)
+app.command("report")(report_command.report)
+app.command("doctor")(doctor_command.doctor)
+app.command("schema")(schema_command.schema)
+app.command("peek")(stream_commands.peek)
+app.command("plan")(plan_command.plan)
+app.command("stream")(stream_command.stream)
+app.command("where")(stream_commands.where)
+app.command("seen")(stream_commands.seen)
+arrange(app)
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        import headrace
+
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+def keep_lean(arguments: Sequence[str]) -> None:
+    """Keep libraries out of a process of the command line that it does not need."""
+    if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(arguments or ["--help"]):
+        from headrace.cli.lean import arrow_alone, freed_memory_kept, numba_alone
+
+        arrow_alone()
+        if arguments[0] == "histories":
+            numba_alone()
+            freed_memory_kept()

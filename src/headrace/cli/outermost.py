@@ -1,0 +1,158 @@
+"""The outermost handler: whatever ends a command becomes a message on stderr and an exit code.
+
+Imports only what Python has loaded at its start or loads in a moment, so that it stands before anything can fail.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+
+from headrace.cli.for_machines import errors_told
+from headrace.cli.interrupt import caused_by_interrupt, heard
+from headrace.credentials import without_secrets
+from headrace.errors import HeadraceError
+from headrace.printable import printable, printable_lines
+
+_OF_INTERRUPT = 130  # 128 and the number of the signal, as shells count
+_INTERRUPTED = "interrupted; finished shards are kept, run the same command again to go on"
+_SWITCH = "HEADRACE_TRACEBACK"
+_WORD = re.compile(r"[a-z]{1,20}")
+
+
+def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
+    """Run a command; raises nothing but `SystemExit`, with the exit code, after saying on stderr what was wrong."""
+    try:
+        with errors_told(arguments, explain), heard():
+            work()
+    except BaseException as error:  # noqa: BLE001 - the outermost handler, which says all of them
+        with _interrupts_ignored():
+            _, message, code = explain(error)
+            if code and not isinstance(error, SystemExit):
+                _show_traceback(error)
+                _complain(message if code != _OF_INTERRUPT else _INTERRUPTED)
+                if _is_bug(error, code):
+                    _complain(_report_hint(arguments), label="")
+            elif code == _OF_INTERRUPT:  # typer makes this of an interrupt inside a command, without a word
+                _complain(_INTERRUPTED)
+        sys.exit(code)
+
+
+@contextmanager
+def _interrupts_ignored() -> Generator[None]:
+    """Inside, a second Ctrl-C does not cut the message short."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread, which alone hears interrupts
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def explain(error: BaseException) -> tuple[str, str, int]:
+    """The kind of an error, its message, and the exit code of a command that it ends."""
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
+    if isinstance(error, HeadraceError):
+        return type(error).__name__, without_secrets(str(error), os.environ), error.exit_code
+    if caused_by_interrupt(error):
+        return "Interrupted", "interrupted", _OF_INTERRUPT
+    kind = type(error).__name__
+    if isinstance(error, MemoryError):
+        return kind, "the machine has no more memory for this; use fewer workers, or a machine with more", 1
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{_clean(os.fsdecode(error.filename))}: "
+        remedy = "check the path, its permissions and the disk, then run the command again"
+        return kind, f"{place}{error.strerror}; {remedy}", 1
+    text = _clean(str(error))
+    return kind, f"{kind}: {text}" if text else kind, 1
+
+
+def _is_bug(error: BaseException, code: int) -> bool:
+    expected = isinstance(error, HeadraceError | MemoryError) or (isinstance(error, OSError) and error.strerror)
+    return code != _OF_INTERRUPT and not expected
+
+
+def _report_hint(arguments: Sequence[str]) -> str:
+    """What to put in a report of a bug. No arguments: they may name places that nobody else should know."""
+    import headrace
+
+    words = [word for word in arguments[:1] if _WORD.fullmatch(word)]
+    return (
+        f"This is a bug in headrace. Please report it with the line above and this: headrace {headrace.__version__},"
+        f" command `{' '.join(['headrace', *words])}`, Python {platform.python_version()} on {sys.platform}."
+        f" With {_SWITCH}=1 in the environment, the command shows the whole traceback."
+    )
+
+
+def _clean(text: str) -> str:
+    return without_secrets(printable(text), os.environ)
+
+
+def _show_traceback(error: BaseException) -> None:
+    if os.environ.get(_SWITCH) == "1":
+        lines = "".join(traceback.format_exception(error))
+        _write(without_secrets(printable_lines(lines), os.environ))
+
+
+def _complain(text: str, label: str = "error: ") -> None:
+    if label and sys.stderr is not None and sys.stderr.isatty():
+        label = (
+            f"\x1b[1;31m{label}\x1b[0m"
+            if os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+            else label
+        )
+    _write(f"{label}{text}\n")
+
+
+def _write(text: str) -> None:
+    """Write to stderr, which may be closed, full, or of an encoding that lacks characters."""
+    if sys.stderr is None:
+        return
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stderr.flush()
+
+
+@contextmanager
+def own_process() -> Generator[None]:
+    """For a process that is nothing but the command: its standard streams are there, and its end is quiet.
+
+    A missing descriptor 0, 1 or 2 would be given to the first file that is opened, and what libraries print would be
+    written into data. Once the command is over, an interrupt ends the process at once instead of showing where it was.
+    """
+    with suppress(OSError):
+        while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(opened, True)
+        os.close(opened)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream of the process
+    code = 0
+    try:
+        yield
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    with suppress(ValueError, OSError):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # nobody reads it any more: Python would say so on stderr
+        code = code or 1
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

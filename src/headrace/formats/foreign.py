@@ -1,0 +1,242 @@
+"""Recognize directories that another system defines, so that their files are not read as if they were plain shards.
+
+The files of such a directory are not its rows: a Delta table keeps deleted rows in its Parquet files, and beside the
+shards of a Hugging Face dataset lie JSON files about them. A directory is recognized by the names of its entries; only
+`index.json`, which several systems write, is looked into. Tables (Delta, Iceberg, Hudi) are also recognized from any
+directory below them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import HeadraceError, InputError
+from headrace.storage.remote_path import RemotePath
+
+_LOOKED_INTO = 1 << 16  # bytes of index.json; what it begins with says who wrote it
+_NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
+_WRITERS = (  # of index.json
+    (re.compile(rb'"format"\s*:\s*"(mds|json|csv|tsv|xsv)"'), b'"shards"', "mosaic"),
+    (re.compile(rb'"config"\s*:'), b'"chunks"', "litdata"),
+    (re.compile(rb'"wids_version"'), b"", "webdataset"),
+)
+_PARTITION = re.compile(r"[^=]+=.*|\d{1,4}|data", re.DOTALL)  # a directory inside a table, by its name
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How another system lays out a directory.
+
+    name: with its article; export: what to do instead, with PATH for the directory as a Python literal.
+    files: "parts", its data files are not its rows; "plain", they are, only not all of the directory is data.
+    """
+
+    name: str
+    export: str
+    files: Literal["parts", "plain"] = "parts"
+
+    def refusal(self, directory: str | Path) -> str:
+        """Say what the directory is and what to do, without the directory's name in front."""
+        export = self.export.replace("PATH", repr(str(directory)))
+        return f"is {self.name}, which headrace does not read; {export}"
+
+
+def _python(code: str) -> str:
+    return f"export it to Parquet in Python with `{code}`"
+
+
+_ROWS_TO_PARQUET = "pq.write_table(pa.Table.from_pylist(list(rows)), PATH + '.parquet')"
+_DELTA = Layout(
+    "a Delta table",
+    _python("import polars; polars.scan_delta(PATH).sink_parquet(PATH + '.parquet')") + " (needs deltalake)",
+)
+_ICEBERG = Layout(
+    "an Iceberg table",
+    _python(
+        "import glob, os, polars; polars.scan_iceberg(max(glob.glob(PATH + '/metadata/*.metadata.json'),"
+        " key=os.path.getmtime)).sink_parquet(PATH + '.parquet')"
+    )
+    + " (needs pyiceberg), or from its catalog",
+)
+_HUDI = Layout("a Hudi table", _python("spark.read.format('hudi').load(PATH).write.parquet(PATH + '-parquet')"))
+_LAYOUTS = {
+    "lance": Layout(
+        "a Lance dataset",
+        _python(
+            "import lance, pyarrow.dataset as ds; ds.write_dataset(lance.dataset(PATH).scanner().to_reader(),"
+            " PATH + '-parquet', format='parquet')"
+        ),
+    ),
+    "mosaic": Layout(
+        "a dataset of MosaicML Streaming (MDS)",
+        _python(
+            "import streaming, pyarrow as pa, pyarrow.parquet as pq;"
+            " rows = streaming.StreamingDataset(local=PATH, shuffle=False, batch_size=1);"
+            f" {_ROWS_TO_PARQUET}"
+        ),
+    ),
+    "litdata": Layout(
+        "a litData dataset",
+        _python(
+            "import litdata, pyarrow as pa, pyarrow.parquet as pq; rows = litdata.StreamingDataset(PATH);"
+            f" {_ROWS_TO_PARQUET}"
+        ),
+    ),
+    "webdataset": Layout(
+        "a directory of WebDataset shards",
+        _python(
+            "import datasets; datasets.load_dataset('webdataset', data_files=PATH + '/*.tar',"
+            " split='train').to_parquet(PATH + '.parquet')"
+        ),
+    ),
+    "zarr": Layout(
+        "a Zarr store",
+        _python("import xarray; xarray.open_zarr(PATH).to_dataframe().reset_index().to_parquet(PATH + '.parquet')"),
+    ),
+    "tfds": Layout(
+        "a dataset of TensorFlow Datasets",
+        _python(
+            "import tensorflow_datasets as tfds; made = tfds.builder_from_directory(PATH);"
+            " [tfds.as_dataframe(made.as_dataset(split=name)).to_parquet(PATH + f'-{name}.parquet') for name in"
+            " made.info.splits]"
+        ),
+    ),
+    "saved dict": Layout(
+        "a Hugging Face DatasetDict (save_to_disk)",
+        _python(
+            "import datasets; [rows.to_parquet(PATH + f'-{name}.parquet') for name, rows in"
+            " datasets.load_from_disk(PATH).items()]"
+        ),
+    ),
+    "saved": Layout(
+        "a Hugging Face dataset (save_to_disk)",
+        _python("import datasets; datasets.load_from_disk(PATH).to_parquet(PATH + '.parquet')"),
+    ),
+    "loaded": Layout(
+        "a directory that Hugging Face's load_dataset prepared",
+        "write each split as Parquet with `load_dataset(…, split=name).to_parquet(…)`, or give single files by name",
+    ),
+    "hub cache": Layout(
+        "a download cache of the Hugging Face Hub",
+        "give the directory of the data files below its directory snapshots",
+        "plain",
+    ),
+    "hub": Layout(
+        "a download of a Hugging Face Hub repository", "give the directory of its data files, such as data", "plain"
+    ),
+    "run": Layout(
+        "a run that headrace prepared, with files about it beside its shards",
+        "open it with headrace.open(PATH), or give the directory of one split's shards",
+    ),
+}
+
+
+def layout_of(directory: Path, names: Collection[str]) -> Layout | None:
+    """The layout of a directory with entries of these names; None for an ordinary one."""
+    table = _table(directory, names.__contains__)
+    if table is not None:
+        return table
+    word = _word(directory, names)
+    return None if word is None else _LAYOUTS[word]
+
+
+def _word(directory: Path, names: Collection[str]) -> str | None:
+    if "manifest.json" in names and ("index.parquet" in names or "receipts" in names):
+        return "run"
+    if "_versions" in names and not {"data", "_transactions", "_indices"}.isdisjoint(names):
+        return "lance"
+    if "dataset_dict.json" in names:
+        return "saved dict"
+    if "dataset_info.json" in names:
+        if "state.json" in names:
+            return "saved"
+        return "tfds" if "features.json" in names else "loaded"
+    if "dataset_infos.json" in names:
+        return "hub"
+    if {"blobs", "refs", "snapshots"}.issubset(names):
+        return "hub cache"
+    if not {"zarr.json", ".zgroup", ".zarray", ".zmetadata"}.isdisjoint(names):
+        return "zarr"
+    if "index.json" in names:
+        written_by = _writer(directory / "index.json")
+        if written_by is not None:
+            return written_by
+    shards = [name for name in names if _NUMBERED_TAR.fullmatch(name)]
+    others = [name for name in names if name.endswith((".csv", ".tsv", ".jsonl", ".parquet", ".arrow"))]
+    return "webdataset" if shards and not others else None
+
+
+def _table(directory: Path, has: Callable[[str], bool]) -> Layout | None:
+    if has("_delta_log"):
+        return _DELTA
+    if has(".hoodie") or has(".hoodie_partition_metadata"):
+        return _HUDI
+    if has("metadata") and any(name.endswith(".metadata.json") for name in names_in(directory / "metadata")):
+        return _ICEBERG
+    return None
+
+
+def _writer(index: Path) -> str | None:
+    """Who writes an index.json like this; None if nobody that is known, or if it cannot be read."""
+    try:
+        with index.open("rb") as file:
+            start = file.read(_LOOKED_INTO)
+    except (OSError, HeadraceError):
+        return None
+    return next((word for sign, key, word in _WRITERS if key in start and sign.search(start)), None)
+
+
+def names_in(directory: Path) -> set[str]:
+    """Names of a directory's entries; none where it is no directory or cannot be read."""
+    try:
+        return {path.name for path in directory.iterdir()}
+    except (OSError, HeadraceError):
+        return set()
+
+
+def table_around(directory: Path) -> tuple[Path, Layout] | None:
+    """The table that a directory lies in, at any depth, and its layout.
+
+    In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are asked for, as each
+    question is a request.
+    """
+    inside = directory
+    for above in (directory if isinstance(directory, RemotePath) else Path(os.path.abspath(directory))).parents:
+        if isinstance(above, RemotePath) and (not _PARTITION.fullmatch(inside.name) or len(above.parts) < 2):
+            return None
+        layout = _table(above, lambda name, above=above: _is_directory(above / name))  # type: ignore[misc]
+        if layout is not None:
+            return above, layout
+        inside = above
+    return None
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() if isinstance(path, RemotePath) else os.path.isdir(path)
+
+
+def refuse_foreign(directory: Path, names: Collection[str]) -> None:
+    """Raise `InputError` for a directory of another system, or inside a table. names: of its entries."""
+    layout, root = layout_of(directory, names), directory
+    if layout is None:
+        root, layout = table_around(directory) or (directory, None)
+    if layout is not None:
+        raise InputError(f"{root}: {layout.refusal(root)}")
+
+
+def table_of_file(path: Path) -> str | None:
+    """For a file that a table keeps, say so: its rows may be deleted or replaced ones. Local files only."""
+    directory = path.parent
+    if isinstance(path, RemotePath):
+        return None
+    layout, root = _table(directory, lambda name: _is_directory(directory / name)), directory
+    if layout is None:
+        root, layout = table_around(directory) or (directory, None)
+    if layout is None:
+        return None
+    return f"{path}: belongs to {root}, {layout.name}; its rows are read as they are, deleted and replaced ones too"

@@ -1,0 +1,144 @@
+"""Keys of JSON objects that stand twice: some readers take the first value and some the last, so neither is safe.
+
+`loads` reads one document strictly. `first_repeated` checks the objects of a whole buffer at once: keys are the strings
+before colons, the brackets say which object each belongs to, and equal keys of one object are found by sorting numbers.
+It costs about as much as parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the
+values that a parser found are as many, no key was lost, and the exact check is not needed. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64, U8
+from headrace.formats import records
+
+_COLON, _BACKSLASH, _OPEN, _WINDOW = 58, 92, 123, 1 << 20
+_STEP = np.zeros(256, np.int8)
+_STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
+_WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
+
+
+class RepeatedKey(ValueError):
+    """An object holds a key twice."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} stands twice in an object")
+        self.key = key
+
+
+def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` for `json`. Raises `RepeatedKey`."""
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [key for key, _ in pairs]
+        raise RepeatedKey(next(key for place, key in enumerate(names) if key in names[:place]))
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
+
+
+def loads(text: str | bytes) -> Any:
+    """A JSON document whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
+    return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)
+
+
+def string_quotes(data: U8) -> I64:
+    """Where the quotes of strings are: those that no backslash escapes."""
+    quotes = records.quote_positions(data)
+    escaped = np.zeros(len(quotes), np.bool_)
+    run, back = np.arange(len(quotes)), 1
+    while len(run):
+        run = run[(quotes[run] >= back) & (data[np.maximum(quotes[run] - back, 0)] == _BACKSLASH)]
+        escaped[run] ^= True
+        back += 1
+    return quotes[~escaped]
+
+
+def key_bound(data: U8) -> int:
+    """At least how many keys the buffer holds: quotes before a colon or white space, wherever they stand."""
+    count = 0
+    for start in range(0, len(data), _WINDOW):
+        window = data[start : start + _WINDOW + 1]
+        count += int(np.count_nonzero((window[:-1] == records.QUOTE) & _WHITE_OR_COLON[window[1:]]))
+    return count
+
+
+def values_found(table: pa.Table) -> int:
+    """How many values that are not null a parser found for keys, inside structs and lists too."""
+    return sum(_found(column.combine_chunks()) for column in table.columns)
+
+
+def _found(column: pa.Array) -> int:
+    return int(len(column) - column.null_count) + _found_inside(column)
+
+
+def _found_inside(column: pa.Array) -> int:
+    if pa.types.is_struct(column.type):
+        return sum(_found(pc.struct_field(column, place)) for place in range(column.type.num_fields))
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return _found_inside(column.flatten())
+    return 0
+
+
+def first_repeated(data: bytes) -> tuple[int, str] | None:
+    """Where a key stands for the second time in its object, and the key; None if each stands once.
+
+    data: valid JSON, one document or many. Of several the first is given. Keys that are escaped differently are equal.
+    """
+    array = records.as_bytes(data)
+    quotes = string_quotes(array)
+    colons = np.flatnonzero(array == _COLON)
+    before = np.searchsorted(quotes, colons)
+    opening = before[before & 1 == 0] - 2  # of the string that ends before each colon, as a place in quotes
+    opening = opening[(opening >= 0) & (np.diff(opening, prepend=-1) > 0)]
+    starts, stops = quotes[opening] + 1, quotes[opening + 1]
+    codes, texts = _numbered(records.cut(data, starts, stops))
+    owner, key = _owners(array, quotes, starts)
+    pair = owner * max(1, len(texts)) + codes[key]
+    order = np.argsort(pair, kind="stable")
+    again = order[1:][pair[order[1:]] == pair[order[:-1]]]
+    if not len(again):
+        return None
+    first = key[again[np.argmin(starts[key[again]])]]
+    return int(starts[first]), texts[int(codes[first])]
+
+
+def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
+    """A number for each key, equal for equal keys, and the key of each number."""
+    encoded = keys.dictionary_encode()
+    texts: list[str] = []
+    number: dict[str, int] = {}
+    renumbered = []
+    for raw in encoded.dictionary.to_pylist():  # the distinct ones
+        text = raw.decode("utf-8", "replace")
+        if b"\\" in raw:
+            text = json.loads(f'"{text}"', strict=False)
+        renumbered.append(number.setdefault(text, len(texts)))
+        if len(number) > len(texts):
+            texts.append(text)
+    return np.array(renumbered, np.int64)[np.asarray(encoded.indices)], texts
+
+
+def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
+    """A number for the object of each key, ascending, and which key it is: keys are ordered by depth, then place."""
+    brackets = np.flatnonzero(_STEP[array])
+    brackets = brackets[np.searchsorted(quotes, brackets) & 1 == 0]
+    depth = np.cumsum(_STEP[array[brackets]], dtype=np.int32)
+    opens = array[brackets] == _OPEN
+    place = np.concatenate([brackets[opens], keys])
+    inside = np.concatenate([depth[opens], depth[np.searchsorted(brackets, keys) - 1]])
+    order = np.lexsort((place, inside))
+    is_key = order >= int(opens.sum())
+    owner: I64 = np.cumsum(~is_key)
+    return owner[is_key], order[is_key] - int(opens.sum())

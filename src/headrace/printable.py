@@ -1,0 +1,46 @@
+"""Text from data, paths and names made fit for a terminal, a log and a sentence. Pure."""
+
+from __future__ import annotations
+
+import re
+
+MOST = 2_000  # characters of one line of a message
+
+# Controls (C0 with DEL, C1), line and paragraph separators, marks that turn the direction of text, invisible marks
+# that hide text, and halves of surrogate pairs, which stand for bytes that are not UTF-8.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]")  # fmt: skip  # noqa: E501 - one class of characters
+_UNFIT_IN_LINES = re.compile(_UNFIT.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+_WORDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, most: int = MOST) -> str:
+    """The text on one line, without characters that control a terminal or turn text around, at most `most` long.
+
+    Such characters are written as Python writes them in a literal, a byte that is not UTF-8 as \\xNN. What is too long
+    loses its middle: the beginning says what is wrong, and the end what to do.
+    """
+    if len(text) > most:
+        tail = most // 3
+        left_out = len(text) - most
+        text = f"{text[: most - tail]}… [{left_out:,} characters left out] …{text[len(text) - tail :]}"
+    return _UNFIT.sub(_escaped, text)
+
+
+def printable_lines(text: str, most: int = MOST) -> str:
+    """The same of a text whose line ends are meant: each line by itself."""
+    return "\n".join(printable(line, most) for line in text.split("\n"))
+
+
+def escape_lines(text: str) -> str:
+    """The text with such characters escaped, but for line ends; not shortened."""
+    return _UNFIT_IN_LINES.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if character in _WORDS:
+        return _WORDS[character]
+    if 0xDC80 <= code <= 0xDCFF:  # what surrogateescape makes of a byte
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

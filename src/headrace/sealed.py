@@ -1,0 +1,152 @@
+"""Saved states: sealed with a digest when they are given, bounded and compared with it when they come back. Pure.
+
+    {"kind": "stream", "format_version": 2, …, "digest": "sha256 of the canonical JSON of everything else"}
+
+A state names positions, so one wrong digit would deliver other rows without a word. Whatever was changed since the
+state was saved is an error here, before any of it is used. The digest finds damage; against someone who writes a state
+of their own it proves nothing, which is why those who read states bound every number as well. Cost is O(state).
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import StreamError
+
+MOST_POSITIONS = 1 << 62  # arithmetic on positions is int64
+MOST_LANES = 1 << 24  # an order holds arrays of them
+MOST_EPOCHS = 1 << 31
+
+_KIND, _VERSION, _DIGEST = "kind", "format_version", "digest"
+_OWN = (_KIND, _VERSION, _DIGEST)
+_MOST_DEPTH = 96  # those who nest states stop below
+_MOST_VALUES = 1 << 24  # a state of millions of shards has one number for each
+_MOST_CHARACTERS = 1 << 16
+_MOST_BITS = 4096  # a seed may be large
+
+
+class _Short(reprlib.Repr):
+    def repr_int(self, value: int, level: int) -> str:
+        """Digits cost their square, and Python refuses thousands of them."""
+        bits = value.bit_length()
+        return super().repr_int(value, level) if bits <= _MOST_BITS else f"an integer of {bits:,} bits"
+
+
+_short = _Short()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def shown(value: object) -> str:
+    """A value for a message: escaped, and short whatever its size."""
+    return _short.repr(value)
+
+
+def seal(kind: str, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a state of this kind: a JSON object that `unseal` takes.
+
+    values: JSON, by names other than kind, format_version and digest.
+    """
+    state = {_KIND: kind, _VERSION: version, **values}
+    return {**state, _DIGEST: sha256_hex(canonical_json(state))}
+
+
+def unseal(state: Any, *, kind: str, version: int) -> dict[str, Any]:
+    """The values that were sealed. Raises `StreamError` for anything else: not a state, of another kind or version,
+    damaged, too deep or too large.
+    """
+    what = f"{kind} state"
+    if not isinstance(state, Mapping):
+        raise StreamError(f"{what}: expected a mapping, got {type(state).__name__}; pass what state_dict() gave")
+    check_bounds(state, what)
+    found = state.get(_KIND)
+    if found is not None and found != kind:
+        raise StreamError(
+            f"{what}: it is a state of kind {shown(found)}; load each state into the kind of loader that gave it"
+        )
+    given = state.get(_VERSION)
+    if type(given) is not int or given != version:
+        raise StreamError(
+            f"{what}: format_version is {shown(given)}, this headrace reads {version};"
+            " resume with the version that saved it, or begin the epoch anew"
+        )
+    digest = state.get(_DIGEST)
+    try:
+        expected = sha256_hex(canonical_json({name: value for name, value in state.items() if name != _DIGEST}))
+    except ValueError as error:  # text that UTF-8 does not have
+        raise StreamError(f"{what}: it is not JSON ({error}); pass what state_dict() gave, unchanged") from error
+    if found is None or digest != expected:
+        raise StreamError(
+            f"{what}: its digest is {shown(digest)}, its contents have {expected[:12]}…; it was damaged or changed"
+            " after it was saved: load an undamaged copy, or the state of another checkpoint"
+        )
+    return {name: value for name, value in state.items() if name not in _OWN}
+
+
+def kind_of(state: Any) -> str | None:
+    """What kind of state this says it is; None: it is none of ours."""
+    kind = state.get(_KIND) if isinstance(state, Mapping) and _DIGEST in state else None
+    return kind if isinstance(kind, str) else None
+
+
+def is_marked(values: Mapping[str, Any]) -> bool:
+    """Whether these were sealed once, as far as any one of the marks says: what is inside is then not to be believed
+    alone.
+    """
+    return any(name in values for name in _OWN)
+
+
+def check_bounds(state: Any, what: str) -> None:
+    """Raise `StreamError` unless this is JSON of a depth, size and numbers that a state may have."""
+    values, left = [(state, 1)], _MOST_VALUES
+    while values:  # no recursion: the depth is what is to be found out
+        value, depth = values.pop()
+        left -= 1
+        if depth > _MOST_DEPTH or left < 0:
+            size = f"{_MOST_DEPTH} levels" if depth > _MOST_DEPTH else f"{_MOST_VALUES:,} values"
+            raise StreamError(
+                f"{what}: it has more than {size}; no stream saves such a state: load one that state_dict() gave"
+            )
+        if isinstance(value, Mapping):
+            for name in value:
+                if not isinstance(name, str):
+                    raise StreamError(f"{what}: key {shown(name)} is not text; pass what state_dict() gave, unchanged")
+            values += ((each, depth + 1) for each in value.values())
+        elif isinstance(value, list | tuple):
+            values += ((each, depth + 1) for each in value)
+        elif isinstance(value, str):
+            if len(value) > _MOST_CHARACTERS:
+                raise StreamError(f"{what}: a text in it has {len(value):,} characters; pass what state_dict() gave")
+        elif isinstance(value, int):
+            if value.bit_length() > _MOST_BITS:
+                raise StreamError(
+                    f"{what}: a number in it has {value.bit_length():,} bits; pass what state_dict() gave, unchanged"
+                )
+        elif value is not None:
+            raise StreamError(
+                f"{what}: {shown(value)} in it is neither text, an integer, true, false nor null; pass what"
+                " state_dict() gave, unchanged"
+            )
+
+
+def parse_state(data: bytes) -> Any:
+    """The JSON of a saved state. Raises `ValueError` for what is not JSON, too deep, or names a key twice."""
+    try:
+        return json.loads(data, object_pairs_hook=_each_once, parse_constant=_refused)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {shown(next(name for name in names if names.count(name) > 1))} is there twice")
+    return values
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")

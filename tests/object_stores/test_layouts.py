@@ -1,0 +1,53 @@
+"""Directories of other systems and named splits are told in a store as on a disk."""
+
+import re
+from pathlib import Path
+
+import pytest
+from foreign_layouts import LAYOUTS, delta
+from store_cases import rows_of, upload
+
+import headrace
+from headrace.errors import InputError
+from headrace.formats.listing import list_files
+from headrace.storage import verbs
+from headrace.storage.remote_path import path_of
+
+
+def test_foreign_prefixes_are_refused_by_name(s3: str, tmp_path: Path) -> None:
+    for layout, (name, export, write) in LAYOUTS.items():
+        root, place = tmp_path / layout, f"{s3}/{layout.replace(' ', '-')}"
+        write(root)
+        for path in (each for each in root.rglob("*") if each.is_file()):
+            verbs.put_new(path_of(place) / path.relative_to(root).as_posix(), path.read_bytes())
+        if layout == "hudi":
+            place += "/2024"
+
+        with pytest.raises(InputError, match=f"{name}.*{re.escape(export)}"):
+            headrace.open(place, cache_dir=tmp_path / "cache")
+
+
+def test_patterns_and_prefixes_into_a_table_are_refused(s3: str, tmp_path: Path) -> None:
+    delta(tmp_path / "lake" / "table")
+    (tmp_path / "lake" / "table" / "year=2024").mkdir()
+    (tmp_path / "lake" / "table" / "year=2024" / "a.csv").write_text("id\n1\n")
+    upload(tmp_path / "lake", f"{s3}/lake")
+    for given in ("lake/*/*.parquet", "lake/table/*.parquet", "lake/**/*.parquet", "lake/table/year=2024", "lake/table/year=2024/*.csv"):  # fmt: skip
+        with pytest.raises(InputError, match="is a Delta table"):
+            list_files([f"{s3}/{given}"])
+    assert 1 == len(list_files([f"{s3}/lake/table/part-00000.parquet"]).names)
+
+
+def test_prefixes_named_after_splits_are_splits(s3: str, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        verbs.put_new(path_of(f"{s3}/own/{split}/a.csv"), f"id\n{split}\n".encode())
+    for given in (f"{s3}/own", f"{s3}/own/*/*.csv"):
+        dataset = headrace.open(given, cache_dir=tmp_path / "cache")
+
+        assert {"train": 1, "val": 1} == dict(dataset.split_rows)
+        assert [{"id": "val"}] == rows_of(dataset, "val")
+        with pytest.raises(InputError, match="several splits, train, val"):
+            list_files([given])
+    verbs.put_new(path_of(f"{s3}/own/more.csv"), b"id\nx\n")
+    with pytest.raises(InputError, match=r"more\.csv belongs to none"):
+        headrace.open(f"{s3}/own", cache_dir=tmp_path / "cache")

@@ -1,0 +1,124 @@
+"""The timeline of a temporal split draws rows as they were counted, not as blocks suggest them."""
+
+import datetime
+import random
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from report_cases import histories_run, packed_run, split_run
+
+import headrace
+from headrace.recipes.temporal_split.date_counts import DateBins
+from headrace.report.build import page_of
+from headrace.report.draw import draw
+from headrace.report.facts import RunFacts, read_run
+from headrace.report.figure import Figure
+
+
+def timeline(out: Path) -> Figure:
+    return next(each for each in page_of(read_run(out)).figures if each.key == "timeline")
+
+
+def uneven_run(root: Path, *, test_rows: int = 400, **settings) -> Path:
+    """Rows that crowd in spring and are scarce in autumn, so that no block's rows lie evenly between its dates."""
+    root.mkdir(parents=True)
+    rng = random.Random(5)
+    begin, lines = datetime.datetime(2024, 1, 1), ["entity,time"]
+    for number in range(3000):
+        day = int(365 * rng.random() ** 3)
+        lines.append(f"e{number},{begin + datetime.timedelta(days=day, hours=rng.randrange(24)):%Y-%m-%d %H:%M:%S}")
+    lines += [f"t{number},2025-0{1 + number % 9}-01 00:00:00" for number in range(test_rows)]
+    (root / "part-0.csv").write_text("\n".join(lines) + "\n")
+    recipe = headrace.TemporalSplit(
+        source=root, date_column="time", group_column="entity", split_date="2025-01-01", train_ratio=0.7
+    )
+    headrace.prepare(recipe, root.parent / "out", **settings)
+    return root.parent / "out"
+
+
+def dates_of(out: Path, split: str) -> np.ndarray:
+    files = sorted((read_run(out).run.root / "training_data" / split).iterdir())
+    texts = pl.concat([pl.read_csv(path)["time"] for path in files])
+    return texts.str.to_datetime("%Y-%m-%d %H:%M:%S").dt.timestamp("us").to_numpy()
+
+
+def test_the_columns_of_the_timeline_are_counted(tmp_path: Path) -> None:
+    out = uneven_run(tmp_path / "raw")
+    drawn = timeline(out).chart
+    assert drawn is not None
+    blocks = drawn.spec["data"]["values"]
+
+    for split in ("train", "val", "test"):
+        dates = dates_of(out, split)
+        for each in (block for block in blocks if block["role"] == split):
+            inside = (dates >= round(each["from"] * 1000)) & (dates < round(each["to"] * 1000))
+            assert inside.sum() == each["high"] - each["low"]
+        assert len(dates) == sum(each["high"] - each["low"] for each in blocks if each["role"] == split)
+
+
+def test_counts_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    one, many = (read_run(uneven_run(tmp_path / name / "raw", workers=n)) for name, n in (("a", 1), ("b", 4)))
+
+    assert one.manifest.facts["dates"] == many.manifest.facts["dates"]
+
+
+def test_verify_counts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = split_run(tmp_path / "run")
+    assert [] == headrace.verify(out).problems
+    monkeypatch.setattr(DateBins, "counts", lambda bins, micros: np.zeros(bins.count, np.int64))
+
+    wrong = [check for check in headrace.verify(out).checks if check.problem is not None]
+    assert ["rows by date"] == [check.name for check in wrong]
+
+
+def test_a_run_without_counts_gets_no_picture_but_the_remedy(tmp_path: Path) -> None:
+    facts = read_run(split_run(tmp_path / "run"))
+    del facts.manifest.facts["dates"]
+    found = next(
+        each for each in page_of(RunFacts(facts.run, facts.config, facts.blocks)).figures if each.key == "timeline"
+    )
+
+    assert found.chart is None
+    assert "prepare it again" in found.answer
+
+
+@pytest.mark.parametrize("first", [-5, 0, 10**15])
+@pytest.mark.parametrize("span", [0, 1, 71, 72, 73, 10**12])
+@pytest.mark.parametrize("share", [-0.1, 0.0, 0.3, 1.0, 1.1])
+def test_stretches_hold_all_dates_and_the_cutoff_is_a_border(first: int, span: int, share: float) -> None:
+    cutoff = first + round(share * span)
+    bins = DateBins.over(first, first + span, cutoff)
+
+    assert bins.count <= 73
+    assert 2 == bins.counts(np.array([first, first + span])).sum()
+    if first < cutoff <= first + span:
+        assert 0 == (cutoff - bins.first_us) % bins.width_us
+
+
+def drawn(out: Path) -> list[str]:
+    """The figures of a run's page; each picture is really drawn."""
+    figures = page_of(read_run(out)).figures
+    for each in figures:
+        if each.chart is not None:
+            assert draw(each.chart, each.key, each.question).startswith("<svg")
+    return [each.key for each in figures]
+
+
+def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
+    """Of the run itself, and of a run made of it."""
+    out = uneven_run(tmp_path / "raw", test_rows=0)
+    headrace.prepare(headrace.Rewrite(source=out), tmp_path / "again")
+
+    assert "timeline" in drawn(out)
+    assert "entities" in drawn(out)
+    assert "blocks" in drawn(tmp_path / "again")
+
+
+def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
+    packed = packed_run(tmp_path / "packed", train_ratio=0.9, valid_ratio=0.1, test_ratio=0.0)
+    histories = histories_run(tmp_path / "histories", train_ratio=1.0)
+
+    assert drawn(packed)
+    assert drawn(histories)

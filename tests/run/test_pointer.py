@@ -1,0 +1,228 @@
+"""`splits` is one link to one run, and `verify` judges what a trainer reads through it."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.dataset.manifest import Manifest, read_manifest
+from headrace.dataset.open import FinishedRun, find_run
+from headrace.errors import StoreError
+from headrace.run.prepare import Prepared
+from tables import small_source, split
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A dataset directory with two runs, the pointer at the second; their run ids."""
+    directory = tmp_path_factory.mktemp("made")
+    source = small_source(directory / "in", count=2) if (directory / "in").mkdir() is None else directory
+    first, second = (split(source, directory / "out", train_ratio=ratio) for ratio in (0.4, 0.6))
+    return directory / "out", first.manifest.run_id, second.manifest.run_id
+
+
+@pytest.fixture
+def out(tmp_path: Path, made: tuple[Path, str, str]) -> Path:
+    shutil.copytree(made[0], tmp_path / "out", symlinks=True)
+    return tmp_path / "out"
+
+
+def single_links(out: Path, *runs: str) -> None:
+    """The layout of earlier versions: train of the first run, all else of the last."""
+    (out / "splits").unlink()
+    (out / "splits").mkdir()
+    for name, place in (
+        ("train", "training_data/train"),
+        ("val", "training_data/val"),
+        ("test", "training_data/test"),
+        ("oot", "oot_data"),
+    ):
+        (out / "splits" / name).symlink_to(f"../runs/{runs[0 if name == 'train' else -1]}/{place}")  # fmt: skip
+    for run in runs:
+        shutil.rmtree(out / "runs" / run / "splits")
+
+
+def test_splits_is_one_link_and_its_names_lead_into_the_run(out: Path, made: tuple[Path, str, str]) -> None:
+    assert f"runs/{made[2]}/splits" == os.readlink(out / "splits")
+    assert {"train", "val", "test", "oot"} == {each.name for each in (out / "splits").iterdir()}
+    assert "../training_data/train" == os.readlink(out / "splits" / "train")
+    assert [] == headrace.verify(out).problems
+
+
+def test_preparing_the_first_run_again_moves_all_splits_back(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    source = small_source(tmp_path / "in", count=2)
+    first = split(source, tmp_path / "out", train_ratio=0.4).manifest.run_id
+    split(source, tmp_path / "out", train_ratio=0.6)
+    assert "reused" == split(source, tmp_path / "out", train_ratio=0.4).how
+
+    assert f"runs/{first}/splits" == os.readlink(tmp_path / "out" / "splits")
+    assert first == headrace.verify(tmp_path / "out").run_id
+
+
+def test_verify_judges_the_run_that_the_pointer_shows(out: Path, made: tuple[Path, str, str]) -> None:
+    (out / "splits").unlink()
+    (out / "splits").symlink_to(f"runs/{made[1]}/splits")
+    shard = next((out / "splits" / "train").iterdir())
+    os.chmod(shard, 0o644)
+    shard.write_bytes(shard.read_bytes()[:-1])
+    verdict = headrace.verify(out)
+
+    assert made[1] == verdict.run_id
+    assert any(str(shard.name) in problem for problem in verdict.problems)
+
+
+def replaced(path: Path, text: str) -> None:
+    path.unlink()
+    path.symlink_to(text)
+
+
+def real_directory(out: Path, run: str) -> None:
+    (out / "splits").unlink()
+    shutil.copytree(out / "runs" / run / "training_data", out / "splits")
+
+
+HARMS: dict[str, tuple[Callable[[Path, str, str], object], str]] = {
+    "missing": (lambda out, one, two: (out / "splits").unlink(), "splits: is missing"),
+    "dangling": (lambda out, one, two: replaced(out / "splits", "runs/gone/splits"), "leads to runs/gone/splits"),
+    "elsewhere": (lambda out, one, two: replaced(out / "splits", "/tmp"), "leads to /tmp"),
+    "a file": (lambda out, one, two: ((out / "splits").unlink(), (out / "splits").write_text("")), "is a file"),
+    "real directories": (lambda out, one, two: real_directory(out, two), "test: is not a link into a run"),
+    "mixed links": (lambda out, one, two: single_links(out, one, two), "train: leads to|val: leads to|oot: leads to|test: leads to"),
+    "one link of the other run": (
+        lambda out, one, two: replaced(out / "runs" / two / "splits" / "train", f"../../{one}/training_data/train"),
+        "train: is not a link to",
+    ),
+    "one link is gone": (lambda out, one, two: (out / "runs" / two / "splits" / "val").unlink(), "val: is not a link to"),
+    "a stranger": (lambda out, one, two: (out / "splits" / "x.csv").write_text("id\n"), "x.csv: is not part of this run"),
+    "a link beside of another run": (
+        lambda out, one, two: (out / "blend.json").symlink_to(f"runs/{one}/blend.json"), "blend.json: is a link of another run"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_verify_names_what_a_trainer_would_see_instead(out: Path, made: tuple[Path, str, str], harm: str) -> None:
+    change, told = HARMS[harm]
+    change(out, made[1], made[2])
+
+    problems = headrace.verify(out).problems
+
+    assert len(problems) == 1
+    assert any(part in problems[0] for part in told.split("|"))
+
+
+def test_a_directory_of_single_links_is_replaced_by_the_pointer(out: Path, made: tuple[Path, str, str]) -> None:
+    single_links(out, made[2])
+    assert [] == headrace.verify(out).problems
+    settings = json.loads((out / "runs" / made[1] / "config.json").read_bytes())
+    split(settings["source"], out, train_ratio=0.4)
+
+    assert f"runs/{made[1]}/splits" == os.readlink(out / "splits")
+    assert [] == headrace.verify(out).problems
+    assert {"runs", "splits"} == set(os.listdir(out))
+    split(settings["source"], out, train_ratio=0.6)
+    assert [] == headrace.verify(out).problems
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "latest", "splits"])
+def test_a_file_of_the_user_in_the_way_is_named_before_the_work(
+    tmp_path: Path, out: Path, made: tuple[Path, str, str], name: str
+) -> None:
+    single_links(out, made[2])
+    if name == "splits":
+        shutil.rmtree(out / "splits")
+        (out / "splits").symlink_to("/somewhere")
+    elif name == "latest":
+        (out / "splits" / name).symlink_to("/somewhere")
+    else:
+        (out / "splits" / name).write_text("mine")
+    (tmp_path / "in").mkdir()
+    events: list[object] = []
+
+    with pytest.raises(StoreError, match=rf"{name}: is in the way of a link of that name; move it"):
+        split(small_source(tmp_path / "in"), out, on_event=events.append)
+
+    assert [] == events
+    assert os.path.lexists(out / "splits" / name if name != "splits" else out / "splits")
+
+
+def test_a_file_system_without_links_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (tmp_path / "in").mkdir()
+    source = small_source(tmp_path / "in")
+    monkeypatch.setattr(os, "symlink", refuse)
+    events: list[object] = []
+
+    with pytest.raises(StoreError, match="out: cannot hold symbolic links .*choose an output directory on another"):
+        split(source, tmp_path / "out", on_event=events.append)
+
+    assert [] == events
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_of_an_earlier_version_opens_and_verifies(out: Path, made: tuple[Path, str, str]) -> None:
+    single_links(out, made[2])
+    run = out / "runs" / made[2]
+    record = json.loads((run / "manifest.json").read_bytes())
+    del record["digest"]
+    record["splits"] = read_manifest(run).splits  # type: ignore[union-attr]
+    older = Manifest(**{**record, "created_at": "2026-01-01T00:00:00+00:00"})
+    (run / "manifest.json").write_bytes(older.to_json())
+
+    assert [] == headrace.verify(out).problems
+    assert "2026-01-01T00:00:00+00:00" == FinishedRun(*find_run(out)).finished_at
+
+
+def test_gc_finishes_a_change_of_layout_that_was_killed(out: Path, made: tuple[Path, str, str]) -> None:
+    single_links(out, made[2])
+    moved = out / ".tmp-splits-0123456789abcdef"
+    (out / "splits").rename(moved)
+    (moved / "notes.txt").write_text("mine")
+
+    headrace.collect(out)
+    assert ["notes.txt"] == os.listdir(moved)
+    (moved / "notes.txt").unlink()
+    headrace.collect(out)
+
+    assert not moved.exists()
+
+
+def test_a_dataset_copied_from_a_store_is_opened_by_its_record(out: Path, made: tuple[Path, str, str]) -> None:
+    (out / "splits").unlink()
+    directories = read_manifest(out / "runs" / made[1]).facts["directories"]  # type: ignore[union-attr]
+    record = {
+        "run": made[1],
+        "published": {},
+        "splits": {name: f"runs/{made[1]}/{each}" for name, each in directories.items()},
+    }
+    (out / "splits.json").write_text(json.dumps(record))
+
+    verdict = headrace.verify(out)
+
+    assert (made[1], []) == (verdict.run_id, verdict.problems)
+
+
+def test_what_is_told_of_the_time_is_that_of_the_manifest_file(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    prepared: Prepared = split(small_source(tmp_path / "in"), tmp_path / "out")
+    os.utime(prepared.run / "manifest.json", (86400, 86400))
+
+    assert "1970-01-02T00:00:00+00:00" == FinishedRun(*find_run(tmp_path / "out")).finished_at
+
+
+def test_links_of_the_user_beside_the_pointer_stay(out: Path, made: tuple[Path, str, str]) -> None:
+    (out / "best").symlink_to(f"runs/{made[1]}")
+    settings = json.loads((out / "runs" / made[1] / "config.json").read_bytes())
+    split(settings["source"], out, train_ratio=0.4)
+
+    assert f"runs/{made[1]}" == os.readlink(out / "best")
+    assert [] == headrace.verify(out).problems

@@ -1,0 +1,143 @@
+"""One saved state of every kind, with what loads it and saves it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from stream_cases import Numbers, index_of
+
+import headrace
+from headrace.packing.online import OnlinePacker
+from headrace.sealed import seal
+from headrace.stream.dynamic import DynamicLoader
+from headrace.stream.loader import StreamLoader
+from headrace.stream.options import StreamOptions
+from headrace.stream.stateful import WorkerProgress, stream_state
+from headrace.stream.topology import Topology
+from headrace.stream.torch import StreamingDataset
+from headrace.windows.state import WindowState
+
+ROWS = (40,) * 6
+ALONE = Topology(rank=0, world_size=1)
+Kind = tuple[dict[str, Any], Callable[[Any], Any]]
+
+
+def of_streams() -> dict[str, Kind]:
+    """States of streams over numbers, after some batches."""
+    three = Topology(rank=0, world_size=3)
+    stopped = _loader()
+    _read(stopped, 7)
+    relaned = _loader(topology=three, on_topology_change="relane")
+    relaned.load_state_dict(stopped.state_dict())
+    _read(relaned, 2)
+    workers = StreamingDataset(index_of(ROWS), Numbers(ROWS), _options(), num_workers=3, topology=ALONE)
+    dynamic = DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
+    _read(dynamic, 3)
+    kinds = {
+        "stream": _of_loader(stopped),
+        "stream of new lanes": _of_loader(relaned, topology=three, on_topology_change="relane"),
+        "stream of whole shards": _of_loader(_loader(distribution="by_size"), distribution="by_size"),
+        "stream of a part of the rows": _of_loader(_loader(samples_per_epoch=70), samples_per_epoch=70),
+        "dynamic stream": (dynamic.state_dict(), lambda state: _again(_dynamic(), state)),
+    }
+    kinds["stream of workers in mid-round"] = (workers.state_after(5), kinds["stream"][1])
+    return kinds
+
+
+def of_workers() -> dict[str, Kind]:
+    """What workers save of themselves, and a StatefulDataLoader of its workers."""
+    start = StreamingDataset(index_of(ROWS), Numbers(ROWS), _options(), num_workers=2, topology=ALONE)
+    parts = [
+        WorkerProgress(
+            start=start._start,
+            worker=worker,
+            batches=3 - worker,
+            world_size=1,
+            workers=2,
+            batch_size=5,
+            remainder="pad",
+        )
+        for worker in range(2)
+    ]
+    snapshots = {f"worker_{part.worker}": {"dataset_state": part.to_dict()} for part in parts}
+    whole = {"_snapshot": {"_worker_snapshots": snapshots, "_last_yielded_worker_id": 0}, "_num_yielded": 5}
+    return {
+        "worker": (parts[0].to_dict(), lambda state: WorkerProgress.from_dict(state).to_dict()),
+        "StatefulDataLoader": (whole, stream_state),
+    }
+
+
+def of_others(folder: Path) -> dict[str, Kind]:
+    """Blends, rows packed while they stream, windows and packers."""
+    for name, rows in (("one", 60), ("two", 25)):
+        (folder / name).mkdir()
+        table = {"row": np.arange(rows), "input_ids": pa.array([[1] * (row % 7 + 1) for row in range(rows)])}
+        pq.write_table(pa.table(table), folder / name / "a.parquet", row_group_size=20)
+    opened = [headrace.open(folder / name, cache_dir=folder / "cache") for name in ("one", "two")]
+
+    def blend():
+        return headrace.blend(opened, weights=[2, 1]).stream(batch_size=4, columns=["row"], topology=ALONE)
+
+    def packing():
+        return opened[0].stream(batch_size=2, pack=16, topology=ALONE)
+
+    packer = OnlinePacker(20, buffer=4)
+    packer.add([3, 9, 12, 5, 6, 7])
+    window = WindowState(
+        windows="x" * 64, count=900, seed=3, epoch=2, shuffle="nearby", lanes=16, stretch=64, pass_number=2, chunk=0,
+        position=32,
+    )  # fmt: skip
+    kinds = {}
+    for name, make in (("blend", blend), ("packing", packing)):
+        loader = make()
+        _read(loader, 2)
+        kinds[name] = loader.state_dict(), lambda state, make=make: _again(make(), state)
+    return kinds | {
+        "online packing": (packer.state_dict(), lambda state: OnlinePacker.from_state(state).state_dict()),
+        "window": (window.to_dict(), lambda state: WindowState.from_dict(state).to_dict()),
+    }
+
+
+def of_lightning() -> dict[str, Kind]:
+    """What a data module leaves in a checkpoint."""
+    from headrace.lightning import HeadraceDataModule
+
+    saved = seal("data module", 2, {"stream": _loader().state_dict(), "batches": 4})
+
+    def load(state: Any) -> Any:
+        """An empty state is of a module that had nothing to save."""
+        return saved if state == {} else _again(HeadraceDataModule("nowhere", batch_size=8), state)
+
+    return {"data module": (saved, load)}
+
+
+def _options(**settings: Any) -> StreamOptions:
+    return StreamOptions(**{"batch_size": 5, "shuffle": True, "batch_format": "numpy", **settings})
+
+
+def _loader(topology: Topology = ALONE, **settings: Any) -> StreamLoader:
+    return StreamLoader(index_of(ROWS), Numbers(ROWS), _options(**settings), topology=topology)
+
+
+def _dynamic() -> DynamicLoader:
+    return DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
+
+
+def _of_loader(saved: StreamLoader, **settings: Any) -> Kind:
+    return saved.state_dict(), lambda state: _again(_loader(**settings), state)
+
+
+def _again(loader: Any, state: Any) -> Any:
+    loader.load_state_dict(state)
+    return loader.state_dict()
+
+
+def _read(loader: Any, batches: int) -> None:
+    given = iter(loader)
+    for _ in range(batches):
+        next(given)
