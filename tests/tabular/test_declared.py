@@ -29,7 +29,14 @@ COLUMNS = {
 
 
 def rows_of(frame, config=None, **settings):
-    return list(PipelineIterableDataset(config or {}, dataframe=frame, topology=ALONE, **settings))
+    return values_of(PipelineIterableDataset(config or {}, dataframe=frame, topology=ALONE, **settings))
+
+
+def values_of(dataset):
+    """Every row without its mask, which says that it is real."""
+    rows = list(dataset)
+    assert all(row.pop("valid") for row in rows)
+    return rows
 
 
 def test_without_declarations_every_value_comes_as_it_is():
@@ -54,7 +61,7 @@ def test_undeclared_columns_survive_the_declaration_of_others(values, fill):
     if fill:
         dataset.fill_missing_value()
 
-    assert [{"a": a, "b": b, "number": 1.0, "sky": ""} for a, b in values] == list(dataset)
+    assert [{"a": a, "b": b, "number": 1.0, "sky": ""} for a, b in values] == values_of(dataset)
 
 
 def test_declared_numbers_are_floats_and_missing_until_filled():
@@ -119,8 +126,8 @@ def test_full_field_list_chooses_and_orders():
     first = next(iter(dataset))
     dataset.set_full_field_list(["day"])
 
-    assert ["sky", "id", "big"] == list(first)
-    assert ["day", "big"] == list(next(iter(dataset)))
+    assert ["sky", "id", "big", "valid"] == list(first)
+    assert ["day", "big", "valid"] == list(next(iter(dataset)))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -175,7 +182,7 @@ def test_a_refused_change_changes_nothing(act, message):
     with pytest.raises(SettingsError, match=message):
         act(dataset)
 
-    assert pa.table(COLUMNS).to_pylist() == list(dataset)
+    assert pa.table(COLUMNS).to_pylist() == values_of(dataset)
 
 
 @pytest.mark.parametrize(

@@ -479,3 +479,17 @@ def test_rows_come_in_the_global_order_whatever_reads_them(shards):
             alone = together
         assert alone == together
     assert any(a > b for a, b in pairwise(alone))
+
+
+def test_the_members_that_training_code_reads_are_there(shards):
+    dataset = dataset_of(shards, shuffle_shards=True)
+    first, second = ids(dataset), ids(dataset)
+    dataset._current_epoch = 0
+
+    assert dataset.shuffle_shards
+    assert not dataset_of(shards).shuffle_shards
+    assert (0, first) == (dataset._current_epoch, ids(dataset))
+    dataset.set_epoch(1)
+    assert (1, second) == (dataset._current_epoch, ids(dataset))
+    assert first != second
+    assert {"shard_files", "processor_pipelines"} <= set(dir(dataset))

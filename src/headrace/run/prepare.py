@@ -296,7 +296,7 @@ def _compute(asked: _Asked, engine: Engine) -> Manifest:
 def _execute(asked: _Asked, engine: Engine, shared: Shared | None) -> Outcome:
     """Let the recipe do its work, over a source that stays what it was from the first stage to the last."""
     if asked.fingerprint_by == "stat":  # content that differs is another run, whatever the times say
-        keep_beginning(asked.run / STAGE_DIRECTORY, asked.state, [name for _, name in asked.files])
+        keep_beginning(asked.run / STAGE_DIRECTORY, asked.state, asked.files)
     workers = asked.workers or engine.default_workers()
     context = RunContext(asked.run, workers, asked.on_event, engine, shared, asked.store, asked.state)
     with asked.state.unchanged():

@@ -63,12 +63,13 @@ class SourceState:
         self.check()
 
 
-def keep_beginning(stage: Path, state: SourceState, names: Sequence[str]) -> None:
+def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, str]]) -> None:
     """Keep the state with which a run begins, beside its intermediate files, or compare it with the one kept.
 
     Receipts of an earlier attempt are of the source as it was then. Raises `InputError` if it is another one now.
     """
-    now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in zip(names, state.facts.values(), strict=True)}
+    facts = [(name, state.facts[path]) for path, name in files]  # two data sets may name one file
+    now = {name: [fact.size, fact.mtime_ns, fact.etag] for name, fact in facts}
     place = stage / _BEGUN
     if not place.exists():
         local.make_directory(stage)
@@ -78,7 +79,7 @@ def keep_beginning(stage: Path, state: SourceState, names: Sequence[str]) -> Non
     except ValueError:  # what a power failure left of it
         then = None
     if then != now:
-        changed = [path for name, path in zip(names, state.facts, strict=True) if (then or {}).get(name) != now[name]]
+        changed = [path for path, name in files if (then or {}).get(name) != now[name]]
         raise InputError(
             f"{changed[0] if changed else stage}: was written, moved or replaced since this run was begun, so what the "
             "run has made so far may be of other bytes; run `headrace gc OUT --incomplete`, then again"

@@ -251,7 +251,7 @@ def contract_of(
     steps: of each rank, None where nobody knows. Of what decides only how fast a rank reads nothing is in it.
     """
     state = {} if state is None else state
-    start = state.get("start", state.get("state", state))  # of packing, and of dynamic streams
+    start = state.get("start", state)  # of packing
     columns = index.schema.names if options.columns is None else options.columns
     return {
         "source": source,

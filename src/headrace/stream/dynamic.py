@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.sealed import kind_of, seal, shown, unseal
+from headrace.sealed import kind_of
 from headrace.stream.batch import Batch, make_batches
 from headrace.stream.beginnings import agreement
 from headrace.stream.claimer import Claimer
@@ -55,7 +55,7 @@ from headrace.stream.progress import Noted, Progress
 from headrace.stream.quarantine import filling_rows
 from headrace.stream.reader import decode_block
 from headrace.stream.remaining import Remaining
-from headrace.stream.state import FORMAT_VERSION, StreamState
+from headrace.stream.state import StreamState
 from headrace.stream.topology import Topology, confirm
 from headrace.stream.watch import Watch
 
@@ -343,7 +343,7 @@ def _batches(claimer: Claimer, size: int, wait: Callable[[Callable[[], bool]], N
 
 
 def _to_dict(state: StreamState) -> dict[str, Any]:
-    return seal(_KIND, FORMAT_VERSION, {"state": state.to_dict()})
+    return state.to_dict(_KIND)
 
 
 def _from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,7 +352,4 @@ def _from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
             'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
             ' stream with distribution="balanced", or begin the epoch anew'
         )
-    inside = unseal(values, kind=_KIND, version=FORMAT_VERSION)
-    if set(inside) != {"state"}:
-        raise StreamError(f"{_KIND} state: {shown(inside)} is not what state_dict() gave; pass it on unchanged")
-    return cast("dict[str, Any]", inside["state"])  # whose reader checks it
+    return StreamState.from_dict(values, _KIND).to_dict()

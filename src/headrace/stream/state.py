@@ -101,14 +101,14 @@ class StreamState:
             **lanes._asdict(),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal state back."""
-        return seal(_KIND, FORMAT_VERSION, self._values())
+    def to_dict(self, kind: str = _KIND) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal state back. kind: of the loader whose positions these are."""
+        return seal(kind, FORMAT_VERSION, self._values())
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> StreamState:
+    def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
         """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
-        return cls._of(unseal(values, kind=_KIND, version=FORMAT_VERSION))
+        return cls._of(unseal(values, kind=kind, version=FORMAT_VERSION))
 
     def _values(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -191,3 +191,12 @@ def test_the_stream_opens_the_splits(tmp_path: Path, blend: dict, name: str) -> 
     dataset = headrace.open(tmp_path / "out")
 
     assert run.manifest.splits["valid"].rows == dataset.split_index(name).total_rows
+
+
+def test_two_data_sets_may_name_one_file(tmp_path: Path) -> None:
+    path = str(write_jsonl(tmp_path / "in.jsonl", token_rows(50)))
+
+    run = packed({"datasets": [{"name": name, "path": path} for name in ("one", "two")]}, tmp_path / "out")
+
+    assert 100 == run.manifest.source["rows"]
+    assert headrace.verify(tmp_path / "out").problems == []
