@@ -3,8 +3,8 @@
 Steps and rows are arithmetic. Bytes and read amplification follow from which blocks a consumer's pools need: its
 positions are c (mod C) and group d holds the positions d (mod D), so it touches exactly the groups d = c modulo
 gcd(D, C), and in each pool the rounds that lie there. A block is decoded once for each row of pools that follow one
-another and need it; a small split, once by every consumer. If C divides D every block is decoded by one consumer, except
-for the at most L-1 blocks that a lane border cuts. That is what a stream decodes, or a little more: see
+another and need it; a small split, once by every consumer. If C divides D every block is decoded by one consumer,
+except for the at most L-1 blocks that a lane border cuts. That is what a stream decodes, or a little more: see
 `bytes_per_consumer`. Cost is O(blocks + pools * L + C).
 """
 
