@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.errors import StreamError
+from headrace.stream.lanes import Lanes
 from headrace.stream.remaining import Remaining
 from headrace.stream.state import StreamState
 
@@ -91,7 +92,7 @@ def nested(times):
     """A state whose rows were put into new lanes again and again."""
     saved = state(position=1)
     for _ in range(times):
-        saved = replace(saved.relaned(lanes=saved.lanes + 1, window_rows=4), position=0)
+        saved = replace(saved.relaned(Lanes(saved.lanes + 1, 4, 1)), position=0)
         saved = saved.at(Remaining.of(saved.rows, position=1, holes=()))
     return saved.to_dict()
 

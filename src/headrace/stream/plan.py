@@ -191,10 +191,10 @@ class Plan:
 
     @property
     def keeps_split(self) -> bool:
-        """Whether every reader decodes the whole split once and keeps it in memory: it is small, and one round."""
-        one_round = self.order.lanes * self.order.window_rows >= self.split_rows
-        small = is_small(self.split_rows, int(self.block_bytes.sum()))
-        return self.order.shuffle and self.regions is None and one_round and small
+        """Whether every reader decodes the whole split once and keeps it: it is small, and one permutation."""
+        order, decoded = self.order, int(self.block_bytes.sum())
+        one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
+        return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
 
     @cached_property
     def _pools_kept(self) -> int:
