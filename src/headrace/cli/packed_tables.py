@@ -94,7 +94,7 @@ def _print_facts(console: Console, manifest: Manifest, run: Path) -> None:
     facts.add_column(overflow="fold")
     encoder = dict(manifest.facts["encoder"])
     libraries = manifest.libraries | encoder.pop("libraries")
-    rows: dict[str, Any] = {"finished": finished_at(run, manifest), **encoder}
+    rows: dict[str, Any] = {"finished": finished_at(run), **encoder}
     for units in manifest.facts["units"]:
         counts = ", ".join(f"{name} {count:,}" for name, count in units.items() if name != "of" and count)
         rows[f"split of {units['of']}"] = counts

@@ -85,7 +85,7 @@ def _print_details(console: Console, manifest: Manifest, run: Path) -> None:
     facts = Table(title="facts", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(overflow="fold")
-    rows: dict[str, Any] = {"finished": finished_at(run, manifest)}
+    rows: dict[str, Any] = {"finished": finished_at(run)}
     rows |= {name: value for name, value in manifest.facts.items() if name != "directories"}
     rows["empty source shards"] = ", ".join(manifest.source["empty_shards"]) or "none"
     rows["libraries"] = ", ".join(f"{name} {version}" for name, version in sorted(manifest.libraries.items()))

@@ -38,8 +38,8 @@ class Manifest:
 
     libraries: versions by name. source: fingerprint of the files. schema: names and types of the columns.
     index_digest, config_digest: SHA-256 of index.parquet and config.json. facts: what the recipe found out (entities
-    per side, label map, ...); JSON, defined by the recipe. created_at: ISO 8601, in manifests of earlier versions only:
-    two identical runs have identical manifests, so the time is that of the file (`finished_at`).
+    per side, label map, ...); JSON, defined by the recipe. Two identical runs have identical
+    manifests, so no time is in them: `finished_at` is that of the file.
     """
 
     run_id: str
@@ -53,13 +53,10 @@ class Manifest:
     config_digest: str
     facts: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
-    created_at: str | None = None
 
     def to_json(self) -> bytes:
         """The manifest file's bytes: sorted, indented, one newline at the end, with a digest of all the rest."""
         record = asdict(self)
-        if self.created_at is None:
-            del record["created_at"]
         record[DIGEST] = _digest_of(record)
         return (json.dumps(record, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -112,13 +109,11 @@ def read_manifest(run: Path) -> Manifest | None:
         raise CorruptShard(f"{path}: is not a manifest ({error}); restore it or prepare the run again") from error
 
 
-def finished_at(run: Path, manifest: Manifest) -> str:
+def finished_at(run: Path) -> str:
     """When a run was finished: the modification time of its manifest file, in ISO 8601, UTC.
 
     A copy that does not keep times has the time of the copy.
     """
-    if manifest.created_at is not None:
-        return manifest.created_at
     return datetime.fromtimestamp(int((run / MANIFEST).stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 

@@ -35,7 +35,7 @@ class FinishedRun(IndexedDataset):
     @property
     def finished_at(self) -> str:
         """When the run was finished, in ISO 8601, UTC."""
-        return finished_at(self.root, self.manifest)
+        return finished_at(self.root)
 
     @property
     def contents(self) -> str:
@@ -85,7 +85,7 @@ def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:
     for name in _finished(root):
         manifest = read_manifest(root / "runs" / name)
         if manifest is not None:
-            finished.append((finished_at(root / "runs" / name, manifest), root / "runs" / name, manifest))
+            finished.append((finished_at(root / "runs" / name), root / "runs" / name, manifest))
     if not finished:
         raise InputError(
             f"{root}: holds no finished run; prepare it first, e.g. with `headrace split SOURCE --out {root}`"

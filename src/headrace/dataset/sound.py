@@ -27,7 +27,7 @@ def is_sound_name(name: object) -> bool:
 
 def manifest_problem(record: Mapping[str, Any]) -> str | None:
     """What is wrong with the fields of a manifest, or None. Its splits are still plain dicts."""
-    for name in ("run_id", "recipe", *({"created_at"} & set(record))):
+    for name in ("run_id", "recipe"):
         if not isinstance(record[name], str):
             return f"{name} is {_short(record[name])}, not text"
     for name in ("index_digest", "config_digest"):
