@@ -74,9 +74,9 @@ def traps(accelerator: Accelerator) -> dict[str, object]:
         out["no dispatch"] = str(error)
     rows = pa.table({"row": list(range(49))})
     for title, choice in (
-        ("rows, dispatched", {"dispatch_batches": True}),
+        ("rows, dispatched", {"dispatch_batches": True, "put_on_device": True}),
         ("rows, cut again", {"dispatch_batches": False}),
-        ("rows, split", {"dispatch_batches": True, "split_batches": True}),
+        ("rows, split", {"dispatch_batches": True, "put_on_device": True, "split_batches": True}),
     ):
         single = DataLoader(PipelineIterableDataset({}, dataframe=rows), batch_size=8)
         out[title] = refused(lambda loader=single, kept=choice: list(prepare_data_loader(loader, **kept)))

@@ -370,8 +370,9 @@ def test_workers_that_live_on_see_the_epoch(path, lengths):
 
 def test_a_spawned_worker_packs_the_same(path):
     one = in_workers(path, workers=1)
+    spawned = [sequences_of(batch) for batch in one.data_loader(method="spawn")]
 
-    assert received(one) == [sequences_of(batch) for batch in one.data_loader(method="spawn")]
+    assert received(in_workers(path, workers=1)) == spawned
 
 
 def test_states_of_workers_are_counted_in_the_loop(path):

@@ -70,7 +70,7 @@ def test_it_runs_in_the_workers_and_its_batches_arrive(method, workers):
 
     assert plain == [batch["row"].tolist() for batch in doubled]
     assert all(torch.equal(batch["twice"], batch["row"] * 2) for batch in doubled)
-    assert {"row", "half", "twice"} == set(doubled[0])
+    assert {"row", "half", "twice", "valid"} == set(doubled[0])
 
 
 def test_it_runs_in_the_process_of_the_worker():
