@@ -1,5 +1,6 @@
 """Arrow files and streams are shards like any other: the same rows, whatever they are made of; damage is an error."""
 
+import os
 import random
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def streamed(path: Path, **options) -> pa.Table:
     loader = headrace.open(path, cache_dir=path.parent / "cache").stream(
         batch_size=64, batch_format="arrow", remainder="exact", **options
     )
-    return pa.concat_tables(list(loader))
+    return pa.concat_tables(list(loader)).drop_columns("valid")
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -167,7 +168,7 @@ def test_a_cut_file_is_an_error(tmp_path: Path, how: str, keep: float) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(keep if keep >= 1 else keep * len(data))])
 
-    with pytest.raises(InputError, match=r"a\.arrow.*(cut or damaged|rename it|no whole)"):
+    with pytest.raises(InputError, match=r"a\.arrow.*(cut or damaged|rename it|no whole|is empty)"):
         streamed(path)
 
 
@@ -201,7 +202,9 @@ def test_a_block_whose_offsets_are_damaged_is_a_corrupt_shard(tmp_path: Path) ->
     data = bytearray(path.read_bytes())
     at = data.find((6 * 50).to_bytes(4, "little") + (6 * 51).to_bytes(4, "little"))
     data[at : at + 4] = (1 << 30).to_bytes(4, "little")
+    indexed = path.stat()
     path.write_bytes(data)
+    os.utime(path, ns=(indexed.st_atime_ns, indexed.st_mtime_ns))  # damage leaves the time as it is
 
     assert at > 0
     with pytest.raises(CorruptShard, match=r"a\.arrow: record batch 0: .*; restore the file"):
