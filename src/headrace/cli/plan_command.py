@@ -89,6 +89,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "epoch_rows": found.order.rows,
         "lanes": found.order.lanes,
         "window_rows": found.order.window_rows,
+        "memory_holds": "the decoded split" if found.keeps_split else "open blocks",
         "steps_per_rank": found.steps_per_rank,
         "rows_per_rank": _extremes(per_rank[0]),
         "rows_per_worker": _extremes(rows),

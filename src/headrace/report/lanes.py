@@ -92,8 +92,14 @@ def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Fig
     amplified = plan.read_amplification
     extra = plan.decoded_again_bytes
     needed = int(plan.bytes_per_consumer.sum()) - extra
-    if amplified < 1.01:
-        tone: Tone = "good"
+    if plan.keeps_split and plan.consumers > 1:
+        tone: Tone = "plain"
+        answer = (
+            f"Each of {many(plan.consumers, 'reader')} decodes the split once, {size(needed)}, and keeps it in memory:"
+            " it is small, and every batch mixes all of it."
+        )
+    elif amplified < 1.01:
+        tone = "good"
         answer = "No: every block is decoded once."
         if extra:
             answer = f"Hardly: {size(extra)}, of blocks that a border between two lanes cuts."

@@ -305,10 +305,11 @@ class _Needs(NamedTuple):
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
     """(L, read amplification) of the lanes with which these consumers decode less, computed for each candidate.
 
-    plan_of: the same plan with so many lanes. None where nothing that was tried is better by a twentieth. Candidates
-    are what the consumers divide, about as many lanes as now or fewer; of those that decode little the nearest.
+    plan_of: the same plan with so many lanes. None where nothing that was tried is better by a twentieth, and for a
+    split that stays in memory, whose mixing is worth more than decoding it once. Candidates are what the consumers
+    divide, about as many lanes as now or fewer; of those that decode little the nearest.
     """
-    if plan.regions is not None or plan.read_amplification < _WORTH_A_WORD:
+    if plan.regions is not None or plan.keeps_split or plan.read_amplification < _WORTH_A_WORD:
         return None
     consumers, lanes = plan.consumers, plan.order.lanes
     tried = {consumers * max(1, each) for each in (-(-lanes // consumers), lanes // consumers, 8, 4, 2, 1)} - {lanes}
