@@ -51,6 +51,7 @@ class KeptSplit:
         return {"_columns": None}  # another process decodes for itself
 
 
+_MOST_PLACES = 1 << 22  # looked up at a time: an epoch may be any number of times as long as a small split
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
 
@@ -132,16 +133,17 @@ def _from_memory(
         fetcher.release(blocks)
         return decoded
 
-    columns = kept.columns(decode)
-    places = share.places(0, share.rows) if share.rows else np.array([share.place_of(0)], np.int64)
-    block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
-    rows = index.first_row[block] + row
-    rows = np.append(rows, np.full(share.items - len(rows), rows[-1]))
-    buffers = Buffers()
-    for start in range(0, len(rows), least_rows):
-        taken = rows[start : start + least_rows]
-        yield len(taken), gather([columns], taken, buffers)
-        buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+    columns, buffers = kept.columns(decode), Buffers()
+    for begin in range(0, max(1, share.rows), _MOST_PLACES):
+        places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
+        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
+        rows = index.first_row[block] + row
+        if begin + len(rows) >= share.rows:  # the last row also fills the last step
+            rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
+        for start in range(0, len(rows), least_rows):
+            taken = rows[start : start + least_rows]
+            yield len(taken), gather([columns], taken, buffers)
+            buffers.trim(_POOLS_OF_BUFFERS * len(columns))
 
 
 def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool], *, most: int) -> None:
