@@ -39,7 +39,7 @@ def test_the_other_parser_finds_the_same_values(rows):
 def read_all(path: Path, folder: Path) -> None:
     try:
         stream = headrace.open(path, cache_dir=folder).stream(batch_size=4, batch_format="arrow")
-        answer = [row for batch in stream for row in batch.to_pylist()]
+        answer = [row for batch in stream for row in batch.drop_columns("valid").to_pylist()]
     except headrace.StreamError as error:
         answer = str(error)
     (folder / "answer.json").write_text(json.dumps([polars_is_lost(), answer]))

@@ -101,7 +101,6 @@ def test_what_unicode_calls_a_line_break_is_text(tmp_path: Path, name: str, exte
 HEADERS = {
     "a blank line": b"\nid,date,row\n1,2024-01-01,1\n",
     "a blank CRLF line": b"\r\nid,date,row\r\n1,2024-01-01,1\r\n",
-    "nothing but a line end": b"\n",
     "a mark and a blank line": b"\xef\xbb\xbf\nid,date,row\n",
     "UTF-16 without a mark": "id,date,row\n1,2024-01-01,1\n".encode("utf-16-le"),
     "UTF-16, big end first": "id,date,row\n1,2024-01-01,1\n".encode("utf-16-be"),

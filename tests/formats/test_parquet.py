@@ -129,7 +129,7 @@ def test_a_damaged_block_is_a_corrupt_shard(tmp_path: Path) -> None:
         parquet.read_block(path, PARQUET, 0, None, table.schema)
 
 
-@pytest.mark.parametrize("size", [0, 3, 8, 200, -1, -8, -100])
+@pytest.mark.parametrize("size", [3, 8, 200, -1, -8, -100])
 def test_a_cut_file_is_an_error(tmp_path: Path, size: int) -> None:
     path = written(tmp_path / "p.parquet", pa.table({"a": list(range(1000))}))
     path.write_bytes(path.read_bytes()[:size])

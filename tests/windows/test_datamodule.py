@@ -110,6 +110,22 @@ def test_a_stopped_fit_goes_on_exactly_where_it_was(run, tmp_path, chunks):
         assert flat(whole.seen[epoch] for epoch in range(3))[stop:] == rest
 
 
+@pytest.mark.parametrize("chunks", [{}, {"chunk_size": 3}])
+def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(run, tmp_path, chunks):
+    out, _ = run
+    whole, _, _ = fit(out, epochs=3, **chunks)
+    steps = len(whole.seen[0])
+    everything = flat(whole.seen[epoch] for epoch in range(3))
+
+    for stop in (2, steps - 1, steps, steps + 2):
+        _, module, _ = fit(out, epochs=3, max_steps=stop, **chunks)
+        module.trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+        resumed, _, _ = fit(out, epochs=-1, max_steps=len(everything), ckpt_path=tmp_path / "stopped.ckpt", **chunks)
+
+        rest = flat(resumed.seen[epoch] for epoch in sorted(resumed.seen))
+        assert everything[stop:] == rest, stop
+
+
 @pytest.mark.parametrize(
     ("validation", "split", "overlap"), [("time", "val", True), ("entity", "train", False), ("both", "val", False)]
 )

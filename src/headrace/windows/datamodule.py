@@ -44,7 +44,7 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._trainer is not None:
-            self.stream.set_epoch(self._trainer.current_epoch)
+            self.stream.set_epoch(self.begin())
         yield from self.stream
 
     @property
@@ -53,18 +53,21 @@ class EpochLoader(CountedLoader[WindowLoader]):
         return self.stream.received
 
     def position(self) -> dict[str, Any]:
-        """Where the stream is after the batches received: epoch, chunk, pass and position."""
-        return self.stream.state_dict()
+        """Where the stream is after the batches that are done: epoch, chunk, pass and position."""
+        return self.stream.state_after(self.done).to_dict()
 
-    def resume(self, state: Mapping[str, Any], *, before: int) -> None:
-        """Go on from a state; so many batches of its epoch count as received, in Lightning's progress as well."""
-        self.stream.load_state_dict(state)
-        self._resumed(before)
+    def resume(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what a checkpoint kept; see `CountedLoader.resumed`."""
+        self.stream.load_state_dict(saved["stream"])
+        self.resumed(saved)
 
     def follow(self) -> None:
-        """Make the trainer's epoch the epoch of the stream, unless it is."""
-        if self._trainer is not None and self._trainer.current_epoch != self.stream.epoch:
-            self.stream.set_epoch(self._trainer.current_epoch)
+        """Make the epoch of the next pass that of the stream, unless it is, so that its length is known."""
+        epoch = self.stream.epoch if self._trainer is None else self.next_epoch()
+        if epoch != self.stream.epoch:
+            self.stream.set_epoch(epoch)
+            if self._begun:  # the pass before is over: what begins next is this epoch, not the one behind it
+                self._first = epoch
 
     @property
     def went_on(self) -> bool:
@@ -206,7 +209,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             stream = self._loader(self._epochs(), self.batch_size, self._shuffle, self._remainder)
             self._train = EpochLoader(stream, self.trainer)
         if self._loaded is not None:
-            self._train.resume(self._loaded["stream"], before=self._loaded["batches"])
+            self._train.resume(self._loaded)
             self._loaded = None
         self._train.follow()
         self._tell_of_lengths(self._train)
