@@ -44,7 +44,12 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._trainer is not None:
-            self.stream.set_epoch(self.begin())
+            is_over = self._loaded_ended and not self._begun and self._trainer.current_epoch == self._loaded_epoch
+            epoch = self.begin()
+            if is_over:  # saved in its last step, so Lightning takes the epoch up once more before it counts it
+                self.stream.set_epoch(self._loaded_epoch)
+                return
+            self.stream.set_epoch(epoch)
         yield from self.stream
 
     @property
