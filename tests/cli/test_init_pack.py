@@ -14,7 +14,7 @@ import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedPack
 from headrace.cli.init.pack import pack_sections
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InputError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ASKED = [f"what is {n} plus {n % 7} ?" for n in range(120)]
@@ -124,6 +124,15 @@ def test_files_and_columns_that_name_splits_are_kept_apart(tokenizer: Path, tmp_
 
     assert {"train": 100, "valid": 20} == prepare(by_file).manifest.facts["source_rows"]
     assert {"train": 90, "test": 30} == prepare(by_column).manifest.facts["source_rows"]
+
+
+def test_splits_of_names_that_cannot_be_kept_apart_are_refused(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [{"question": a, "answer": b} for a, b in zip(ASKED, SAID, strict=True)]
+    written(tmp_path / "raw" / "val.jsonl", rows[:60])
+    written(tmp_path / "raw" / "test.jsonl", rows[60:])
+
+    with pytest.raises(InputError, match="holds several splits, val, test"):
+        configured(tmp_path / "raw", tmp_path / "out", tokenizer)
 
 
 def test_a_field_that_several_rows_share_is_in_one_split(tokenizer: Path, tmp_path: Path) -> None:

@@ -208,3 +208,9 @@ def test_what_json_has_no_word_for_is_null_or_text() -> None:
     record = {"a": [1.5, float("nan"), (float("inf"), {"b": -float("inf")})], "path": Path("x"), "n": None}
 
     assert {"a": [1.5, None, [None, {"b": None}]], "path": "x", "n": None} == parsed(as_json(record))
+
+
+def test_the_kind_of_an_error_is_one_of_the_documented_classes(run_main: Callable[..., Any]) -> None:
+    _, out, _ = run_main("split", *WRONG[("split",)], "--json")  # raises a subclass of InputError
+
+    assert "InputError" == parsed(out)["error"]["kind"]

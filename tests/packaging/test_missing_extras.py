@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-DEVELOPERS = {"test", "lint", "docs", "bench", "package"}
+DEVELOPERS = {"test", "lint", "docs", "bench", "package", "fuzz"}
 PACKAGES = {
     "torch": ["torch"],
     "lightning": ["lightning", "torch"],

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -76,8 +77,6 @@ def as_pipeline(pipeline):
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_fit_for_each_entity_is_scikit_learns(name: str) -> None:
-    from sklearn.base import clone
-
     matrix, offsets = rows_of()
     fitted = fit_groups(native(PIPELINES[name]), COLUMNS, matrix, offsets, ENTITIES)
     ours = fitted.apply(matrix, offsets, ENTITIES, np.float64)
@@ -100,8 +99,6 @@ def test_a_fit_for_each_entity_is_scikit_learns(name: str) -> None:
 
 @pytest.mark.parametrize("name", POWERS)
 def test_powers_are_scikit_learns(name: str) -> None:
-    from sklearn.base import clone
-
     matrix, offsets = rows_of()
     matrix, columns = matrix[:, [0, 4]], ("gamma", "whole")
     fitted = fit_groups(native(POWERS[name]), columns, matrix, offsets, ENTITIES)
@@ -136,7 +133,7 @@ def same_parameters(theirs, ours) -> None:
 def test_one_fit_for_all_is_scikit_learns(name: str) -> None:
     matrix, offsets = rows_of(3)
     fitted = fit_one(native(PIPELINES[name]), COLUMNS, matrix)
-    theirs = as_pipeline(PIPELINES[name]).fit(matrix)
+    theirs = clone(as_pipeline(PIPELINES[name])).fit(matrix)
 
     same_parameters(theirs, to_sklearn(fitted, None))
     np.testing.assert_allclose(

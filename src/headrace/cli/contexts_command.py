@@ -48,4 +48,5 @@ def plan(
     if as_json:
         tell(asdict(found))
         return
-    say(str(found))
+    for line in str(found).split("\n"):
+        say(line)

@@ -64,7 +64,8 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
     if isinstance(error, HeadraceError):
-        return type(error).__name__, without_secrets(str(error), os.environ), error.exit_code
+        public = next(each for each in type(error).__mro__ if each.__module__ == HeadraceError.__module__)
+        return public.__name__, without_secrets(str(error), os.environ), error.exit_code
     if caused_by_interrupt(error):
         return "Interrupted", "interrupted", _OF_INTERRUPT
     kind = type(error).__name__

@@ -15,7 +15,6 @@ from headrace.cli.opening import open_source
 from headrace.cli.printing import cell, printer, say
 from headrace.cli.text_columns import PlainShards
 from headrace.errors import InputError, SettingsError
-from headrace.sealed import parse_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,6 +165,8 @@ def seen(
 
 def read_state(path: Path) -> Any:
     """The JSON in a file that a state was saved to."""
+    from headrace.sealed import parse_state  # imports numpy and pyarrow, which --help and a tab do without
+
     try:
         return parse_state(path.read_bytes())
     except OSError as error:

@@ -14,7 +14,7 @@ SHARDS = {
     "val": "2177fb83b77285ff",
     "test": "e2de5b1a1c8c0937",
 }
-RUN_ID = "266bf9c7-fedc-584d-9a0c-1ad801357422"
+RUN_ID = "0cb2d2d8-d489-519e-987f-3b34b19c4330"
 
 
 def split(tmp_path: Path) -> headrace.Prepared:

@@ -70,7 +70,7 @@ class Chats:
 
 def look_at_chats(source: Sequence[str]) -> Chats:
     """Read some rows of some files. Raises `InputError`, and `SettingsError` where no column holds chats."""
-    listing = list_files(source)
+    listing = list_files(source, splits="keep")
     chosen = evenly(len(listing.names), FILES)
     rows: list[Row] = []
     wheres: list[str] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.cli.init.chats_look import Chats
+from headrace.formats.listing import list_files
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 
 _WORDS: Mapping[str, Split] = {
@@ -44,7 +45,10 @@ class Splits:
 
 
 def splits_of(chats: Chats, dataset: Mapping[str, Any]) -> Splits:
-    """dataset: name, path and mapping of the one dataset that was looked at."""
+    """dataset: name, path and mapping of the one dataset that was looked at.
+
+    Raises `InputError` where files are named after splits that cannot be kept apart here.
+    """
     key, key_words, certain = _key(chats)
     by_file = _files_by_split(chats)
     if by_file:
@@ -55,6 +59,7 @@ def splits_of(chats: Chats, dataset: Mapping[str, Any]) -> Splits:
         }
         told = "; ".join(f"{split}: {', '.join(names)}" for split, names in by_file.items())
         return Splits(blend, f"Files are named after splits, and stay in them: {told}.", key, key_words, certain)
+    list_files(dataset["path"])  # refuses names that tell several splits, as the run would
     column, words = _split_column(chats)
     if column:
         blend = {split: [{**dataset, "filters": {column: words[split]}}] for split in SPLITS if split in words}
