@@ -32,7 +32,7 @@ from headrace.formats.schema import few, type_named
 from headrace.formats.source import told_empty
 from headrace.printable import printable
 from headrace.storage.local import make_directory, write_new
-from headrace.storage.remote_path import RemotePath, local_path_of
+from headrace.storage.remote_path import local_path_of
 
 _INDEX_VERSION = 5
 log = logging.getLogger("headrace")
