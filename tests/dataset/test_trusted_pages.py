@@ -28,7 +28,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("how", ["written over", "replaced"])
 def test_damage_between_two_epochs_of_one_stream_is_not_delivered(how: str, tmp_path: Path) -> None:
     shard, dataset = rewritten(tmp_path)
-    loader = dataset.stream(batch_size=1000, batch_format="numpy", shuffle=True)
+    loader = dataset.stream(batch_size=1000, batch_format="numpy", shuffle=True, shuffle_rows=2000)  # from disk
     assert list(range(5000)) == sorted(int(n) for batch in loader for n in batch["n"])
     before = shard.stat()
     if how == "replaced":

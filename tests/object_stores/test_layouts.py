@@ -45,7 +45,7 @@ def test_prefixes_named_after_splits_are_splits(s3: str, tmp_path: Path) -> None
         dataset = headrace.open(given, cache_dir=tmp_path / "cache")
 
         assert {"train": 1, "val": 1} == dict(dataset.split_rows)
-        assert [{"id": "val"}] == rows_of(dataset, "val")
+        assert [{"id": "val", "valid": True}] == rows_of(dataset, "val")
         with pytest.raises(InputError, match="several splits, train, val"):
             list_files([given])
     verbs.put_new(path_of(f"{s3}/own/more.csv"), b"id\nx\n")

@@ -16,6 +16,7 @@ from fault_proxy import FaultProxy, Faults
 from store_cases import rows_of, split_of, upload, write_raw
 
 import headrace
+from headrace.dataset.pointer import pointer_record
 from headrace.errors import CorruptShard, InputError, StoreError
 from headrace.formats.remote_parquet import footer_of
 from headrace.storage import verbs
@@ -92,8 +93,25 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
     verbs.replace(place, b"a,b\n3,4\n")  # as many bytes, within one second
     after = headrace.open(f"{s3}/data", cache_dir=tmp_path)
 
-    assert rows_of(before, None) == rows_of(after, None) == [{"a": "3", "b": "4"}]
+    assert [{"a": "3", "b": "4", "valid": True}] == rows_of(after, None)
     assert before.contents != after.contents
+    with pytest.raises(CorruptShard, match=r"part-0\.csv: changed after it was indexed; open the dataset again"):
+        rows_of(before, None)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_shard_replaced_before_it_is_read_is_refused(s3: str, tmp_path: Path, suffix: str, cached: bool) -> None:
+    raw = write_plain(tmp_path / "raw", suffix)
+    upload(raw, f"{s3}/data")
+    dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
+    verbs.replace(path_of(f"{s3}/data/part-1.{suffix}"), (raw / f"part-0.{suffix}").read_bytes())
+    if suffix == "parquet":
+        footer_of.__globals__["_footers"].drop(f"{s3}/data/part-1.parquet")  # as in a new process
+    options = {"cache": "files", "cache_dir": tmp_path / "copies"} if cached else {}
+
+    with pytest.raises(CorruptShard, match=rf"part-1\.{suffix}"):
+        rows_of(dataset, None, **options)
 
 
 def test_only_the_needed_columns_and_row_groups_are_fetched(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
@@ -209,10 +227,17 @@ def test_nothing_to_open_is_said(s3: str) -> None:
 
 
 def test_verify_finds_the_dataset_whole(s3: str, prepared: Path) -> None:
+    """A copy made by hand lacks the one object that a run directly into the store writes: it is named."""
     upload(prepared, f"{s3}/out")
+    (missing,) = headrace.verify(f"{s3}/out").problems
+    manifest = headrace.open(prepared).manifest
+    assert manifest is not None
+    run_id = manifest.run_id
+    verbs.put_new(path_of(f"{s3}/out/splits.json"), json.dumps(pointer_record(run_id, manifest)).encode())
 
     verdict = headrace.verify(f"{s3}/out")
 
+    assert "splits.json: is missing" in missing
     assert verdict.problems == []
     assert len(verdict.checks) == len(headrace.verify(prepared).checks)
 

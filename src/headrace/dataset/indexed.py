@@ -18,12 +18,14 @@ from headrace.dataset.index import Index, SplitIndex
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
-from headrace.storage.remote_path import RemotePath
+from headrace.formats.remote_parquet import footer_of
+from headrace.storage.remote_path import RemotePath, as_stat
 from headrace.storage.verbs import checksum
 
 Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
 
+_SECOND = 1_000_000_000  # nanoseconds
 _CHECKING = tuple(Lock() for _ in range(64))
 
 
@@ -106,10 +108,10 @@ class IndexedDataset(ABC):
         """
         index = self.split_index(split)
         checked = index if verify == "first_touch" else replace(index, checksums=())
+        known = self._indexed_as(index)
         if files is not None:
-            return _BlockReader(self.root, index, tuple(self.index.null_values), files)
+            return _BlockReader(self.root, index, tuple(self.index.null_values), files, known=known)
         if (index.split, verify) not in self._readers:
-            known = self._indexed_as(index)
             self._readers[index.split, verify] = _BlockReader(
                 self.root, checked, tuple(self.index.null_values), known=known
             )
@@ -138,7 +140,26 @@ def refuse_changed(path: Path, indexed_as: I64) -> None:
             f"{path}: cannot be read ({error.strerror}); restore it or open the dataset again"
         ) from error
     if (stat.st_size, stat.st_mtime_ns) != tuple(indexed_as.tolist()):
-        raise CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
+        raise _changed(path)
+
+
+def refuse_replaced(path: RemotePath, word: str, indexed_as: I64) -> None:
+    """The same of an object, by its size and tag, after a read: an object that is still the one indexed was so then.
+
+    A Parquet object is asked for nothing: all that is read of it has the tag of its footer.
+    """
+    try:
+        fact = footer_of(path).fact if word == "parquet" else path.fact()
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
+    size, changed_ns = indexed_as.tolist()
+    stat = as_stat(fact)  # a listing may tell more of the time than a request for one object
+    if (stat.st_size, stat.st_mtime_ns % _SECOND) != (size, changed_ns % _SECOND):
+        raise _changed(path)
+
+
+def _changed(path: Path) -> CorruptShard:
+    return CorruptShard(f"{path}: changed after it was indexed; open the dataset again once it is complete")
 
 
 class _BlockReader:
@@ -153,6 +174,7 @@ class _BlockReader:
     ) -> None:
         self._root, self._index, self._null_values, self._files = root, index, null_values, files
         self._indexed_as = known
+        self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
@@ -167,10 +189,10 @@ class _BlockReader:
             known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known and copy is None:
             self._check(shard, path)
-        if self._indexed_as is not None:
+        if self._indexed_as is not None and copy is None and not isinstance(path, RemotePath):
             refuse_changed(path, self._indexed_as[shard])
         try:
-            return read_block(
+            table = read_block(
                 path,
                 index.formats[shard],
                 block=int(index.block[number]),
@@ -185,7 +207,19 @@ class _BlockReader:
             if copy is None or copy.exists():
                 raise
             # Another process made room in this moment.
-            return _BlockReader(self._root, index, self._null_values)(number, columns)
+            return _BlockReader(self._root, index, self._null_values, known=self._indexed_as)(number, columns)
+        self._refuse_replaced(shard, copy)
+        return table
+
+    def _refuse_replaced(self, shard: int, copy: Path | None) -> None:
+        path = self._root / self._index.shards[shard]
+        if self._indexed_as is None or not isinstance(path, RemotePath):
+            return
+        if copy is None:
+            refuse_replaced(path, self._index.formats[shard], self._indexed_as[shard])
+        elif self._copies.get(shard) != copy:  # the name of a copy holds the digest of its bytes
+            refuse_replaced(path, "", self._indexed_as[shard])
+            self._copies[shard] = copy
 
     def _copy(self, path: Path, checksum: str) -> Path | None:
         """A local copy of the shard, whose bytes have been checked, where copies are kept."""

@@ -216,9 +216,10 @@ def as_stat(fact: Fact) -> os.stat_result:
     """An object's facts in the form of a file's.
 
     Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
+    Some stores tell a tag with quotes in one answer and without them in another.
     """
     seconds = fact.mtime_ns // 1_000_000_000
-    tag = xxhash.xxh3_64_intdigest(fact.etag.encode()) >> 1
+    tag = xxhash.xxh3_64_intdigest(fact.etag.strip('"').encode()) >> 1
     changed_ns = seconds * 1_000_000_000 + tag % 1_000_000_000
     return os.stat_result(
         (modes.S_IFREG | 0o644, tag, 0, 1, 0, 0, fact.size, seconds, seconds, seconds),

@@ -64,7 +64,7 @@ def rows_of(path: Path, name: str | None = None) -> pa.Table:
     loader = headrace.open(path, cache_dir=path.parent / "cache").stream(
         name, batch_size=1000, batch_format="arrow", remainder="exact"
     )
-    return pa.concat_tables(list(loader))
+    return pa.concat_tables(list(loader)).drop_columns("valid")
 
 
 def files_of(run: Path) -> dict[str, str]:
