@@ -246,11 +246,11 @@ class Job:
                 loss_MB = nn.functional.binary_cross_entropy_with_logits(
                     self.model(*features(batch)), target_B, reduction="none"
                 )
-                rows = batch["valid"].sum()
+                batch_rows = batch["valid"].sum()
                 if dist.is_initialized():
-                    dist.all_reduce(rows)  # of all ranks, whose gradients DDP averages
+                    dist.all_reduce(batch_rows)  # of all ranks, whose gradients DDP averages
                 ranks = dist.get_world_size() if dist.is_initialized() else 1
-                losses_M = (loss_MB * batch["valid"]).sum(1) * ranks / rows.clamp(min=1)
+                losses_M = (loss_MB * batch["valid"]).sum(1) * ranks / batch_rows.clamp(min=1)
                 self.optimiser.zero_grad()
                 losses_M.sum().backward()
                 self.optimiser.step()

@@ -15,34 +15,50 @@ A message has four parts: what is wrong, where (file, row group, line, column), 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from headrace.printable import printable
 
 _MOST = 3_500  # characters of a message of many lines
+# How torch words what a worker of its loader raised, as one argument: the whole traceback, with the message at its end.
+_TRACEBACK = "Traceback (most recent call last):\n"
+_OF_WORKER = re.compile(r"\ACaught \S+ in \S.*\nOriginal " + re.escape(_TRACEBACK))
 
 
 class HeadraceError(Exception):
     """Base of everything headrace raises on purpose. Survives pickling, whatever its class is built from.
 
     Each argument is a line of the message. As text, what comes from data, names and paths is escaped and shortened
-    (see `headrace.printable`): a message never controls a terminal, and has a few kilobytes at most. `args` is exact.
+    (see `headrace.printable`): a message never controls a terminal, and has a few kilobytes at most. Of an error out of
+    a DataLoader worker, the worker's own message is told, without its traceback. `args` is exact.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
         lines, left = [], _MOST
-        for number, line in enumerate(self.args):
-            lines.append(printable(str(line)))
+        told = [own for line in self.args for own in message_of_worker(str(line))]
+        for number, line in enumerate(told):
+            lines.append(printable(line))
             left -= len(lines[-1])
-            if left < 0 and number + 1 < len(self.args):
-                lines.append(f"… and {len(self.args) - number - 1:,} more")
+            if left < 0 and number + 1 < len(told):
+                lines.append(f"… and {len(told) - number - 1:,} more")
                 break
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args), self.__dict__
+
+
+def message_of_worker(text: str) -> list[str]:
+    """The lines of what a DataLoader worker raised, without torch's words and the traceback; other text as it is."""
+    if not _OF_WORKER.match(text):
+        return [text]
+    lines = text.rstrip().rpartition(_TRACEBACK)[2].splitlines()
+    raised = next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines) - 1)
+    kind, _, message = lines[raised].partition(": ")  # frames are indented; what was raised follows them
+    return [message or kind, *lines[raised + 1 :]]
 
 
 class SettingsError(HeadraceError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -28,17 +29,26 @@ def write_shards(folder: Path, shards: int) -> None:
 
 
 def damage(path: Path, how: str, group: int = BAD_GROUP) -> bytes:
-    """Flip a byte of a row group, cut the file off inside it, or take the file away; returns what was there."""
-    whole = path.read_bytes()
+    """Flip a byte of a row group, cut the file off inside it, or take the file away; returns what was there.
+
+    A flip keeps the time of the file, as a disk that fails does: the bytes alone can tell.
+    """
+    before, whole = path.stat(), path.read_bytes()
     column = pq.ParquetFile(path).metadata.row_group(group).column(0)
     place = column.data_page_offset + column.total_compressed_size // 2
     if how == "flipped":
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        keep_time(path, before)
     elif how == "truncated":
         path.write_bytes(whole[:place])
     else:
         path.unlink()
     return whole
+
+
+def keep_time(path: Path, before: os.stat_result) -> None:
+    """Give a file its earlier time, by which an opened dataset knows it."""
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 class Lines(logging.Handler):
@@ -85,6 +95,7 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
     log = join_group(rank, world_size, folder)
     bad = Path(folder, "shards", f"part-{failing:05d}.parquet")
     opened = headrace.open(Path(folder, "shards"), cache_dir=Path(folder, f"cache-{rank}"))
+    before = bad.stat()
     met = Path(folder, "met")
     stream = opened.stream(batch_size=100)
     dataset = opened.torch_dataset(batch_size=100, num_workers=2, lanes=world_size)  # a rank reads one shard
@@ -117,4 +128,5 @@ def fail_on_rank(rank: int, world_size: int, folder: str, how: str, failing: int
             dist.barrier()
             if rank == failing:
                 bad.write_bytes(whole)
+                keep_time(bad, before)
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(out))

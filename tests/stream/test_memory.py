@@ -81,7 +81,9 @@ def test_without_cuda_it_warns_once_and_batches_stay_as_they_are():
         "from headrace.stream.loader import StreamLoader\n"
         "d = dataset_of(0, memory='pinned')\n"
         "plain = [b['row'].tolist() for b in dataset_of(0)]\n"
-        "for _ in range(2): assert plain == [b['row'].tolist() for b in d]\n"
+        "for _ in range(2):\n"
+        "    d.set_epoch(0)\n"
+        "    assert plain == [b['row'].tolist() for b in d]\n"
     )
     paths = "import sys; sys.path[:0] = " + repr([path for path in sys.path if path])
     done = subprocess.run([sys.executable, "-c", f"{paths}\n{code}"], capture_output=True, text=True, check=True)

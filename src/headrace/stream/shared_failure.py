@@ -22,6 +22,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from headrace.errors import message_of_worker
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.neighbours import Neighbours
 from headrace.stream.present_group import group_connection, group_size, group_store, kind_of
@@ -145,9 +146,5 @@ def group_bulletin() -> Bulletin | None:
 
 def in_short(error: BaseException) -> str:
     """The message of an error in one line; of an error out of a DataLoader worker, the worker's own message."""
-    text = str(error).strip()
-    lines = text.splitlines() or [type(error).__name__]
-    if "Original Traceback" not in text:
-        return " ".join(lines)
-    kind, _, message = lines[-1].partition(": ")
-    return message if message and " " not in kind else lines[-1]
+    lines = [own for line in message_of_worker(str(error).strip()) for own in line.splitlines()]
+    return " ".join(lines) or type(error).__name__
