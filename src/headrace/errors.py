@@ -16,6 +16,7 @@ A message has four parts: what is wrong, where (file, row group, line, column), 
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from typing import Any
 
 from headrace.printable import printable
@@ -31,14 +32,14 @@ class HeadraceError(Exception):
 
     Each argument is a line of the message. As text, what comes from data, names and paths is escaped and shortened
     (see `headrace.printable`): a message never controls a terminal, and has a few kilobytes at most. Of an error out of
-    a DataLoader worker, the worker's own message is told, without its traceback. `args` is exact.
+    a DataLoader worker, the worker's traceback keeps its lines, and loses its middle. `args` is exact.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
         lines, left = [], _MOST
-        told = [own for line in self.args for own in message_of_worker(str(line))]
+        told = [own for line in self.args for own in _lines(str(line))]
         for number, line in enumerate(told):
             lines.append(printable(line))
             left -= len(lines[-1])
@@ -49,6 +50,21 @@ class HeadraceError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args), self.__dict__
+
+
+def _lines(text: str) -> list[str]:
+    """An argument as lines: one, or those of a worker's traceback, with the first frames and what was raised."""
+    if not _OF_WORKER.match(text):
+        return [text]
+    lines = text.rstrip().splitlines()
+    first, last = _fitting(lines, _MOST // 2), _fitting(lines[::-1], _MOST // 3)[::-1]
+    return lines if len(first) + len(last) >= len(lines) else [*first, "  …", *last]
+
+
+def _fitting(lines: list[str], most: int) -> list[str]:
+    """The first line, and as many of the next as fit."""
+    ends = list(accumulate(map(len, lines)))
+    return lines[: max(1, sum(end <= most for end in ends))]
 
 
 def message_of_worker(text: str) -> list[str]:

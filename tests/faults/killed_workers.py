@@ -136,6 +136,7 @@ def at_random(directory: str, first: int, trials: int, method: str) -> None:
     whole = rows_of(dataset.data_loader(method=method))
     for trial in range(first, first + trials):
         random_ = random.Random(f"worker {trial}")
+        dataset.set_epoch(0)
         batches, (made,) = workers_of(dataset.data_loader(method=method))
         count = random_.randrange(len(whole) - 2 * 2 * WORKERS)  # so many are sent ahead
         got = rows_of(itertools.islice(batches, count))
@@ -192,6 +193,7 @@ def in_a_message(directory: str) -> None:
     place = shards(Path(directory), text=9000)
     dataset = headrace.open(place).torch_dataset(batch_size=20, num_workers=1, shuffle=True)
     whole = rows_of(dataset.data_loader(method="fork"))
+    dataset.set_epoch(0)
     batches, (made,) = workers_of(dataset.data_loader(method="fork"))
     got = rows_of(itertools.islice(batches, 1))
     other = iter(headrace.open(place).torch_dataset(batch_size=20, num_workers=1).data_loader(method="fork"))
@@ -299,10 +301,12 @@ def other_datasets(directory: str) -> None:
     )
     for dataset in (packing, tabular):
         undisturbed = [texts(batch) for batch in dataset.data_loader(method="fork")]
+        dataset.set_epoch(0)
         torch.manual_seed(1)
         batches = iter(dataset.data_loader(method="fork"))
         expected = [next(batches), torch.rand(3)][1].tolist()
         del batches
+        dataset.set_epoch(0)
         torch.manual_seed(1)
         batches, (made,) = workers_of(dataset.data_loader(method="fork"))
         got = [texts(batch) for batch in itertools.islice(batches, 3)]

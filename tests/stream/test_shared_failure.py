@@ -146,7 +146,7 @@ def test_the_message_of_a_worker_is_told_without_its_traceback():
     error = CorruptShard(f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad")
 
     assert in_short(error) == "rank 1 of 2, worker 1: a.parquet block 7: bad"
-    assert str(error) == "rank 1 of 2, worker 1: a.parquet block 7: bad"
+    assert str(error) == f"{inside}\nheadrace.errors.CorruptShard: rank 1 of 2, worker 1: a.parquet block 7: bad"
     assert in_short(CorruptShard("a.parquet:", "bad")) == "a.parquet: bad"
     assert in_short(CorruptShard("a.parquet:\nbad")) == r"a.parquet:\nbad"
     assert in_short(RuntimeError(f"{inside}\nValueError: of a:\nb.parquet: bad")) == "of a: b.parquet: bad"

@@ -22,7 +22,8 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.errors import message_of_worker
+from headrace.errors import HeadraceError, message_of_worker
+from headrace.printable import printable
 from headrace.stream.at_exit import RUNNING
 from headrace.stream.neighbours import Neighbours
 from headrace.stream.present_group import group_connection, group_size, group_store, kind_of
@@ -146,5 +147,7 @@ def group_bulletin() -> Bulletin | None:
 
 def in_short(error: BaseException) -> str:
     """The message of an error in one line; of an error out of a DataLoader worker, the worker's own message."""
-    lines = [own for line in message_of_worker(str(error).strip()) for own in line.splitlines()]
+    raised = error.args if isinstance(error, HeadraceError) else (str(error).strip(),)
+    own = [printable(line) for argument in raised for line in message_of_worker(str(argument))]
+    lines = [line for line in own if line]
     return " ".join(lines) or type(error).__name__
