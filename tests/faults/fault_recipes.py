@@ -175,8 +175,15 @@ def place() -> Path:
 
 @functools.cache
 def settings_of(name: str) -> Settings:
-    """The settings of a recipe over one source for all trials: its files' times are part of the run's identity."""
-    return _EVERY[name].write(place() / name / "in")
+    """The settings of a recipe over one source for all trials: its files' times are part of the run's identity.
+
+    Anybody may read the source, as some trials are not run by its owner; a later chmod would change its ctime.
+    """
+    source = place() / name / "in"
+    settings = _EVERY[name].write(source)
+    for path in [source, *source.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return settings
 
 
 def make(name: str, settings: Settings, out: Path, *, workers: int = WORKERS, on_event: OnEvent = silent) -> Prepared:

@@ -83,9 +83,3 @@ def unwritable(name: str, settings: Settings, directory: str, why: str) -> None:
             "read-only" if "read-only" in str(error) else "permission" if "permission denied" in str(error) else error
         )
     assert not list(place.iterdir())
-
-
-def readable_by_all(directory: Path) -> None:
-    """Let nobody read what lies in a private directory."""
-    for path in [directory, *directory.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
