@@ -10,7 +10,7 @@ import typer
 from headrace.cli.flags import Json
 from headrace.cli.for_machines import tell
 from headrace.cli.printing import say
-from headrace.errors import SettingsError
+from headrace.errors import InputError, SettingsError
 
 
 def convert(
@@ -46,6 +46,8 @@ def convert(
         checked_level(compression, compression_level)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    if source.exists() and not source.is_file():  # a pipe would be waited for
+        raise InputError(f"{source}: is not a file; give the .npy file itself")
     result = convert_legacy_to_parquet(
         source,
         target,

@@ -14,8 +14,10 @@ Source = Annotated[
     str, typer.Argument(metavar="PATH", help="A prepared dataset, or plain shards: directory, file, glob.")
 ]
 Split = Annotated[str | None, typer.Option(help="Which split; may be left out where there is only one.")]
-Ranks = Annotated[int, typer.Option(min=1, help="World size.")]
-Workers = Annotated[int, typer.Option(min=0, help="DataLoader workers of each rank; 0: threads in its own process.")]
+Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
+Workers = Annotated[
+    int, typer.Option(min=0, max=1 << 10, help="DataLoader workers of each rank; 0: threads in its own process.")
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank (of one worker).")]
 Remainder = Annotated[str | None, typer.Option(help="pad, drop or exact; default: exact for one reader, else pad.")]
 Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]

@@ -20,6 +20,10 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
 
     Links are followed. places: as the recipe was given them; those that are no directory hold nothing but themselves.
     """
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"out {str(out)!a}: the name is not UTF-8; choose another output directory") from None
     target = _parts(out)
     for place in map(path_of, places):
         inner = _parts(place)
