@@ -338,6 +338,7 @@ def _counted(values: npt.NDArray[np.float64], whole: I64, is_whole: Bools, unit_
     per = unit_us or 1e-3
     fits = (values >= FIRST_US / per) & (values <= LAST_US / per)
     if unit_us == 0:
+        fits &= np.abs(values) < 2.0**63  # a float of more has lost the microsecond
         rounded = np.floor(np.where(fits, values, 0) / 1_000)
         exact = whole // 1_000
     else:
