@@ -21,7 +21,7 @@ from figures import Cell, Table, figure, ratio
 from reporting import parser, publish
 
 import headrace
-from headrace.stream.cache import CachedBlocks
+from headrace.stream.read.cache import CachedBlocks
 
 BLOCK_ROWS = 65_536
 

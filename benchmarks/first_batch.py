@@ -26,8 +26,8 @@ from reporting import parser, publish
 from streaming_data import NUMBERS, make_data
 
 import headrace
-from headrace.stream.loader import StreamLoader
-from headrace.stream.pools import Pool, least_pool_rows, plan_pools
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.pools import Pool, least_pool_rows, plan_pools
 
 
 def first_pool(loader: StreamLoader) -> Pool:

@@ -46,7 +46,7 @@ def make(where: Path, files: int, columns: int) -> None:
 
 def step(name: str, where: Path) -> dict[str, float]:
     import headrace
-    from headrace.stream.dataset import open_dataset
+    from headrace.stream.loader.dataset import open_dataset
 
     headrace.open  # noqa: B018 - imported before the clock starts
     wall, cpu = time.perf_counter(), time.process_time()

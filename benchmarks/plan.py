@@ -23,9 +23,9 @@ from figures import Table, figure
 from reporting import parser, publish
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.options import StreamOptions
-from headrace.stream.passes import first_state, plan_pass
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import first_state, plan_pass
+from headrace.stream.ranks.topology import Topology
 
 DISTRIBUTIONS = ("balanced", "round_robin", "by_size")
 BLOCKS_PER_SHARD = 10

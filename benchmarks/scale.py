@@ -43,9 +43,9 @@ def plan(shards: int, ranks: int, workers: int) -> dict[str, Any]:
     import pyarrow as pa
 
     from headrace.dataset.index import SplitIndex
-    from headrace.stream.options import StreamOptions
-    from headrace.stream.passes import first_state, plan_pass
-    from headrace.stream.topology import Topology
+    from headrace.stream.loader.options import StreamOptions
+    from headrace.stream.loader.passes import first_state, plan_pass
+    from headrace.stream.ranks.topology import Topology
 
     blocks = shards * BLOCKS_PER_SHARD
     number = np.arange(blocks, dtype=np.int64)

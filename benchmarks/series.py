@@ -49,7 +49,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import headrace
 import headrace.windows
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from headrace.windows import open_windows
 from headrace.windows.windows import Windows, windows_of
 

@@ -20,7 +20,7 @@ from headrace import validate_sharding
 from headrace.cli import main
 from headrace.cli.stream_command import _rows as real_rows
 from headrace.errors import SettingsError
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from tables import HEADER, small_rows, small_source, split, write_rows
 
 SPLIT = ("--split", "train", "--ranks", "2", "--batch-size", "8", "--seed", "3")

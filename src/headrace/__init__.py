@@ -43,16 +43,17 @@ if TYPE_CHECKING:
     from headrace.recipes.verify import verify
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
-    from headrace.stream.audit import Audit, AuditReport, audit
-    from headrace.stream.blend import Blend, blend
-    from headrace.stream.dataset import Dataset
-    from headrace.stream.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
-    from headrace.stream.loader import StreamLoader
-    from headrace.stream.options import StreamOptions
-    from headrace.stream.pack_rows import PackRows
-    from headrace.stream.packed import PackedBatches
-    from headrace.stream.topology import Topology
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.audit.rows import Audit, AuditReport, audit
+    from headrace.stream.loader.blend import Blend, blend
+    from headrace.stream.loader.dataset import Dataset
+    from headrace.stream.loader.dataset import open_dataset as open  # noqa: A004 - headrace.open is the name users expect
+    from headrace.stream.loader.options import StreamOptions
+    from headrace.stream.loader.stateful import stream_state
+    from headrace.stream.loader.stream_loader import StreamLoader
+    from headrace.stream.loader.torch_dataset import StreamingDataset
+    from headrace.stream.packed.batches import PackedBatches
+    from headrace.stream.packed.pack_rows import PackRows
+    from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
     from headrace.tabular.processors import ColumnProcessor, FunctionProcessor, Processor
@@ -60,12 +61,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Audit": "headrace.stream.audit",
-    "AuditReport": "headrace.stream.audit",
-    "Blend": "headrace.stream.blend",
+    "Audit": "headrace.stream.audit.rows",
+    "AuditReport": "headrace.stream.audit.rows",
+    "Blend": "headrace.stream.loader.blend",
     "ColumnProcessor": "headrace.tabular.processors",
     "CorruptShard": "headrace.errors",
-    "Dataset": "headrace.stream.dataset",
+    "Dataset": "headrace.stream.loader.dataset",
     "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
     "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
@@ -75,8 +76,8 @@ _WHERE = {
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
     "OnlinePacker": "headrace.packing.online",
-    "PackRows": "headrace.stream.pack_rows",
-    "PackedBatches": "headrace.stream.packed",
+    "PackRows": "headrace.stream.packed.pack_rows",
+    "PackedBatches": "headrace.stream.packed.batches",
     "PackedSequences": "headrace.recipes.packed_sequences.config",
     "ParquetShardWriter": "headrace.recipes.packed_sequences.storage.parquet_writer",
     "PipelineIterableDataset": "headrace.tabular.dataset",
@@ -89,20 +90,21 @@ _WHERE = {
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
-    "StreamLoader": "headrace.stream.loader",
-    "StreamOptions": "headrace.stream.options",
-    "StreamingDataset": "headrace.stream.torch",
+    "StreamLoader": "headrace.stream.loader.stream_loader",
+    "StreamOptions": "headrace.stream.loader.options",
+    "StreamingDataset": "headrace.stream.loader.torch_dataset",
     "TemporalSplit": "headrace.recipes.temporal_split.config",
-    "Topology": "headrace.stream.topology",
+    "Topology": "headrace.stream.ranks.topology",
     "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
-    "audit": "headrace.stream.audit",
-    "blend": "headrace.stream.blend",
+    "audit": "headrace.stream.audit.rows",
+    "blend": "headrace.stream.loader.blend",
     "collect": "headrace.run.collect",
     "load_pipelines": "headrace.recipes.series.pipelines.save",
-    "open": "headrace.stream.dataset:open_dataset",
+    "open": "headrace.stream.loader.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
+    "stream_state": "headrace.stream.loader.stateful",
     "verify": "headrace.recipes.verify",
     "verify_no_shard_overlap": "headrace.tabular.distribution",
 }
@@ -151,6 +153,7 @@ __all__ = [
     "open",
     "prepare",
     "rewrite",
+    "stream_state",
     "verify",
     "verify_no_shard_overlap",
 ]

@@ -27,9 +27,9 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import HeadraceError, MissingExtra, SettingsError
 from headrace.printable import printable
-from headrace.stream.audit import Audit, AuditReport, audit
-from headrace.stream.dataset import open_dataset
-from headrace.stream.options import VALID, StreamOptions
+from headrace.stream.audit.rows import Audit, AuditReport, audit
+from headrace.stream.loader.dataset import open_dataset
+from headrace.stream.loader.options import VALID, StreamOptions
 
 ROW = "headrace_row_number"
 _PROMISE = "Stream one epoch on every rank of a job and check that every row came to exactly one."
@@ -190,7 +190,7 @@ def _refuse(error: HeadraceError) -> int:
 
 def _loader(asked: argparse.Namespace) -> tuple[Audit, int]:
     """One audited epoch of this rank, and the rows of the split."""
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
     data = open_dataset(asked.data)
     plain = data.split_index(asked.split)

@@ -19,7 +19,8 @@ from headrace.cli import app, completing
 from headrace.cli.commands import RECIPES
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.recipes.temporal_split.dates import DATE_WORDS
-from headrace.stream import options, share
+from headrace.stream.loader import options
+from headrace.stream.order import share
 
 HEADRACE = "import sys; sys.argv[0] = 'headrace'; from headrace.cli import command; command()"
 

@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.errors import InputError
 from headrace.formats import scan as scanning
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from tables import HEADER, small_rows, small_source, split, split_rows, write_bytes, write_rows
 
 EXTENSIONS = [f".{word}{packed}" for word in ("csv", "tsv", "jsonl") for packed in ("", ".gz", ".zst")]

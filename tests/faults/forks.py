@@ -39,10 +39,10 @@ PATHS = [str(Path(headrace.__file__).parents[1]), *(str(TESTS.parent / each) for
 # What the work of a child would import, each time anew: pyarrow looks for pandas, polars for numpy's generators.
 PRELOADED = ("fault_recipes", "killed_runs", "pandas", "numpy.random", "array_record.python.array_record_module")
 PRELOADED += (
-    "headrace.stream.loader",
-    "headrace.stream.dataset",
-    "headrace.stream.torch",
-    "headrace.stream.packed_rows",
+    "headrace.stream.loader.stream_loader",
+    "headrace.stream.loader.dataset",
+    "headrace.stream.loader.torch_dataset",
+    "headrace.stream.packed.packed_rows",
     "headrace.cli",
     "hostile_files",
     "pyarrow.dataset",

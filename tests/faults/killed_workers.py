@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 import headrace
 from headrace.errors import CorruptShard, EngineError
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 
 SHARDS, BLOCKS, ROWS, WORKERS = 4, 3, 20, 2
 _SEEN: list[tuple[float, str]] = []  # when a death was told, and how
@@ -74,7 +74,7 @@ class Deadly:
 
 def deadly(directory: Path, times: int, blocks: tuple[int, ...] | None = None, **options: Any) -> Any:
     """A dataset over shards of which some blocks kill; None: one in the middle of the epoch's first lane."""
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
     whole = headrace.open(shards(directory)).torch_dataset(
         batch_size=4, shuffle=True, seed=3, num_workers=WORKERS, read_threads=1
@@ -222,7 +222,7 @@ class Damaged:
 
 def in_quarantine(directory: str) -> None:
     """A worker is killed in a pass with bad blocks; rows given up are counted once, and are just within the limit."""
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
     place, bad = shards(Path(directory)), (1, 4, 5, 10)
     whole = headrace.open(place).torch_dataset(batch_size=4, shuffle=True, seed=5, on_bad_block="quarantine")
@@ -247,7 +247,7 @@ def in_quarantine(directory: str) -> None:
 
 def between_passes(directory: str) -> None:
     """Workers that live on: one is killed in a pass, and one between two passes."""
-    from headrace.stream.watched_loader import WatchedLoader
+    from headrace.stream.loader.watched_loader import WatchedLoader
 
     place = shards(Path(directory))
 

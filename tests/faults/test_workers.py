@@ -14,9 +14,9 @@ from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError
-from headrace.stream.reading import WorkerNotes, being_read, notes_shape, process_of, read_last
-from headrace.stream.stateful import turn_after
-from headrace.stream.worker_deaths import WorkerDeath, told_by_torch, why_not_again
+from headrace.stream.loader.stateful import turn_after
+from headrace.stream.workers.deaths import WorkerDeath, told_by_torch, why_not_again
+from headrace.stream.workers.notes import WorkerNotes, being_read, notes_shape, process_of, read_last
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
 METHODS = ("fork", "spawn", "forkserver")

@@ -57,7 +57,7 @@ def lightning_module() -> None:
 
 
 def lightning_stream() -> None:
-    import_module("headrace.stream.lightning")
+    import_module("headrace.stream.loader.lightning")
 
 
 def lightning_series() -> None:

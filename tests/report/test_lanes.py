@@ -11,11 +11,11 @@ import headrace
 from headrace.report.figure import Page
 from headrace.report.lanes import plan_page
 from headrace.report.write import publish
-from headrace.stream.options import StreamOptions
-from headrace.stream.order import EpochOrder
-from headrace.stream.passes import first_state, plan_pass
-from headrace.stream.plan import Plan, estimate_peak_bytes
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import first_state, plan_pass
+from headrace.stream.order.epoch import EpochOrder
+from headrace.stream.order.plan import Plan, estimate_peak_bytes
+from headrace.stream.ranks.topology import Topology
 
 
 def plan_of(

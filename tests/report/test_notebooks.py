@@ -8,7 +8,7 @@ from report_cases import split_run
 
 import headrace
 from headrace.dataset.html import table_html
-from headrace.stream.plan import make_plan
+from headrace.stream.order.plan import make_plan
 
 
 class Cells(HTMLParser):

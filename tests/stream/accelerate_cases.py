@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 from headrace.errors import SettingsError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.tabular.dataset import PipelineIterableDataset
 
 

@@ -14,9 +14,9 @@ from stream_cases import Numbers, index_of
 from torch_cases import real_rows
 
 import headrace
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 ROWS = (40,) * 6
 

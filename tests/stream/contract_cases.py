@@ -15,7 +15,7 @@ from rank_processes import process_group
 
 import headrace
 import headrace.windows
-from headrace.stream.present_group import group_store
+from headrace.stream.ranks.present_group import group_store
 
 LONG = "x" * 5000 + "\x1b[31m"
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 from stream_cases import Numbers, index_of
 
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 
 ALONE = Topology(rank=0, world_size=1)
 ROWS = (3000,) * 4000  # a pass that is not at its end before a busy parent has sent its signal
@@ -66,7 +66,7 @@ def slow_batches(workers: int, method: str):
     read, settings = SlowNumbers(Numbers(ROWS)), StreamOptions(batch_size=64, shuffle=True, lanes=4)
     if not workers:
         return StreamLoader(index_of(ROWS), read, settings, topology=ALONE)
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
     dataset = StreamingDataset(index_of(ROWS), read, settings, num_workers=workers, topology=ALONE)
     return dataset.data_loader(method=method)
@@ -126,7 +126,7 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
         if int(workers):
             import torch
 
-            from headrace.stream.torch import StreamingDataset
+            from headrace.stream.loader.torch_dataset import StreamingDataset
 
             dataset = StreamingDataset(index, read, settings, num_workers=int(workers), topology=ALONE)
             loader = torch.utils.data.DataLoader(

@@ -13,7 +13,7 @@ from rank_processes import process_group
 from torch_cases import loader_of, real_rows
 
 import headrace
-from headrace.stream.audit import audit
+from headrace.stream.audit.rows import audit
 
 EPOCHS = (0, 3)
 

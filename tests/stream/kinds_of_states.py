@@ -14,12 +14,12 @@ from stream_cases import Numbers, index_of
 import headrace
 from headrace.packing.online import OnlinePacker
 from headrace.sealed import seal
-from headrace.stream.dynamic import DynamicLoader
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.stateful import WorkerProgress, stream_state
-from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stateful import WorkerProgress, stream_state
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.dynamic import DynamicLoader
+from headrace.stream.ranks.topology import Topology
 from headrace.windows.state import WindowState
 
 ROWS = (40,) * 6

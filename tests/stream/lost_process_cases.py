@@ -15,11 +15,11 @@ from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
 import headrace
-from headrace.stream.dynamic import DynamicLoader
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.dynamic import DynamicLoader
+from headrace.stream.ranks.topology import Topology
 
 ROWS = (40,) * 6
 BEFORE, PATIENCE_S = 3, 120

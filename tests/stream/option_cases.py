@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from stream_cases import index_of
 
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.topology import Topology
 
 ALONE = Topology(rank=0, world_size=1)
 ROWS = (17, 0, 40, 1, 23)

@@ -13,9 +13,9 @@ from stream_cases import Numbers, index_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 
 MICRO_BATCHES = 3  # to a step of the optimizer
 STOP = 2  # steps before the checkpoint

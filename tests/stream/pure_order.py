@@ -6,8 +6,8 @@ import numpy as np
 from reference import deliver
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.plan import Plan
-from headrace.stream.state import StreamState
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.state import StreamState
 
 
 def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from rank_processes import process_group
 from stream_cases import Numbers, index_of
 
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 ROWS = (40,) * 6
 SAVE_EVERY = 4  # whole rounds of two workers

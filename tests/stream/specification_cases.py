@@ -14,7 +14,7 @@ from rank_processes import process_group
 from torch_cases import dataset_of, loader_of, real_rows
 
 from headrace.errors import CorruptShard
-from headrace.stream.audit import audit
+from headrace.stream.audit.rows import audit
 from headrace.validate_sharding import validate
 
 HUNDRED = (7,) * 99 + (3,)  # 100 shards; striding would give four ranks 25 each, three ranks 34, 33 and 33

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 ROWS = (4096, 4096, 4096, 4096)
 SLOW = "part-00002.parquet block 0 (decode)"

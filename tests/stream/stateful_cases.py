@@ -10,7 +10,7 @@ from rank_processes import process_group
 from torch_cases import dataset_of, real_rows
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from headrace.stream.stateful import stream_state
+from headrace.stream.loader.stateful import stream_state
 
 STOP = 3  # of two workers, one is a batch ahead there
 

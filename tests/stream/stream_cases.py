@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 
 NUMBERS = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("text", pa.string())])
 

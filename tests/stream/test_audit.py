@@ -12,8 +12,8 @@ from stream_cases import Numbers, index_of, ranks
 from torch_cases import audit_on_rank
 
 import headrace
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
 
 
 def report_of(batches, **settings):

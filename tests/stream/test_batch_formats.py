@@ -12,10 +12,10 @@ from stream_cases import index_of, ranks
 from torch.utils.data import ChainDataset, DataLoader
 
 from headrace.errors import SettingsError
-from headrace.stream.audit import audit
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.table_parcel import whole_batch
+from headrace.stream.audit.rows import audit
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.workers.table_parcel import whole_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stream.buffers import Buffers
+from headrace.stream.read.buffers import Buffers
 
 SHAPE = (1 << 17,)
 

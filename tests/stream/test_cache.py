@@ -15,9 +15,9 @@ import pytest
 
 import headrace
 from headrace.storage.cache_room import Room
-from headrace.stream.cache import CacheCounts, CachedBlocks
-from headrace.stream.decoded_file import TornFile, encode, map_file
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.cache import CacheCounts, CachedBlocks
+from headrace.stream.read.decoded_file import TornFile, encode, map_file
 from tables import small_source, split
 
 ROWS, BLOCKS = 1200, 12

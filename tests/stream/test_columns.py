@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import InputError
-from headrace.stream.batch import make_batch
-from headrace.stream.columns import cut, from_table, gather, join
+from headrace.stream.read.batch import make_batch
+from headrace.stream.read.columns import cut, from_table, gather, join
 
 DAY, NOON = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 VALUES = {

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.layout import order_of_state
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.passes import first_state, plan_pass, state_after, steps_of
-from headrace.stream.plan import estimate_block_bytes
-from headrace.stream.reader import plan_pools
-from headrace.stream.regions import Regions
-from headrace.stream.shards import deal_shards, pack_shards
-from headrace.stream.state import StreamState
-from headrace.stream.topology import Topology
-from headrace.stream.whereabouts import find_row, seen_per_shard
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import first_state, plan_pass, state_after, steps_of
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.layout import order_of_state
+from headrace.stream.order.plan import estimate_block_bytes
+from headrace.stream.order.regions import Regions
+from headrace.stream.order.shards import deal_shards, pack_shards
+from headrace.stream.order.state import StreamState
+from headrace.stream.order.whereabouts import find_row, seen_per_shard
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.reader import plan_pools
 
 ROWS = (9, 14, 3, 3, 0, 21, 7, 7, 1, 12, 5)
 INDEX = index_of(ROWS, blocks_per_shard=2)
@@ -240,7 +240,7 @@ def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
 def test_workers_read_whole_shards_and_follow_the_epoch():
     from torch.utils.data import DataLoader
 
-    from headrace.stream.torch import StreamingDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
     options = options_of("round_robin")
     rows = []

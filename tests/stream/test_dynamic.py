@@ -14,14 +14,14 @@ from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
-from headrace.stream.claims import claim_borders, claim_rows, left_of
-from headrace.stream.dynamic import DynamicLoader
-from headrace.stream.ledger import LocalStore
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.order import block_identities, epoch_order
-from headrace.stream.remaining import Remaining
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.order.epoch import block_identities, epoch_order
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.ranks.claims import claim_borders, claim_rows, left_of
+from headrace.stream.ranks.dynamic import DynamicLoader
+from headrace.stream.ranks.ledger import LocalStore
 
 
 def order_of(rows, *, shuffle=True):

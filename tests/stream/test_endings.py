@@ -28,9 +28,9 @@ import headrace
 from headrace.dataset.indexed import block_reader
 from headrace.digest import checksum_file
 from headrace.errors import CorruptShard, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(headrace.__file__).parents[1]), str(HERE), str(HERE.parent)])

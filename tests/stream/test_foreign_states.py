@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from tables import small_source, split
 
 ALONE = Topology(rank=0, world_size=1)

@@ -14,7 +14,7 @@ from pure_order import rows_in_order
 from stream_cases import index_of
 
 from headrace.errors import SettingsError
-from headrace.stream.plan import make_plan
+from headrace.stream.order.plan import make_plan
 
 
 def uneven(shards):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.stream.interleave import Interleave, most_drift_rounds, quotas
+from headrace.stream.order.interleave import Interleave, most_drift_rounds, quotas
 
 counts_of = st.lists(st.integers(0, 120), min_size=1, max_size=9).filter(any)
 

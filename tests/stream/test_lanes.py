@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_cases import Numbers, index_of, ranks
 
-from headrace.stream.lanes import Lanes, choose_lanes
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.plan import make_plan
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.lanes import Lanes, choose_lanes
+from headrace.stream.order.plan import make_plan
 
 LARGE = np.full(1500, 65_536)  # 98 M rows
 

@@ -19,7 +19,7 @@ from lightning_cases import QUIET, PackedRecorder, Recorder, fit, on_rank
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.stream.lightning import EpochCallback, HeadraceDataModule
+from headrace.stream.loader.lightning import EpochCallback, HeadraceDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
@@ -284,7 +284,7 @@ def test_splits_that_are_not_there_have_no_loader_and_settings_are_checked(path)
 
 
 @pytest.mark.parametrize(
-    ("module", "use"), [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.map")]
+    ("module", "use"), [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.loader.map")]
 )
 def test_without_the_library_the_error_names_the_extra(module, use):
     code = f"import sys; sys.modules[{module!r}] = None\n{use}"

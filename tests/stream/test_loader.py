@@ -9,9 +9,9 @@ import pytest
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 
 ROWS = (30, 0, 7, 1, 64, 19)
 TOTAL = sum(ROWS)

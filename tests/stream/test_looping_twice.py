@@ -9,9 +9,9 @@ from torch.utils.data import DataLoader
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 import headrace
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject

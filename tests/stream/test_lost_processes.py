@@ -14,10 +14,10 @@ from stream_cases import Numbers, index_of
 from test_shared_failure import Board, write
 
 from headrace.errors import StreamError
-from headrace.stream.dynamic import DynamicLoader
-from headrace.stream.neighbours import Neighbours
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.ranks.dynamic import DynamicLoader
+from headrace.stream.ranks.neighbours import Neighbours
+from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"

@@ -12,7 +12,7 @@ from stream_cases import Numbers, index_of, write_split
 from torch.utils.data import DataLoader, DistributedSampler
 
 from headrace.errors import CorruptShard, SettingsError
-from headrace.stream.map import MapDataset, columns_of
+from headrace.stream.loader.map import MapDataset, columns_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 

@@ -14,7 +14,7 @@ from option_cases import kinds_dataset
 from torch_cases import dataset_of
 
 from headrace.errors import SettingsError
-from headrace.stream.memory import pinned
+from headrace.stream.read.memory import pinned
 
 CUDA = torch.cuda.is_available()
 Pair = namedtuple("Pair", "x y")
@@ -78,7 +78,7 @@ def test_without_cuda_it_warns_once_and_batches_stay_as_they_are():
     code = (
         "import warnings; warnings.simplefilter('always')\n"
         "from torch_cases import dataset_of\n"
-        "from headrace.stream.loader import StreamLoader\n"
+        "from headrace.stream.loader.stream_loader import StreamLoader\n"
         "d = dataset_of(0, memory='pinned')\n"
         "plain = [b['row'].tolist() for b in dataset_of(0)]\n"
         "for _ in range(2):\n"

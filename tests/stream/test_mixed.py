@@ -11,13 +11,13 @@ from stream_cases import Numbers, index_of, ranks
 
 from headrace.digest import derive_key
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.blend import join_indexes
-from headrace.stream.layout import lay_epoch
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.order import block_identities, epoch_order
-from headrace.stream.plan import make_plan
-from headrace.stream.whereabouts import find_row
+from headrace.stream.loader.blend import join_indexes
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.epoch import block_identities, epoch_order
+from headrace.stream.order.layout import lay_epoch
+from headrace.stream.order.plan import make_plan
+from headrace.stream.order.whereabouts import find_row
 
 blocks = st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any)
 orders = st.fixed_dictionaries(

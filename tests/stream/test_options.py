@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.stream.options import StreamOptions
+from headrace.stream.loader.options import StreamOptions
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from reference import SlowOrder
 from stream_cases import index_of
 
-from headrace.stream.order import block_identities, epoch_order
+from headrace.stream.order.epoch import block_identities, epoch_order
 
 CASES = range(300)
 

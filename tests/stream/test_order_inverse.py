@@ -9,11 +9,11 @@ from stream_cases import Numbers, index_of, ranks
 from test_order import order_of, random_case
 
 from headrace.errors import InputError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.plan import make_plan
-from headrace.stream.state import StreamState
-from headrace.stream.whereabouts import find_row, row_number, seen_per_shard, shuffle_quality
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.plan import make_plan
+from headrace.stream.order.state import StreamState
+from headrace.stream.order.whereabouts import find_row, row_number, seen_per_shard, shuffle_quality
 
 
 @pytest.mark.parametrize("tenth", range(10))

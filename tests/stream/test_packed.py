@@ -14,13 +14,13 @@ from packed_stream_cases import as_lists, expected, make_bins, table_of, write_s
 
 import headrace
 from headrace.errors import InputError, SettingsError, StreamError
-from headrace.stream.columns import from_table
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.packed import PackedBatches
-from headrace.stream.packed_batch import packed_batches
-from headrace.stream.packed_rows import normal_rows
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.packed.batches import PackedBatches
+from headrace.stream.packed.packed_batch import packed_batches
+from headrace.stream.packed.packed_rows import normal_rows
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.columns import from_table
 
 SEQUENCE = st.lists(st.tuples(st.integers(1, 99), st.integers(0, 1)), min_size=1, max_size=5)
 BINS = st.lists(st.lists(SEQUENCE, min_size=1, max_size=4), min_size=1, max_size=6)

@@ -15,10 +15,10 @@ from rank_processes import run_ranks
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 

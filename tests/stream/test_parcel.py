@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
-from headrace.stream.parcel import Parcel
-from headrace.stream.table_parcel import TableParcel
+from headrace.stream.workers.parcel import Parcel
+from headrace.stream.workers.table_parcel import TableParcel
 
 
 def batch_of(rows):

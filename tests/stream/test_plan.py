@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_cases import Numbers, index_of
 
-from headrace.stream.lanes import estimate_block_bytes
-from headrace.stream.options import StreamOptions
-from headrace.stream.passes import first_state, plan_pass, read_pass
-from headrace.stream.plan import better_lanes, make_plan
-from headrace.stream.pools import plan_pools
-from headrace.stream.share import advance
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import first_state, plan_pass, read_pass
+from headrace.stream.order.lanes import estimate_block_bytes
+from headrace.stream.order.plan import better_lanes, make_plan
+from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.share import advance
+from headrace.stream.ranks.topology import Topology
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

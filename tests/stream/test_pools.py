@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.order import epoch_order, pieces_one_by_one
-from headrace.stream.pools import plan_pools
-from headrace.stream.remaining import Remaining
-from headrace.stream.share import advance, share_of
+from headrace.stream.order.epoch import epoch_order, pieces_one_by_one
+from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.share import advance, share_of
 
 
 @st.composite

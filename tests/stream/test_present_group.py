@@ -14,7 +14,7 @@ from present_group_cases import ROWS, STEPS, live_once, regroup
 from rank_processes import end_ranks, run_ranks
 from script_processes import held_store
 
-from headrace.stream.present_group import Moment, _own, present_name
+from headrace.stream.ranks.present_group import Moment, _own, present_name
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 
 import headrace
 from headrace.errors import CorruptShard, SettingsError, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.quarantine import filling_rows
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.read.quarantine import filling_rows
 
 ROWS = (30, 0, 7, 1, 64, 19)
 FIRST = (0, 30, 30, 37, 38, 102)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.buffers import Buffers
-from headrace.stream.columns import cut, from_table, gather, join
-from headrace.stream.ragged import Ragged
+from headrace.stream.read.buffers import Buffers
+from headrace.stream.read.columns import cut, from_table, gather, join
+from headrace.stream.read.ragged import Ragged
 
 KINDS = st.sampled_from([pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()])
 

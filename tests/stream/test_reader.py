@@ -11,9 +11,9 @@ from reference import SlowOrder, deliver
 from stream_cases import Numbers, index_of, ranks, write_split
 
 from headrace.errors import CorruptShard, InputError, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.topology import Topology
 
 
 def options(**settings):

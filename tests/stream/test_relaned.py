@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import StreamError
-from headrace.stream.layout import lay_epoch, order_of_state
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.plan import make_plan
-from headrace.stream.relaned import relane
-from headrace.stream.remaining import Remaining
-from headrace.stream.share import advance
-from headrace.stream.state import StreamState
-from headrace.stream.whereabouts import find_row, seen_per_shard
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.layout import lay_epoch, order_of_state
+from headrace.stream.order.plan import make_plan
+from headrace.stream.order.relaned import relane
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.share import advance
+from headrace.stream.order.state import StreamState
+from headrace.stream.order.whereabouts import find_row, seen_per_shard
 
 CASE = (30, 1, 0, 17, 44, 8)
 INDEX = index_of(CASE)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.remaining import Remaining
+from headrace.stream.order.remaining import Remaining
 
 
 @st.composite

@@ -18,7 +18,7 @@ from restart_cases import OPTIONS, ROWS, SAVE_EVERY, preempted, unprepared
 from stream_cases import Numbers, index_of, ranks
 
 import headrace
-from headrace.stream.loader import StreamLoader
+from headrace.stream.loader.stream_loader import StreamLoader
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),

@@ -14,10 +14,10 @@ from stream_cases import Numbers, index_of
 
 import headrace
 from headrace.errors import CorruptShard, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.shared_failure import Bulletin, Failure, in_short
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.shared_failure import Bulletin, Failure, in_short
+from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
@@ -72,7 +72,7 @@ def test_an_error_in_a_worker_names_rank_worker_file_and_row_group(tmp_path, met
 
 LEFT_OPEN = """
 import sys, torch, headrace
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
 opened = headrace.open(f"{folder}/shards", cache_dir=f"{folder}/cache-{rank}")

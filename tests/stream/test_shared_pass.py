@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from headrace.stream.shared_pass import SharedFindings, SharedPass
+from headrace.stream.workers.shared_pass import SharedFindings, SharedPass
 
 BLOCKS = 3
 

@@ -12,10 +12,10 @@ from specification_cases import BROKEN_RANK, FAULTS, HUNDRED, on_rank
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.digest import derive_key
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.plan import make_plan
-from headrace.stream.reader import plan_pools
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.plan import make_plan
+from headrace.stream.read.reader import plan_pools
 
 INDEX = index_of(HUNDRED)
 TOTAL = sum(HUNDRED)

@@ -11,15 +11,15 @@ from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
 
 from headrace.errors import SettingsError
-from headrace.stream import watch
-from headrace.stream.at_exit import RUNNING
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.progress import Noted, Progress, Snapshot
-from headrace.stream.reading import WorkerNotes, notes_shape
-from headrace.stream.shared_failure import Bulletin
-from headrace.stream.stall import Said as SaidBefore
-from headrace.stream.stall import complaints, from_text, to_text
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks import watch
+from headrace.stream.ranks.at_exit import RUNNING
+from headrace.stream.ranks.progress import Noted, Progress, Snapshot
+from headrace.stream.ranks.shared_failure import Bulletin
+from headrace.stream.ranks.stall import Said as SaidBefore
+from headrace.stream.ranks.stall import complaints, from_text, to_text
+from headrace.stream.workers.notes import WorkerNotes, notes_shape
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.errors import StreamError
-from headrace.stream.lanes import Lanes
-from headrace.stream.remaining import Remaining
-from headrace.stream.state import StreamState
+from headrace.stream.order.lanes import Lanes
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.state import StreamState
 
 INDEX = index_of([60, 40])
 

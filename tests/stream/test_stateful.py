@@ -9,8 +9,8 @@ from stream_cases import ranks
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 from headrace.errors import StreamError
-from headrace.stream.stateful import stream_state
-from headrace.stream.topology import Topology
+from headrace.stream.loader.stateful import stream_state
+from headrace.stream.ranks.topology import Topology
 
 pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
 

@@ -17,11 +17,11 @@ import pytest
 from reference import deliver
 
 import headrace
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.passes import first_state, plan_pass, read_pass, state_after
-from headrace.stream.state import StreamState
-from headrace.stream.topology import Topology
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import first_state, plan_pass, read_pass, state_after
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.topology import Topology
 
 SHARDS = (97, 1, 0, 40, 211, 3, 64)
 STOPS = 18  # of each of the 30 cases, 540 in all

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.topology import Topology, capture, confirm
+from headrace.stream.ranks.topology import Topology, capture, confirm
 
 
 def told(**environ):

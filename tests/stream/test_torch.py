@@ -16,9 +16,10 @@ from torch.utils.data import dataloader
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream import guarded_workers, watched_loader
-from headrace.stream.topology import Topology
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader import watched_loader
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.workers import guarded_workers
 
 # The number of workers is the test's subject, whatever machine it runs on.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -169,8 +170,8 @@ def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "use",
     [
-        "import headrace.stream.torch",
-        "from stream_cases import *; from headrace.stream.loader import *;"
+        "import headrace.stream.loader.torch_dataset",
+        "from stream_cases import *; from headrace.stream.loader.stream_loader import *;"
         " StreamLoader(index_of([1]), Numbers((1,)), StreamOptions(batch_size=1))",
     ],
 )
@@ -204,7 +205,7 @@ def test_a_torch_of_another_form_reads_without_a_guard_and_says_so_once(monkeypa
     expected = [real_rows(batch) for batch in dataset_of(2, topology=ALONE).data_loader(method="fork")]
     if gone == "class":
         known = dataloader._MultiProcessingDataLoaderIter
-        monkeypatch.delitem(sys.modules, "headrace.stream.guarded_workers")
+        monkeypatch.delitem(sys.modules, "headrace.stream.workers.guarded_workers")
         monkeypatch.delattr(dataloader, "_MultiProcessingDataLoaderIter")
         monkeypatch.setattr(dataloader.DataLoader, "_get_iterator", lambda loader: known(loader))
     else:

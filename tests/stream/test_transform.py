@@ -26,9 +26,9 @@ from option_cases import (
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.options import StreamOptions
-from headrace.stream.transform import name_of
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.read.transform import name_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

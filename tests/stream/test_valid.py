@@ -11,9 +11,9 @@ from torch_cases import dataset_of, loader_of
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.stream.loader import StreamLoader
-from headrace.stream.map import MapDataset, columns_of
-from headrace.stream.options import StreamOptions
+from headrace.stream.loader.map import MapDataset, columns_of
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.tabular.dataset import PipelineIterableDataset
 
 ROWS = 49

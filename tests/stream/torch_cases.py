@@ -9,9 +9,9 @@ from rank_processes import process_group
 from stream_cases import Numbers, index_of
 from torch.utils.data import DataLoader
 
-from headrace.stream.audit import audit
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.audit.rows import audit
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 ROWS = (40, 0, 13, 1, 90, 17)
 

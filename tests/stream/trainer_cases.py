@@ -13,8 +13,8 @@ from torch.utils.data import default_collate
 from transformers import Trainer, TrainingArguments
 
 from headrace.errors import SettingsError
-from headrace.stream.options import StreamOptions
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.torch_dataset import StreamingDataset
 
 BLOCKS = (20, 20, 9)
 

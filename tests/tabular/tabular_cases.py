@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import StreamError
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
 
 CONFIG = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, InputError, SettingsError
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
 
 ALONE = Topology(rank=0, world_size=1)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.share import share_of
+from headrace.stream.order.share import share_of
 from headrace.tabular.evenly import rows_of_rank, rows_of_worker
 
 

@@ -15,8 +15,8 @@ from tabular_cases import CONFIG, UNEVEN, Telling, ids, loader_of, real_ids, tab
 
 import headrace
 from headrace.errors import HeadraceError, InputError, SettingsError, StreamError
-from headrace.stream.stateful import stream_state
-from headrace.stream.topology import Topology
+from headrace.stream.loader.stateful import stream_state
+from headrace.stream.ranks.topology import Topology
 from headrace.tabular.dataset import PipelineIterableDataset
 
 # The number of workers is the test's subject, whatever machine it runs on.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import headrace.windows
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 
 
 def own_mib():

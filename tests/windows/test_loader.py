@@ -17,7 +17,7 @@ from window_rank_cases import train_on_rank
 import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
-from headrace.stream.topology import Topology
+from headrace.stream.ranks.topology import Topology
 from headrace.windows.epochs import Chunked
 
 RULE = {"input_length": 5, "output_length": 2}

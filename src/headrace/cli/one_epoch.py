@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.stream.plan import Plan
+    from headrace.stream.order.plan import Plan
 
 Source = Annotated[
     str, typer.Argument(metavar="PATH", help="A prepared dataset, or plain shards: directory, file, glob.")
@@ -49,9 +49,9 @@ class OneEpoch:
     def plan(self, index: Any) -> Plan:
         """Its plan over the split's index. Raises `SettingsError`, and `InputError` for blocks that are no table."""
         from headrace.formats.blocks import kind_of_word
-        from headrace.stream.options import StreamOptions
-        from headrace.stream.passes import first_state, plan_pass
-        from headrace.stream.topology import Topology
+        from headrace.stream.loader.options import StreamOptions
+        from headrace.stream.loader.passes import first_state, plan_pass
+        from headrace.stream.ranks.topology import Topology
 
         for word in dict.fromkeys(index.formats):
             kind_of_word(word)  # nothing could be said of what cannot be streamed

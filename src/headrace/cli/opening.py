@@ -11,12 +11,12 @@ from headrace.cli.printing import printer
 from headrace.cli.text_columns import PlainShards
 
 if TYPE_CHECKING:
-    from headrace.stream.dataset import Dataset
+    from headrace.stream.loader.dataset import Dataset
 
 
 def open_source(path: str, shards: PlainShards) -> Dataset:
     """`headrace.open` with the words of --types, --null-values and --cache-dir."""
-    from headrace.stream.dataset import open_dataset
+    from headrace.stream.loader.dataset import open_dataset
 
     options = shards.options()
     with _progress() as hear:

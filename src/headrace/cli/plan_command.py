@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from headrace.stream.plan import Plan
+    from headrace.stream.order.plan import Plan
 
 
 @with_groups
@@ -67,8 +67,8 @@ def plan(
 
 def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
     """What the plan says, by names that machines may rely on."""
-    from headrace.stream.plan import estimate_peak_bytes
-    from headrace.stream.whereabouts import shuffle_quality
+    from headrace.stream.order.plan import estimate_peak_bytes
+    from headrace.stream.order.whereabouts import shuffle_quality
 
     ranks, workers = asked.ranks, asked.workers
     coverage = found.coverage()
@@ -110,7 +110,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
 
 def _better_lanes(asked: OneEpoch, index: Any, found: Plan) -> dict[str, float] | None:
     """Other lanes and the amplification that was computed for them, where they are worth it."""
-    from headrace.stream.plan import better_lanes
+    from headrace.stream.order.plan import better_lanes
 
     better = better_lanes(found, lambda lanes: replace(asked, lanes=lanes).plan(index))
     return None if better is None else {"lanes": better[0], "read_amplification": round(better[1], 3)}

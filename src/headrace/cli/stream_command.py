@@ -216,9 +216,9 @@ def _measure(work: _Work, rank: int) -> Speed:
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
     """What a training loop would iterate over, and the decoded bytes of a row."""
-    from headrace.stream.lanes import estimate_block_bytes
-    from headrace.stream.options import StreamArguments
-    from headrace.stream.topology import Topology
+    from headrace.stream.loader.options import StreamArguments
+    from headrace.stream.order.lanes import estimate_block_bytes
+    from headrace.stream.ranks.topology import Topology
 
     dataset = open_source(work.path, work.shards)
     index = dataset.split_index(work.split)

@@ -91,7 +91,7 @@ def where(
 
     Example:  headrace where out --split train --row part-00003.parquet:17 --epoch 2 --ranks 8 --batch-size 1024
     """
-    from headrace.stream.whereabouts import find_row, row_number
+    from headrace.stream.order.whereabouts import find_row, row_number
 
     shard, _, number = row.rpartition(":")
     if not shard or not number.isdigit():
@@ -128,8 +128,8 @@ def seen(
 
     Example:  headrace seen state.json out
     """
-    from headrace.stream.state import StreamState
-    from headrace.stream.whereabouts import seen_per_shard
+    from headrace.stream.order.state import StreamState
+    from headrace.stream.order.whereabouts import seen_per_shard
 
     saved = StreamState.from_dict(read_state(state))
     index = open_source(path, shards).split_index(saved.split)

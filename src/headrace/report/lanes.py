@@ -14,7 +14,7 @@ from headrace.report.bins import counted, edges_for, thinned
 from headrace.report.figure import Figure, Page, Tone
 from headrace.report.stretches import lanes_by_reader, reader_name, row_of, stretches_of
 from headrace.report.words import listed, many, share, size
-from headrace.stream.plan import Plan
+from headrace.stream.order.plan import Plan
 
 _MOST_LINES = 24
 _MOST_BARS = 16

@@ -14,9 +14,9 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.report.bins import thinned
 from headrace.report.words import listed
-from headrace.stream.order import EpochOrder
-from headrace.stream.plan import Plan
-from headrace.stream.regions import RegionShare
+from headrace.stream.order.epoch import EpochOrder
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.regions import RegionShare
 
 _MOST_STRETCHES = 48
 

@@ -27,14 +27,14 @@ import pyarrow as pa
 from headrace.checks import check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
-from headrace.stream.options import BatchFormat, StreamArguments, StreamOptions
-from headrace.stream.passes import state_after
-from headrace.stream.plan import Plan
-from headrace.stream.progress import Progress
-from headrace.stream.state import StreamState
-from headrace.stream.topology import Topology
-from headrace.stream.watch import Watch
-from headrace.stream.worker_deaths import WorkerDeath
+from headrace.stream.loader.options import BatchFormat, StreamArguments, StreamOptions
+from headrace.stream.loader.passes import state_after
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.progress import Progress
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.watch import Watch
+from headrace.stream.workers.deaths import WorkerDeath
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks
 from headrace.tabular.delivered import batch_of, processed, rows_of
 from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
@@ -46,10 +46,10 @@ from headrace.tabular.sources import of_frame, open_files
 try:
     from torch.utils.data import IterableDataset, get_worker_info
 
-    from headrace.stream.rebatched import refuse_batches_of_batches, refuse_sharing_again
-    from headrace.stream.table_parcel import parcel_of, whole_batch
-    from headrace.stream.torch import StreamingDataset
-    from headrace.stream.watched_loader import WatchedLoader
+    from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
+    from headrace.stream.loader.torch_dataset import StreamingDataset
+    from headrace.stream.loader.watched_loader import WatchedLoader
+    from headrace.stream.workers.table_parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.stream.batch import Batch, import_torch, make_batch
-from headrace.stream.columns import from_table, gather
-from headrace.stream.options import VALID, BatchFormat
+from headrace.stream.loader.options import VALID, BatchFormat
+from headrace.stream.read.batch import Batch, import_torch, make_batch
+from headrace.stream.read.columns import from_table, gather
 from headrace.tabular.fields import is_number
 from headrace.tabular.processors import Processor, values_of
 

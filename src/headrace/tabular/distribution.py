@@ -18,9 +18,9 @@ import numpy.typing as npt
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
-from headrace.stream.mixed import MixedOrder
-from headrace.stream.plan import Plan
-from headrace.stream.share import resolve_remainder
+from headrace.stream.order.mixed import MixedOrder
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.share import resolve_remainder
 
 _PART_ROWS = 1 << 18
 

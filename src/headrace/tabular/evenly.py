@@ -8,8 +8,8 @@ whole batches, lie behind that.
 from __future__ import annotations
 
 from headrace.dataset.indexed import ReadBlock
-from headrace.stream.share import Remainder
-from headrace.stream.torch import StreamingDataset
+from headrace.stream.loader.torch_dataset import StreamingDataset
+from headrace.stream.order.share import Remainder
 
 
 def rows_of_rank(rows: int, *, ranks: int, remainder: Remainder | None) -> int:

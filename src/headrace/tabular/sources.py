@@ -20,7 +20,7 @@ from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.schema import plain
 from headrace.storage.remote_path import RemotePath, path_of
-from headrace.stream.dataset import open_dataset
+from headrace.stream.loader.dataset import open_dataset
 
 _FRAME_BLOCK_ROWS = 1 << 13
 

@@ -25,8 +25,11 @@ from headrace.errors import SettingsError
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import Recipe, prepare
 from headrace.settings import load_yaml
-from headrace.stream.resumed import CountedLoader, ResumedModule  # before what needs torch: names the extra of both
-from headrace.stream.share import Remainder
+from headrace.stream.loader.resumed import (  # before what needs torch: names the extra of both
+    CountedLoader,
+    ResumedModule,
+)
+from headrace.stream.order.share import Remainder
 from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some, count_windows
 from headrace.windows.inverse import target_scale

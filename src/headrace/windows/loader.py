@@ -21,12 +21,12 @@ from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES
-from headrace.stream.batch import import_torch
-from headrace.stream.beginnings import agree_now, agreement
-from headrace.stream.options import VALID
-from headrace.stream.received import Received
-from headrace.stream.share import Remainder, Share, count_steps, resolve_remainder, share_of
-from headrace.stream.topology import Topology, capture, confirm
+from headrace.stream.loader.options import VALID
+from headrace.stream.loader.received import Received
+from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
+from headrace.stream.ranks.beginnings import agree_now, agreement
+from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.read.batch import import_torch
 from headrace.windows.epochs import Epochs
 from headrace.windows.options import Layout
 from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.contexts.draws import permuted
 from headrace.digest import derive_key, hash_texts, permutation
-from headrace.stream.order import EpochOrder, epoch_order
+from headrace.stream.order.epoch import EpochOrder, epoch_order
 
 Shuffle = Literal["everywhere", "nearby", "none"]
 SHUFFLES: tuple[Shuffle, ...] = get_args(Shuffle)

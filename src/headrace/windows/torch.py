@@ -20,8 +20,8 @@ from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
-from headrace.stream.share import Remainder
-from headrace.stream.topology import Topology
+from headrace.stream.order.share import Remainder
+from headrace.stream.ranks.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some
 from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors

@@ -22,7 +22,7 @@ _POOLS = ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")
 
 def topology(environ: Mapping[str, str]) -> Finding:
     """Which rank of how many a stream would take this process for."""
-    from headrace.stream.topology import capture
+    from headrace.stream.ranks.topology import capture
 
     try:
         found = capture(environ=environ)

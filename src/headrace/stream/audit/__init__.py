@@ -1,0 +1,1 @@
+"""Proof, counted row by row, of what ranks were given."""

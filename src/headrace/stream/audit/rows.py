@@ -1,0 +1,225 @@
+"""Count what a loader really delivers: each key once, nothing missing, equal steps on every rank.
+
+`audit` wraps any iterable of batches, ours or another library's, and hands them on untouched. Keys are kept as 64-bit
+numbers (8 bytes a row): whole numbers, dates and floats as their bits, texts as keyed 64-bit hashes. Under
+torch.distributed the report gathers all ranks' keys on every rank, so that all reach the same verdict; it is a
+collective call that every rank must make.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.digest import derive_key, hash_texts
+from headrace.errors import InputError, SettingsError
+from headrace.stream.loader.options import VALID
+
+_TEXT_KEY = derive_key(0, "audit key")
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditReport:
+    """What was delivered over all ranks.
+
+    rows: delivered, filling rows not counted; duplicates: rows beyond the first of their key; missing: expected keys
+    that did not come, None if nothing was expected; unexpected: keys that were not expected, None unless keys were
+    given. examples: up to ten keys that came twice, where keys are whole numbers.
+    """
+
+    rows: int
+    distinct: int
+    duplicates: int
+    missing: int | None
+    unexpected: int | None
+    batches_per_rank: tuple[int, ...]
+    examples: tuple[int, ...]
+
+    @property
+    def batches(self) -> int:
+        """Batches over all ranks."""
+        return sum(self.batches_per_rank)
+
+    @property
+    def equal_steps(self) -> bool:
+        """Whether all ranks received the same number of batches."""
+        return len(set(self.batches_per_rank)) <= 1
+
+    @property
+    def ok(self) -> bool:
+        """Every key once, none missing or unexpected, equal steps."""
+        return not (self.duplicates or self.missing or self.unexpected) and self.equal_steps
+
+
+class Audit:
+    """A loader whose batches are counted as they pass. Iterating again counts anew. Made by `audit`."""
+
+    def __init__(self, loader: Iterable[Any], key: str | int, expected: Any) -> None:
+        self.loader = loader
+        self._key = key
+        self._expected = expected
+        self._keys: list[I64] = []
+        self._batches = 0
+        self._exact = True
+
+    def __len__(self) -> int:
+        """Batches, as the loader says. Raises `TypeError` where it does not know."""
+        return len(self.loader)  # type: ignore[arg-type]  # what it raises is meant
+
+    def __iter__(self) -> Iterator[Any]:
+        """The loader's batches, untouched. Raises `InputError` at one whose keys cannot be read."""
+        self._keys, self._batches = [], 0
+        for batch in self.loader:
+            self._count(batch)
+            yield batch
+
+    def report(self) -> AuditReport:
+        """The verdict on the last pass, the same on every rank. Collective under torch.distributed: call it on all."""
+        own = np.concatenate([np.empty(0, np.int64), *self._keys])
+        parts = _of_all_ranks((self._batches, own, self._exact))
+        keys = np.sort(np.concatenate([part[1] for part in parts]))
+        distinct, counts = np.unique(keys, return_counts=True)
+        missing = unexpected = None
+        if isinstance(self._expected, int):
+            missing = max(0, self._expected - len(distinct))
+            unexpected = max(0, len(distinct) - self._expected)
+        elif self._expected is not None:
+            wanted = np.unique(_as_int64(self._expected, "expected")[0])
+            missing = len(np.setdiff1d(wanted, distinct, assume_unique=True))
+            unexpected = len(np.setdiff1d(distinct, wanted, assume_unique=True))
+        exact = all(part[2] for part in parts)
+        return AuditReport(
+            rows=len(keys),
+            distinct=len(distinct),
+            duplicates=len(keys) - len(distinct),
+            missing=missing,
+            unexpected=unexpected,
+            batches_per_rank=tuple(part[0] for part in parts),
+            examples=tuple(distinct[counts > 1][:_EXAMPLES].tolist()) if exact else (),
+        )
+
+    def _count(self, batch: Any) -> None:
+        column, valid = _column(batch, self._key)
+        keys, exact = _as_int64(column, f"audit: batch {self._batches}: key {self._key!r}")
+        if valid is not None:
+            keys = keys[valid]
+        self._keys.append(keys)
+        self._exact &= exact
+        self._batches += 1
+
+
+def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
+    """Wrap a loader so that what it delivers is counted: iterate over the result, then ask its `report()`.
+
+    loader: any iterable of batches: dicts of tensors, arrays or lists, Arrow tables, lists of
+    rows as dicts, or tuples.
+    key: the column that tells rows apart, or its place in tuples; batch["valid"], where a batch has it, says which rows
+    are real. expected: how many keys there should be, or the keys themselves.
+    Raises `InputError` at a batch without the key, or with a key that is null or no single value.
+    """
+    if isinstance(expected, bool) or (isinstance(expected, int) and expected < 0):
+        raise SettingsError(f"expected is {expected!r}; give the number of rows, or their keys")
+    return Audit(loader, key, expected)
+
+
+def _column(batch: Any, key: str | int) -> tuple[Any, npt.NDArray[np.bool_] | None]:
+    """The key column of a batch, and its mask of real rows."""
+    if isinstance(batch, pa.Table | pa.RecordBatch):
+        names = batch.schema.names
+        if key not in names:
+            raise InputError(f"audit: a batch has no column {key!r}; it has {names}: pass another key=")
+        return batch.column(key), _mask(batch.column(VALID)) if VALID in names else None
+    if isinstance(batch, Mapping):
+        if key not in batch:
+            raise InputError(f"audit: a batch has no column {key!r}; it has {list(batch)}: pass another key=")
+        return batch[key], _mask(batch[VALID]) if VALID in batch else None
+    if isinstance(batch, list) and isinstance(key, str) and all(isinstance(row, Mapping) for row in batch):
+        lacking = next((row for row in batch if key not in row), None)
+        if lacking is not None:
+            raise InputError(f"audit: a row has no column {key!r}; it has {list(lacking)}: pass another key=")
+        masked = bool(batch) and all(VALID in row for row in batch)
+        return [row[key] for row in batch], _mask([row[VALID] for row in batch]) if masked else None
+    if isinstance(batch, tuple | list) and isinstance(key, int):
+        if not -len(batch) <= key < len(batch):
+            raise InputError(f"audit: a batch has {len(batch)} parts, key is {key}; pass the place of the key column")
+        return batch[key], None
+    raise InputError(
+        f"audit: a batch is a {type(batch).__name__} and key is {key!r}; give dicts or Arrow tables and a column name,"
+        " or tuples and the place of the key"
+    )
+
+
+def _mask(values: Any) -> npt.NDArray[np.bool_] | None:
+    """The mask as booleans, or None: a column of that name that holds something else is no mask."""
+    array = np.asarray(values)
+    return array if array.dtype == np.bool_ else None
+
+
+def _as_int64(values: Any, where: str) -> tuple[I64, bool]:
+    """Keys as 64-bit numbers: equal keys, equal numbers; and whether the numbers are the keys themselves."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _of_arrow(values, where)
+    if isinstance(values, list | tuple):
+        return _of_list(list(values), where)
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    if array.ndim != 1:
+        raise InputError(f"{where}: has {array.ndim} axes, a key is one value a row; pass another key=")
+    if array.dtype.kind in "iub":
+        return array.astype(np.int64), array.dtype != np.uint64
+    if array.dtype.kind in "mM" and not np.isnat(array).any():
+        return array.view(np.int64), False
+    if array.dtype.kind == "f" and not np.isnan(array).any():
+        return (array.astype(np.float64) + 0.0).view(np.int64), False
+    if array.dtype.kind == "f":
+        raise InputError(
+            f"{where}: holds {int(np.isnan(array).sum())} NaN, which tell no rows apart; pass another key="
+        )
+    return _of_list(array.tolist() if array.dtype.kind in "OUS" else array, where)
+
+
+def _of_list(values: Any, where: str) -> tuple[I64, bool]:
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"{where}: holds values that are no keys ({error}); pass another key=") from error
+    return _of_arrow(column, where)
+
+
+def _of_arrow(column: pa.Array | pa.ChunkedArray, where: str) -> tuple[I64, bool]:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _of_arrow(column.cast(kind.value_type), where)
+    nulls = len(column) if pa.types.is_null(kind) and len(column) else column.null_count
+    if nulls:
+        raise InputError(f"{where}: holds {nulls} nulls, which tell no rows apart; pass another key=")
+    if pa.types.is_null(kind):
+        return np.empty(0, np.int64), True
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
+    array = np.asarray(column)
+    if array.dtype.kind not in "iubmMf":
+        raise InputError(f"{where}: is of type {kind}, a key is a number, a time or a text; pass another key=")
+    return _as_int64(array, where)
+
+
+def _of_all_ranks(part: Any) -> list[Any]:
+    """What each rank holds, in rank order; our own alone where there is no process group."""
+    torch = sys.modules.get("torch")  # never imported here: a process without torch has no group
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return [part]
+    parts: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(parts, part)
+    return parts

@@ -1,0 +1,1 @@
+"""The loaders that people loop over, and the datasets they come from."""

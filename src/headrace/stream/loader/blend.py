@@ -1,0 +1,211 @@
+"""Several datasets as one stream: `headrace.blend`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.dataset.index import SplitIndex
+from headrace.errors import InputError, SettingsError
+from headrace.stream.loader.assembled import Parts, loader_of, torch_dataset_of
+from headrace.stream.loader.dataset import Dataset
+from headrace.stream.loader.options import StreamArguments, StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.layout import BlendIndex
+from headrace.stream.packed.packed_rows import packed_index, packed_options
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.batch import import_torch
+from headrace.stream.read.reader import ReadBlock
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.torch_dataset import StreamingDataset
+
+Part = Dataset | tuple[Dataset, str]
+
+
+class Blend:
+    """Datasets that are streamed as one, in fixed proportions. Made by `headrace.blend`; read-only.
+
+    names: of the datasets; parts: each with its split, or None; weights: as given, None: by rows.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        parts: tuple[tuple[Dataset, str | None], ...],
+        weights: tuple[float, ...] | None,
+    ) -> None:
+        self.names = names
+        self.parts = parts
+        self.weights = weights
+
+    def __repr__(self) -> str:
+        weights = self.weights or (None,) * len(self.names)
+        parts = zip(self.names, self.parts, weights, strict=True)
+        return "Blend(" + ", ".join(f"{name}: {part[0]!r} weight {weight}" for name, part, weight in parts) + ")"
+
+    def stream(
+        self,
+        split: str | None = None,
+        *,
+        batch_size: int,
+        topology: Topology | None = None,
+        **options: Unpack[StreamArguments],
+    ) -> StreamLoader:
+        """As `Dataset.stream`. split: of the datasets that were given without one.
+
+        Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
+        """
+        return loader_of(self._parts(split, StreamOptions(batch_size=batch_size, **options)), topology)
+
+    def torch_dataset(
+        self,
+        split: str | None = None,
+        *,
+        batch_size: int,
+        num_workers: int = 0,
+        topology: Topology | None = None,
+        **options: Unpack[StreamArguments],
+    ) -> StreamingDataset:
+        """As `Dataset.torch_dataset`. split: of the datasets that were given without one. Raises as `stream`."""
+        import_torch()  # before anything is read
+        parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
+        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
+
+    def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
+        return [(dataset, split if own is None else own) for dataset, own in self.parts]
+
+    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
+        """packed="auto" is decided for all datasets together."""
+        if options.pack_rows is None:
+            indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
+            options = packed_options(indexes, options)
+            return Parts(*self.source(split, options), options)
+        from headrace.stream.packed.loader import lengths_for
+
+        index, read_block = self.source(split, replace(options, packed="off"))
+        return Parts(index, read_block, options, lengths_for(index, read_block, options))
+
+    def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
+        """The blocks of all splits as one index, and a function that reads them as a stream with these options does.
+
+        Raises `InputError` where the columns read are not the same in all.
+        """
+        splits = self._splits(split)
+        indexes = [packed_index(dataset.split_index(own), options) for dataset, own in splits]
+        index = join_indexes(indexes, names=self.names, weights=self.weights, columns=options.columns)
+        return index, _BlendReader([dataset.reader(own, options) for dataset, own in splits], indexes)
+
+
+def blend(
+    datasets: Mapping[str, Part] | Sequence[Part], *, weights: Mapping[str, float] | Sequence[float] | None = None
+) -> Blend:
+    """Stream several datasets as one: every batch holds rows of all of them, in proportion to the weights.
+
+    datasets: opened datasets, or (dataset, split), by name or in a list. weights: positive numbers, in the same form;
+    what counts is their proportion. Without weights an epoch is every row of every dataset once. With weights it has
+    as many rows as the datasets together, or `samples_per_epoch`: small datasets repeat, each row once per round of
+    its dataset, and large ones are continued in the next epoch. Raises `SettingsError`.
+    """
+    if isinstance(datasets, Mapping):
+        names, given = tuple(datasets), list(datasets.values())
+    else:
+        names, given = tuple(str(number) for number in range(len(datasets))), list(datasets)
+    if not given:
+        raise SettingsError("blend of no datasets; give at least one")
+    parts = []
+    for name, each in zip(names, given, strict=True):
+        dataset, split = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
+        if not isinstance(dataset, Dataset) or not isinstance(split, str | None):
+            raise SettingsError(
+                f"blend: {name} is {each!r}; give what headrace.open returned, or that and a split's name"
+            )
+        parts.append((dataset, split))
+    return Blend(names, tuple(parts), None if weights is None else _weights(names, weights))
+
+
+def join_indexes(
+    parts: Sequence[SplitIndex],
+    *,
+    names: Sequence[str],
+    weights: Sequence[float] | None,
+    columns: Sequence[str] | None = None,
+) -> BlendIndex:
+    """One index of the blocks of several splits, shards named NAME/SHARD. Raises `InputError` on unlike columns."""
+    firsts = np.cumsum([0, *(len(part.shards) for part in parts)])
+    return BlendIndex(
+        split="+".join(dict.fromkeys(part.split for part in parts)),
+        schema=_shared_schema(parts, names, columns),
+        shards=tuple(f"{name}/{shard}" for name, part in zip(names, parts, strict=True) for shard in part.shards),
+        formats=tuple(each for part in parts for each in part.formats),
+        shard_of_block=np.concatenate(
+            [part.shard_of_block + first for part, first in zip(parts, firsts, strict=False)]
+        ),
+        block=np.concatenate([part.block for part in parts]),
+        rows=np.concatenate([part.rows for part in parts]),
+        offset=np.concatenate([part.offset for part in parts]),
+        length=np.concatenate([part.length for part in parts]),
+        parts=tuple(parts),
+        names=tuple(names),
+        weights=None if weights is None else tuple(weights),
+    )
+
+
+class _BlendReader:
+    def __init__(self, readers: Sequence[ReadBlock], parts: Sequence[SplitIndex]) -> None:
+        self._readers = list(readers)
+        self._firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        part = int(np.searchsorted(self._firsts, number, side="right")) - 1
+        return self._readers[part](number - int(self._firsts[part]), columns)
+
+
+def _weights(names: Sequence[str], weights: Mapping[str, float] | Sequence[float]) -> tuple[float, ...]:
+    if isinstance(weights, Mapping):
+        if set(weights) != set(names):
+            raise SettingsError(f"weights are of {sorted(weights)}, datasets are {sorted(names)}; give one of each")
+        given = [weights[name] for name in names]
+    else:
+        given = list(weights)
+    if len(given) != len(names):
+        raise SettingsError(f"{len(given)} weights for {len(names)} datasets; give one of each")
+    for name, weight in zip(names, given, strict=True):
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight) or weight <= 0:
+            raise SettingsError(
+                f"weight of {name} is {weight!r}; expected a positive number: leave out a dataset that has no weight"
+            )
+    return tuple(float(weight) for weight in given)
+
+
+def _shared_schema(parts: Sequence[SplitIndex], names: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:
+    """The columns that are read, as the first has them; nullable where any is."""
+    first = parts[0].schema
+    wanted = first.names if columns is None else list(columns)
+    for name, part in zip(names, parts, strict=True):
+        missing = [column for column in wanted if column not in part.schema.names]
+        more = [column for column in part.schema.names if columns is None and column not in wanted]
+        if missing or more:
+            raise InputError(
+                f"blend: {name} has columns {part.schema.names}, {names[0]} has {first.names}; name those to read"
+                " that all have with columns="
+            )
+        for column in wanted:
+            kind, expected = part.schema.field(column).type, first.field(column).type
+            if kind != expected:
+                raise InputError(
+                    f"blend: column {column} is {kind} in {name} and {expected} in {names[0]}; prepare or open them"
+                    " with the same types=, or leave it out with columns="
+                )
+    return pa.schema(
+        [
+            first.field(column).with_nullable(any(part.schema.field(column).nullable for part in parts))
+            for column in wanted
+        ]
+    )

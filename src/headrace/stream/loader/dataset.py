@@ -1,0 +1,271 @@
+"""What `headrace.open` returns: a finished run or plain shards, and the streams over their splits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from headrace.dataset.condition import Filter
+from headrace.dataset.file_cache import FileCache, stored_bytes
+from headrace.dataset.filtered import FilterReport
+from headrace.dataset.html import table_html
+from headrace.dataset.index import Index, SplitIndex
+from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
+from headrace.dataset.manifest import Manifest, in_usual_order
+from headrace.dataset.open import FinishedRun, find_run, is_prepared
+from headrace.dataset.plain import cache_directory, open_plain
+from headrace.errors import InputError, SettingsError
+from headrace.formats.listing import holds_data, no_data
+from headrace.storage.remote_path import RemotePath, local_path_of, path_of
+from headrace.stream.loader.assembled import Parts, loader_of, torch_dataset_of
+from headrace.stream.loader.options import StreamArguments, StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packed_options
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.batch import import_torch
+from headrace.stream.read.cache import CachedBlocks
+from headrace.stream.read.filtered import FilteredRows
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.map import MapDataset
+    from headrace.stream.loader.torch_dataset import StreamingDataset
+
+
+class Dataset(IndexedDataset):
+    """Splits ready to be streamed. Made by `headrace.open`; read-only.
+
+    manifest: of a prepared dataset; None for plain shards.
+    """
+
+    def __init__(self, source: IndexedDataset, *, cache_dir: Path | None = None) -> None:
+        super().__init__(source.root)
+        self._source = source
+        self._cache_dir = cache_directory(cache_dir)
+        self.manifest: Manifest | None = source.manifest if isinstance(source, FinishedRun) else None
+
+    def __repr__(self) -> str:
+        if isinstance(self._source, FilteredRows):
+            return f"Dataset({str(self.root)!r}: {self._source})"
+        rows = ", ".join(f"{name} {count:,}" for name, count in self.split_rows.items())
+        return f"Dataset({str(self.root)!r}: {rows} rows)"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
+        splits = [[name, self.split_rows[name]] for name in in_usual_order(self.split_rows)]
+        columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
+        return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
+            "columns", ["name", "type", ""], columns
+        )
+
+    @property
+    def index(self) -> Index:
+        """The blocks of all splits, with columns and types. Not for writing to."""
+        return self._source.index
+
+    @property
+    def contents(self) -> str:
+        """A word that changes whenever the rows may."""
+        return self._source.contents
+
+    @property
+    def split_rows(self) -> Mapping[str, int]:
+        """Rows of each split, by name."""
+        return self._source.split_rows
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        return self._source.splits
+
+    def split_index(self, split: str | None = None) -> SplitIndex:
+        """The blocks of a split; see `IndexedDataset.split_index`."""
+        return self._source.split_index(split)
+
+    def block_reader(
+        self, split: str | None = None, *, verify: Verify = "first_touch", files: FileCache | None = None
+    ) -> ReadBlock:
+        """A function (block number in `split_index`, columns or None) → the rows of that block as an Arrow table.
+
+        verify, files: see `IndexedDataset.block_reader`. The function may be called from any thread; it raises
+        `CorruptShard`, `InputError` or `StoreError`.
+        """
+        return self._source.block_reader(split, verify=verify, files=files)
+
+    def filter(self, condition: Filter | None) -> Dataset:
+        """The same splits with the rows that match only; None: all.
+
+        condition: a pyarrow.compute expression, or terms such as [("x", ">", 3), ("kind", "in", ["a", "b"])], all of
+        which hold, or a list of such lists, one of which holds. A comparison with null does not match. Blocks that
+        statistics rule out are never read; in the others matching rows are counted when a split is first used.
+        Raises `SettingsError` for unknown columns and values of another type.
+        """
+        if condition is None:
+            return self
+        if isinstance(self._source, FilteredRows):
+            raise SettingsError(f"filter: {self} is filtered already; pass both conditions together to one filter")
+        filtered = Dataset(FilteredRows(self._source, condition, cache_dir=self._cache_dir), cache_dir=self._cache_dir)
+        filtered.manifest = self.manifest
+        return filtered
+
+    def filter_report(self, split: str | None = None) -> FilterReport | None:
+        """What the filter leaves of a split and how many blocks it spares; None without a filter."""
+        return self._source.report(split) if isinstance(self._source, FilteredRows) else None
+
+    def stream(
+        self,
+        split: str | None = None,
+        *,
+        batch_size: int,
+        topology: Topology | None = None,
+        store: Any = None,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
+        **options: Unpack[StreamArguments],
+    ) -> StreamLoader:
+        """Batches of this rank's share of a split: every row exactly once over all ranks, equal steps on each.
+
+        split: may be left out where there is only one. One process and threads; rank and world size are found out
+        (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
+        `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
+        group's. A batch is a dict by column of tensors [batch_size, …] of the column's type, texts as lists of str; see
+        `stream.batch` for other columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
+        """
+        rows = self.filter(filter)
+        parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
+        if parts.options.distribution == "dynamic" and parts.lengths is None:
+            from headrace.stream.ranks.dynamic import DynamicLoader
+
+            return DynamicLoader(parts.index, parts.read_block, parts.options, topology=topology, store=store)
+        return loader_of(parts, topology)
+
+    def torch_dataset(
+        self,
+        split: str | None = None,
+        *,
+        batch_size: int,
+        num_workers: int = 0,
+        topology: Topology | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
+        **options: Unpack[StreamArguments],
+    ) -> StreamingDataset:
+        """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+
+        num_workers: that of the DataLoader. filter: see `filter`. Raises as `stream`, and `MissingExtra` without torch.
+        """
+        import_torch()  # before anything is read
+        parts = self.filter(filter)._parts(split, StreamOptions(batch_size=batch_size, **options))
+        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
+
+    def _parts(self, split: str | None, options: StreamOptions) -> Parts:
+        index = self.split_index(split)
+        if options.pack_rows is None:
+            options = packed_options([(self.root, index)], options)
+            return Parts(packed_index(index, options), self.reader(split, options), options)
+        from headrace.stream.packed.loader import lengths_for
+
+        read_block = self.reader(split, replace(options, packed="off"))
+        try:
+            contents: str | None = self.contents
+        except SettingsError:  # it has none: lengths are counted each time
+            contents = None
+        lengths = lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        return Parts(index, read_block, options, lengths)
+
+    def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
+        """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""
+        base = cache_directory(options.cache_dir)
+        files = self._file_cache(split, base / "files", options.cache_bytes) if options.cache == "files" else None
+        read = self.block_reader(split, verify=options.verify, files=files)
+        contents = ""
+        if options.packed_batches is not None:
+            alignment = options.packed_batches.loss_mask_alignment
+            read = PackedBlocks(read, root=self.root, index=self.split_index(split), alignment=alignment)
+            contents = f" packed {alignment}"
+        if options.cache != "decoded":
+            return read
+        return CachedBlocks(
+            read,
+            contents=f"{self.contents} {self.split_index(split).split}{contents}",
+            directory=base / "decoded",
+            limit_bytes=options.cache_bytes,
+        )
+
+    def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
+        """Where whole shards are kept; a limit that they do not fit in is told now, not by a slow epoch."""
+        if not isinstance(self.root, RemotePath):
+            raise SettingsError(
+                f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
+                ' out, or keep decoded blocks with cache="decoded"'
+            )
+        needed = stored_bytes(self.root, self.split_index(split).shards)
+        if needed > limit_bytes:
+            warnings.warn(
+                f"{self.root}: cache_bytes is {limit_bytes:,}, the shards of this split have {needed:,} bytes; those"
+                f" that do not fit are read from the store in every epoch: set cache_bytes={needed} or more",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        return FileCache(directory, limit_bytes, self.root)
+
+    def map_dataset(
+        self,
+        split: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        cache_bytes: int = 1 << 30,
+        filter: Filter | None = None,  # noqa: A002 - the name users expect
+    ) -> MapDataset:
+        """Random access to a split's rows, for samplers and data that fits in memory; see `MapDataset`.
+
+        Raises `MissingExtra` without torch.
+        """
+        from headrace.stream.loader.map import MapDataset
+
+        rows = self.filter(filter)
+        return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
+
+
+def open_dataset(
+    path: str | Path | Sequence[str | Path],
+    *,
+    run: str | None = None,
+    types: Mapping[str, str] | None = None,
+    null_values: Sequence[str] = (),
+    cache_dir: str | Path | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Dataset:
+    """Open a prepared dataset, or plain shards: a directory, a file, a glob or a list of Parquet, Arrow, CSV,
+    TSV, JSON lines.
+
+    Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
+    Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
+    Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
+    or files such as train-00000-of-00002.parquet. The index made of them is kept in `cache_dir` (None:
+    ~/.cache/headrace).
+    on_progress: hears (files looked at, files) while that index is made.
+    types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
+    Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.
+    """
+    kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
+    if isinstance(path, str | Path):
+        root = path_of(path)
+        empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
+        if run is not None or is_prepared(root) or empty:
+            if types or null_values:
+                raise SettingsError(
+                    f"{root}: types= and null_values= are for plain text shards; this is a prepared dataset, declare"
+                    " them when preparing"
+                )
+            if run is None and empty and not is_prepared(root) and any(root.iterdir()):
+                raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
+            return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
+        if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
+            raise InputError(
+                f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
+            )
+    elif run is not None:
+        raise SettingsError(f"run={run!r} names a run of one dataset directory; leave it out with a list of files")
+    plain = open_plain(path, types=types, null_values=null_values, cache_dir=cache_dir, on_progress=on_progress)
+    return Dataset(plain, cache_dir=kept)

@@ -1,0 +1,300 @@
+"""The settings of a stream, checked when built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
+
+from headrace.checks import check_boolean, check_integer, check_word
+from headrace.dataset.indexed import Verify
+from headrace.errors import SettingsError
+from headrace.sealed import MOST_LANES, MOST_POSITIONS
+from headrace.stream.order.lanes import OPEN_BYTES
+from headrace.stream.order.share import Remainder
+from headrace.stream.packed.batches import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
+from headrace.stream.packed.pack_rows import PackRows, pack_setting
+from headrace.stream.read.padded import LENGTHS, Padding
+
+BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
+Cache = Literal["none", "decoded", "files"]
+Memory = Literal["pageable", "pinned"]
+Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
+OnBadBlock = Literal["raise", "quarantine"]
+
+Lists = Literal["ragged", "padded"]
+OnTopologyChange = Literal["keep", "relane"]
+
+_WORDS: Mapping[str, Any] = {  # setting → what it may be
+    "on_topology_change": OnTopologyChange,
+    "batch_format": BatchFormat,
+    "lists": Lists,
+    "cache": Cache,
+    "distribution": Distribution,
+    "on_bad_block": OnBadBlock,
+    "verify": Verify,
+    "memory": Memory,
+}
+
+VALID = "valid"
+IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, nulls and all
+
+
+class StreamArguments(TypedDict, total=False):
+    """The options of a stream beside its batch size, for functions that pass them on; see `StreamOptions`."""
+
+    shuffle: bool
+    seed: int
+    shuffle_rows: int | None
+    lanes: int | None
+    remainder: Remainder | None
+    columns: Sequence[str] | None
+    batch_format: BatchFormat
+    lists: Lists
+    pad_values: Mapping[str, float]
+    pad_to_multiple_of: int
+    packed: PackedWord | PackedBatches
+    pack: PackRows | int | None
+    prefetch_bytes: int
+    prefetch_blocks: int
+    read_threads: int
+    memory_bytes: int
+    cache: Cache
+    cache_dir: str | Path | None
+    cache_bytes: int
+    distribution: Distribution
+    on_bad_block: OnBadBlock
+    quarantine_limit: float
+    stall_seconds: float | None
+    verify: Verify
+    samples_per_epoch: int | None
+    on_topology_change: OnTopologyChange
+    transform: Callable[[Any], Any] | None
+    memory: Memory
+    locality: Mapping[str, int | Sequence[int]] | None
+    ranks_per_node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """How a split is streamed.
+
+    batch_size: rows in a batch of one rank (of one worker, where there are workers).
+    shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
+    shuffle_rows: rows of a round, which are shuffled among themselves over all ranks; None: all of a small split (up to
+        4,194,304 rows and 256 MiB decoded), else 262,144, or as many as 1/8 of memory_bytes holds.
+    lanes: slices of the data that are read side by side; None: chosen from the index, see `lanes`. They decide the
+        order, and a resumed stream keeps those of its state.
+    remainder: "pad" fills the last step with rows that are false in batch["valid"], a mask that every batch has; "drop"
+        leaves out less than one global batch; "exact" gives one consumer a shorter last batch. None: "exact" for one
+        consumer, else "pad".
+    columns: which to read, in this order; None: all.
+    batch_format: "torch" tensors, "numpy" arrays, an "arrow" table, or "rows": a list of dicts of Python values, slow.
+    lists: lists of numbers as they are, "ragged", or "padded" to the longest of the batch, with a column more for each,
+        name + "_lengths". pad_values: by column, else 0. pad_to_multiple_of: widths are rounded up to a multiple.
+    packed: what becomes of rows that hold packed sequences: "varlen" or "padded" batches, or `PackedBatches` with more
+        settings; "off": rows as they are. "auto": "varlen" where the first shard says that its rows are packed.
+    pack: rows of tokens are packed while they are streamed, into bins of so many tokens, or as `PackRows` say;
+        batch_size then counts bins. See `packing`.
+    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode,
+        by default as many as this process has processors, 2 to 8.
+    memory_bytes: what the open blocks of a process that reads all lanes may take; lanes are chosen by it.
+    cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
+        ~/.cache/headrace), of cache_bytes at most for all that is kept there. "files" keeps whole shards of an object
+        store there, fetched once for all processes of a machine and checked against their checksums.
+    on_bad_block: what a block does that cannot be read: "raise", or "quarantine" its rows, false in batch["valid"].
+    quarantine_limit: the part of the split's rows, in [0, 1], that one reader may give up in a pass before it raises.
+    stall_seconds: a wait for data that is logged as a warning; None: none is.
+    verify: when a shard of a prepared run is checked against its checksum: at the "first_touch" in each process, or
+        "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
+    samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
+        None: every row once; of a blend with weights, as many rows as its splits have together.
+    on_topology_change: what a state in the middle of an epoch does where its lanes cannot be divided among the readers:
+        "keep" its order, some blocks being decoded by several readers; or "relane" the rows left into new lanes.
+    transform: makes of each batch what the loop receives, in the process that made the batch; see `transform`.
+    memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
+    distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
+        first, then workers), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
+        "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
+    locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
+        numbered node by node.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    batch_size: int
+    shuffle: bool = False
+    seed: int = 0
+    shuffle_rows: int | None = None
+    lanes: int | None = None
+    remainder: Remainder | None = None
+    columns: Sequence[str] | None = None
+    batch_format: BatchFormat = "torch"
+    lists: Lists = "ragged"
+    pad_values: Mapping[str, float] = field(default_factory=dict)
+    pad_to_multiple_of: int = 1
+    packed: PackedWord | PackedBatches = "auto"
+    pack: PackRows | int | None = None
+    prefetch_bytes: int = 1 << 25
+    prefetch_blocks: int = 256
+    read_threads: int = field(default_factory=lambda: usual_threads())
+    memory_bytes: int = OPEN_BYTES
+    cache: Cache = "none"
+    cache_dir: str | Path | None = None
+    cache_bytes: int = 1 << 35
+    distribution: Distribution = "balanced"
+    on_bad_block: OnBadBlock = "raise"
+    quarantine_limit: float = 0.01
+    stall_seconds: float | None = 5.0
+    verify: Verify = "first_touch"
+    samples_per_epoch: int | None = None
+    on_topology_change: OnTopologyChange = "keep"
+    transform: Callable[[Any], Any] | None = None
+    memory: Memory = "pageable"
+    locality: Mapping[str, int | Sequence[int]] | None = None
+    ranks_per_node: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_words()
+        object.__setattr__(self, "packed", packed_setting(self.packed))
+        object.__setattr__(self, "pack", pack_setting(self.pack))
+        self._check_batches()
+        self._check_locality()
+        if self.locality is not None:
+            object.__setattr__(self, "locality", _nodes(self.locality))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _column_names(self.columns))
+
+    def _check_numbers(self) -> None:
+        for name in ("batch_size", "read_threads", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
+            check_integer(name, getattr(self, name), least=1)
+        for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
+            if getattr(self, name) is not None:
+                most = MOST_LANES if name == "lanes" else MOST_POSITIONS
+                check_integer(name, getattr(self, name), least=1, most=most)
+        for name in ("prefetch_bytes", "prefetch_blocks"):
+            check_integer(name, getattr(self, name), least=0)
+        check_integer("seed", self.seed)
+        if not all(isinstance(value, int | float) for value in dict(self.pad_values).values()):
+            raise SettingsError(f"pad_values is {self.pad_values!r}; expected a number for each column named")
+        if not 0 <= _number("quarantine_limit", self.quarantine_limit) <= 1:
+            raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
+        if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
+            raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
+
+    def _check_words(self) -> None:
+        check_boolean("shuffle", self.shuffle)
+        if self.remainder is not None:
+            check_word("remainder", self.remainder, get_args(Remainder))
+        for name, words in _WORDS.items():
+            check_word(name, getattr(self, name), get_args(words))
+
+    def _check_batches(self) -> None:
+        """What batches are made of goes together."""
+        if self.lists == "padded" and self.batch_format in IN_ARROW:
+            raise SettingsError(
+                f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'
+            )
+        if self.lists == "ragged" and (self.pad_values or self.pad_to_multiple_of != 1):
+            raise SettingsError('pad_values and pad_to_multiple_of are for lists="padded"; set it, or leave them out')
+        if isinstance(self.packed, PackedBatches) and (self.batch_format in IN_ARROW or self.lists == "padded"):
+            raise SettingsError(
+                'packed batches are tensors or arrays of their own form; use batch_format="torch" or "numpy" and leave'
+                ' lists= out, or packed="off" for rows as they are'
+            )
+        if self.transform is not None and not callable(self.transform):
+            raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
+        if self.memory == "pinned" and self.batch_format != "torch" and self.transform is None:
+            raise SettingsError(
+                f'memory="pinned" pins tensors, and batch_format="{self.batch_format}" has none; use'
+                ' batch_format="torch", or a transform that makes tensors'
+            )
+
+    def _check_locality(self) -> None:
+        for name in ("locality", "ranks_per_node"):
+            if (getattr(self, name) is not None) != (self.distribution == "local"):
+                raise SettingsError(
+                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
+                    " locality= and ranks_per_node=, the others neither"
+                )
+
+    def check_columns(self, available: list[str]) -> tuple[str, ...]:
+        """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""
+        columns = tuple(available if self.columns is None else self.columns)
+        known = set(available)
+        unknown = [name for name in columns if name not in known]
+        if unknown:
+            raise SettingsError(f"columns {unknown} are not in the dataset; it has {available}")
+        if isinstance(self.packed, PackedBatches):
+            missing = [name for name in PACKED_COLUMNS if name not in columns]
+            taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
+            if missing or taken:
+                raise SettingsError(
+                    f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
+                    f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
+                )
+        if self.lists == "padded":
+            taken = [name + LENGTHS for name in columns if name + LENGTHS in columns]
+            strange = [name for name in self.pad_values if name not in columns]
+            if taken or strange:
+                raise SettingsError(
+                    f'lists="padded": columns {taken} are in the way of lengths, pad_values {strange} are no columns;'
+                    " leave them out with columns="
+                )
+        if VALID in columns:
+            raise SettingsError(
+                f'a column is named "{VALID}", where every batch has its mask of real rows;'
+                f" leave it out with columns=, or rename it when preparing"
+            )
+        return columns
+
+    @property
+    def padding(self) -> Padding | None:
+        """What fills lists up; None where they stay ragged."""
+        return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
+
+    @property
+    def pack_rows(self) -> PackRows | None:
+        """How rows are packed while they are streamed; None where they are not."""
+        return self.pack if isinstance(self.pack, PackRows) else None
+
+    @property
+    def packed_batches(self) -> PackedBatches | None:
+        """How bins become batches; None where rows are as they are."""
+        return self.packed if isinstance(self.packed, PackedBatches) else None
+
+
+def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
+    found: dict[str, int | tuple[int, ...]] = {}
+    for shard, nodes in dict(locality).items():
+        numbers = (nodes,) if isinstance(nodes, int) else tuple(nodes)
+        if not isinstance(shard, str) or any(type(node) is not int or node < 0 for node in numbers):
+            raise SettingsError(f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several")
+        found[shard] = numbers
+    return found
+
+
+def usual_threads() -> int:
+    """As many threads as this process may use processors, 2 to 8: decoding is work, and reading is waiting."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return max(2, min(8, usable))
+
+
+def _column_names(columns: Any) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        raise SettingsError(f'columns is the text {columns!r}; pass a list of names, e.g. ["{columns}"]')
+    names = tuple(columns)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"columns is {columns!r}; expected at least one column name, all of them text")
+    if len(set(names)) < len(names):
+        raise SettingsError(f"columns names a column twice: {list(names)}; name each once")
+    return names
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{name} is {value!r}; expected a number")
+    return float(value)

@@ -1,0 +1,137 @@
+"""What a DataLoader worker saves of itself, for torchdata's StatefulDataLoader. Pure.
+
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
+    saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
+    state = stream_state(saved)            # one portable state: dataset.load_state_dict(state) resumes on any others
+
+A worker knows only the batches it gave itself: after n of them its next one is the first of its share once n rounds of
+all workers are gone, whatever the others did. The loader keeps, per worker, the progress as of the last batch the loop
+received, so the sum over workers is what the rank received, and the portable state follows by arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from headrace.errors import StreamError
+from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import state_after
+from headrace.stream.order.share import Remainder, given_by_workers
+from headrace.stream.order.state import FORMAT_VERSION, StreamState
+from headrace.stream.ranks.topology import Topology
+
+_KIND = "worker"
+_MOST_DEPTH = 100  # of what others put around our states
+_NUMBERS = {"worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProgress:
+    """Worker `worker` of `workers`, on each of `world_size` ranks, gave `batches` batches of the pass from `start`."""
+
+    start: StreamState
+    worker: int
+    batches: int
+    world_size: int
+    workers: int
+    batch_size: int
+    remainder: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal progress back."""
+        values = {name: getattr(self, name) for name in (*_NUMBERS, "remainder")}
+        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **values})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
+        """Read a progress back. Raises `StreamError` if it is not one, or was changed."""
+        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+        sound = set(values) == {"start", "remainder", *_NUMBERS} and values["remainder"] in get_args(Remainder)
+        if not sound or any(
+            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
+            for name, least in _NUMBERS.items()
+        ):
+            raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
+        rest = {name: values[name] for name in (*_NUMBERS, "remainder")}
+        return cls(start=StreamState.from_dict(values["start"]), **rest)
+
+    @property
+    def topology(self) -> tuple[int, int, int, str]:
+        """What must be the same for a worker to go on from here."""
+        return self.world_size, self.workers, self.batch_size, self.remainder
+
+    def check(self, *, worker: int, topology: tuple[int, int, int, str]) -> None:
+        """Raise `StreamError` unless this worker of this topology can go on from here."""
+        if (self.worker, self.topology) != (worker, topology):
+            raise StreamError(
+                f"worker state: it was saved by worker {self.worker} with (world_size, workers, batch_size, remainder)"
+                f" = {self.topology}, this is worker {worker} with {topology}; for another topology load"
+                " headrace.stream_state(saved) into the dataset before the loop, not into the loader"
+            )
+
+
+def turn_after(batches: int, *, worker: int, workers: int) -> tuple[int, int]:
+    """Whose share a new worker takes after a rank received so many batches, and how many of that share were given.
+
+    A DataLoader asks its worker 0 first, whoever's turn it is; so the shares move to where their turn comes.
+    """
+    turns = max(1, workers)
+    turn = (batches + worker) % turns
+    return turn, (batches - turn + turns - 1) // turns
+
+
+def is_worker_state(values: Any) -> bool:
+    """Whether this is what a worker saved, and not the state of a stream."""
+    return kind_of(values) == _KIND
+
+
+def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
+    """The portable state inside what StatefulDataLoader.state_dict() gave: for `load_state_dict` of any stream.
+
+    Raises `StreamError` if there is none, or if workers are missing in it.
+    """
+    found = list(_inside(loader_state))
+    if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
+        states = [StreamState.from_dict(each) for each in found]
+        if any(state != states[0] for state in states):
+            raise StreamError(f"loader state: it holds {len(states)} states of different streams; pass one of them")
+        return states[0].to_dict()
+    parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
+    if not parts:
+        raise StreamError(
+            f"loader state: no state of a headrace stream in {shown(loader_state)};"
+            " pass what StatefulDataLoader.state_dict() gave during a pass"
+        )
+    first = parts[0]
+    workers = [part.worker for part in parts]
+    same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
+    given = [part.batches for part in parts]  # the workers took turns, so these are of one moment or were never
+    same = same and given == given_by_workers(sum(given), len(given)).tolist()
+    if workers != list(range(first.workers)) or not same:
+        raise StreamError(
+            f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
+            " pass what StatefulDataLoader.state_dict() gave, unchanged"
+        )
+    return state_after(
+        first.start,
+        sum(part.batches for part in parts),
+        StreamOptions(batch_size=first.batch_size, remainder=first.remainder),  # type: ignore[arg-type]  # checked there
+        topology=Topology(rank=0, world_size=first.world_size),
+        workers=first.workers,
+    ).to_dict()
+
+
+def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Every state of ours inside nested mappings."""
+    if depth > _MOST_DEPTH:
+        raise StreamError(f"loader state: it is more than {_MOST_DEPTH} levels deep; pass what state_dict() gave")
+    if not isinstance(values, Mapping):
+        return
+    if is_marked(values):
+        yield values
+        return
+    for value in values.values():
+        yield from _inside(value, depth + 1)

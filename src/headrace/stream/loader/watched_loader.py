@@ -1,0 +1,125 @@
+"""The DataLoader that our datasets hand out: a worker that dies costs a restart, and no row.
+
+When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
+new workers go on with the batch that comes next. Every batch is as if nothing had happened. What kills workers for the
+third time is an error that names the block (`worker_deaths`). What a worker raises is no death: it is raised in the
+loop, and told to the other ranks.
+
+The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
+a plain DataLoader: a death is an error that names the shard, and that is said once in the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Generator
+from multiprocessing import get_start_method
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.errors import HeadraceError
+from headrace.stream.loader.accelerated import told_to_accelerate
+from headrace.stream.read.batch import Batch
+from headrace.stream.workers.deaths import WorkerDeath, why_not_again
+from headrace.stream.workers.sheltered import sheltered_start
+
+if TYPE_CHECKING:
+    from headrace.stream.workers.guarded_workers import GuardedWorkers
+
+log = logging.getLogger("headrace")
+
+_END = object()
+_PATIENCE_S = 1.0  # an error may come a moment before the end of the process that is its cause
+
+
+class WatchedLoader(DataLoader[Batch]):
+    """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks.
+
+    Workers that die are begun anew, twice for each block that they read. Raises `EngineError` where that does not help.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
+        dataset: Any = self.dataset
+        dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
+        dataset: Any = self.dataset
+        return len(dataset)
+
+    def __iter__(self) -> Any:  # torch names its private iterator here
+        begin_next = getattr(self.dataset, "begin_next", None)
+        if begin_next is not None:
+            begin_next()
+        batches = self._unharmed(self._begin()) if self.num_workers else super().__iter__()
+        watched = getattr(self.dataset, "watched", None)
+        return told_to_accelerate(batches if watched is None else watched(batches), steps=len(self))
+
+    def _get_iterator(self) -> Any:
+        if not self.num_workers:
+            return super()._get_iterator()
+        try:
+            from headrace.stream.workers.guarded_workers import GuardedWorkers
+
+            return GuardedWorkers(self)
+        except ImportError as other:
+            _say_once(f"torch {torch.__version__}: {other}")
+            return super()._get_iterator()
+
+    def _begin(self) -> GuardedWorkers:
+        """Workers for a pass: those of the pass before if they persist and live, else new ones."""
+        idle: Any = self._iterator
+        if hasattr(idle, "fallen") and idle.fallen():
+            log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
+            self._iterator = None
+        method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
+        with sheltered_start(method):
+            return cast("GuardedWorkers", super().__iter__())
+
+    def _unharmed(self, workers: GuardedWorkers) -> Generator[Batch, None, None]:
+        """The batches of a pass, whichever workers die."""
+        dataset: Any = self.dataset
+        earlier: list[tuple[int, list[WorkerDeath]]] = []
+        received = 0
+        while True:
+            try:
+                batch = next(workers, _END)
+            except Exception as error:
+                if not hasattr(workers, "fallen"):
+                    raise
+                fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
+                if not fallen:
+                    raise
+                now = [dataset.death_of(number, *workers.ending(number)) for number in fallen]
+                final = why_not_again(earlier, now, received, dataset.index)
+                if final is not None:
+                    raise final from error
+                told = "; ".join(death.told(dataset.index) for death in now)
+                log.warning("%s; all workers are begun anew after %d batches of the pass", told, received)
+                earlier.append((received, now))
+                workers = self._begin_anew(received)
+                continue
+            if batch is _END:
+                return
+            received += 1
+            yield cast(Batch, batch)
+
+    def _begin_anew(self, received: int) -> GuardedWorkers:
+        """New workers for the rest of the pass; the loop's random numbers stay what they were."""
+        dataset: Any = self.dataset
+        self._iterator = None
+        with torch.random.fork_rng(devices=[]), dataset.going_on_after(received):
+            return self._begin()
+
+
+@functools.cache
+def _say_once(what: str) -> None:
+    log.warning(
+        "%s; DataLoader workers go without a guard: if one dies the loop ends with an error after some seconds, to be"
+        " resumed from the last state; for workers that are begun anew use torch 2.4 to 2.13",
+        what,
+    )

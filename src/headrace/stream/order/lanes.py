@@ -1,0 +1,103 @@
+"""How an epoch is cut: the number of lanes and groups, and the rows of a round. Pure.
+
+The choice follows from the index alone – rows, and the bytes that all columns take when decoded – not from the machine,
+the columns that are read, or free memory, so that any job makes the same one. Readers count only where they do not
+divide the lanes.
+
+Small data has one lane and one round, which is a true permutation: every reader keeps the decoded split in memory.
+Larger data has as many lanes as leave four blocks to each and as may be open at once in a process that reads them all;
+262,144 rows are shuffled together, or as many as an eighth of that memory holds.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.dataset.index import SplitIndex
+from headrace.stream.order.interleave import most_drift_rounds
+
+SMALL_ROWS, SMALL_BYTES = 1 << 22, 1 << 28
+OPEN_BYTES = 1 << 29
+_ROUND_ROWS = 1 << 18
+_FAMILY = (768, 384, 192, 96, 48, 24, 12, 6, 4, 2, 1)  # with many divisors, so that most numbers of ranks divide one
+_BLOCKS_PER_LANE = 4
+_VARIABLE_BYTES = 32  # guess for a text or list value when the file says less
+
+
+class Lanes(NamedTuple):
+    """L lanes in D groups, D a divisor of L; a round is `window_rows` rows of every lane."""
+
+    lanes: int
+    window_rows: int
+    groups: int
+
+
+def estimate_block_bytes(index: SplitIndex) -> I64:
+    """Bytes each block takes when decoded, int64 [B]: the larger of what its schema and its length in the file say."""
+    row_bytes = sum(_value_bytes(column.type) for column in index.schema)
+    return np.maximum(index.rows * max(1, row_bytes), np.where(index.rows > 0, index.length, 0)).astype(np.int64)
+
+
+def is_small(rows: int, decoded_bytes: int) -> bool:
+    """Whether a split is shuffled as a whole and kept in memory."""
+    return rows <= SMALL_ROWS and decoded_bytes <= SMALL_BYTES
+
+
+def choose_lanes(
+    index: SplitIndex,
+    *,
+    shuffle: bool,
+    readers: int,
+    batch_size: int,
+    lanes: int | None = None,
+    shuffle_rows: int | None = None,
+    memory_bytes: int = OPEN_BYTES,
+    sources: int = 1,
+) -> Lanes:
+    """How the first epoch of a stream is cut, for this many readers (ranks × workers).
+
+    lanes, shuffle_rows: as asked; a round is then `shuffle_rows` rows. Unshuffled, each reader has one contiguous lane.
+    sources: of a blend; they share the memory, and take turns of D rows, which must be small beside a global batch.
+    """
+    global_batch = readers * batch_size
+    if not shuffle:
+        lanes = readers if lanes is None else lanes
+        return Lanes(lanes, 1, lanes)
+    block_bytes = estimate_block_bytes(index)
+    decoded = int(block_bytes.sum())
+    if lanes is None and shuffle_rows is None and is_small(index.total_rows, decoded):
+        return Lanes(1, max(1, index.total_rows), 1)
+    held = index.rows > 0
+    block = float(np.median(block_bytes[held])) if held.any() else 1.0
+    if lanes is None:
+        most = min(int(held.sum()) / _BLOCKS_PER_LANE, memory_bytes / sources / block)
+        lanes = next((each for each in _FAMILY if each <= most), 1)
+        if lanes % readers:
+            lanes = readers * max(1, round(lanes / readers))
+    if shuffle_rows is None:
+        row_bytes = max(1, decoded // max(1, index.total_rows))
+        shuffle_rows = min(_ROUND_ROWS, max(1, memory_bytes // 8 // row_bytes))
+    most_groups = global_batch if sources == 1 else max(1, global_batch // most_drift_rounds(sources))
+    return Lanes(lanes, max(1, shuffle_rows // sources // lanes), _groups(lanes, global_batch, readers, most_groups))
+
+
+def _groups(lanes: int, global_batch: int, readers: int, most: int) -> int:
+    """The largest common divisor of lanes and global batch, up to `most`, that the readers divide if any is."""
+    common = gcd(lanes, global_batch)
+    divisors = [each for each in range(1, min(common, most) + 1) if common % each == 0]
+    fitting = [each for each in divisors if each % readers == 0]
+    return max(fitting or divisors)
+
+
+def _value_bytes(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _value_bytes(kind.value_type)
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:  # Arrow has no width for variable types
+        return _VARIABLE_BYTES

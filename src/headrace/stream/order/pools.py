@@ -1,0 +1,102 @@
+"""A consumer's items as pools: what to decode and gather together. Pure.
+
+Lanes advance in lockstep, so a consumer's rows of one window round (the next window of every lane it touches) lie
+together in the global order: a pool. Small rounds are taken several at a time, as a pool has a fixed cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.arrays import I64
+from headrace.stream.order.epoch import Order
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.share import Share
+
+MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
+_LEAST_POOL_ROWS = 1 << 15
+_LEAST_POOL_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """Rows to gather together: row `index[i]` of the pieces laid end to end is item i of the pool.
+
+    pieces: (block number, first row, stop row) of blocks, some blocks more than once; index: None: all as they lie.
+    items: how many there are.
+    """
+
+    pieces: list[tuple[int, int, int]]
+    index: I64 | None
+    items: int
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of the pieces, each once, in the order they are met."""
+        return list(dict.fromkeys(block for block, _, _ in self.pieces))
+
+
+def least_pool_rows(row_bytes: int) -> int:
+    """How many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
+    return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
+
+
+def rows_of_pools(order: Order, consumers: int, *, least_rows: int = _LEAST_POOL_ROWS) -> tuple[int, int]:
+    """(positions of a window round, positions that a pool of each consumer covers together: whole rounds)."""
+    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
+    return round_rows, max(1, -(-least_rows * consumers // round_rows)) * round_rows
+
+
+def first_pool_end(order: Order, first: int, *, origin: int, consumers: int, least_rows: int) -> tuple[int, int]:
+    """(where the first pool of a pass from position `first` ends at most, where the next one does).
+
+    Later pools end `rows_of_pools` further on each. The loop has to wait for the first one, so it is a quarter.
+    """
+    round_rows, pool_rows = rows_of_pools(order, consumers, least_rows=least_rows)
+    end = origin + (first - origin) // pool_rows * pool_rows + pool_rows
+    begun = origin + (first - origin) // round_rows * round_rows
+    return min(begun + max(1, pool_rows // round_rows // 4) * round_rows, end), end
+
+
+def plan_pools(
+    order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
+) -> Iterator[Pool]:
+    """The consumer's pools in order, all its items once; made one at a time.
+
+    least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
+    """
+    if not share.items:
+        return
+    _, pool_rows = rows_of_pools(order, share.stride, least_rows=least_rows)
+    limit, end = first_pool_end(
+        order, remaining.first, origin=share.origin, consumers=share.stride, least_rows=least_rows
+    )
+    border = end - pool_rows
+    item = 0
+    while item < share.rows:
+        stop = share.items_below(remaining.count_below(limit))
+        if stop > item:
+            filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
+            yield _pool(order, remaining.positions(share.places(item, stop)), filling)
+            item = stop
+            border = limit if limit == border + pool_rows else border
+        else:  # a hole in the order: nothing of ours before the next place that is left
+            place = share.place_of(item)
+            position = int(remaining.positions(np.array([place]))[0])
+            border = share.origin + (position - share.origin) // pool_rows * pool_rows
+        limit = border + pool_rows
+    if not share.rows:
+        yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
+
+
+def _pool(order: Order, positions: I64, filling: int) -> Pool:
+    """The pool of ascending positions, the last of them repeated `filling` times more."""
+    found = order.pieces_of(positions)
+    index = found.index
+    if filling:
+        index = np.arange(len(positions), dtype=np.int64) if index is None else index
+        index = np.append(index, np.full(filling, index[-1]))
+    return Pool(pieces=found.pieces, index=index, items=len(positions) + filling)

@@ -1,0 +1,142 @@
+"""Which step sees a row, and what a checkpoint has seen: the order asked backwards. Pure.
+
+Where a row is costs one window. What a state has seen costs O(rows received or left, whichever are fewer), a part of
+the epoch at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.arrays import I64
+from headrace.dataset.index import SplitIndex
+from headrace.errors import InputError
+from headrace.stream.order.epoch import EpochOrder, Order
+from headrace.stream.order.layout import order_of_state
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.regions import RegionOrder
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.state import StreamState
+
+_PART_ROWS = 1 << 20
+_SAMPLES, _SAMPLE_ROWS = 4, 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """Where one row is delivered. position: in the global order; step, place: batch number of its rank, row in it.
+
+    With workers, a rank's batches are counted over all its workers, as the training loop receives them.
+    """
+
+    position: int
+    rank: int
+    worker: int
+    step: int
+    place: int
+
+
+def row_number(index: SplitIndex, shard: str, row: int) -> tuple[int, int]:
+    """(block number, row inside the block) of a shard's row, counted from 0. Raises `InputError` if there is none."""
+    named = [place for place, name in enumerate(index.shards) if name == shard or name.rsplit("/", 1)[-1] == shard]
+    if len(named) != 1:
+        known = ", ".join(index.shards[:3]) + (", …" if len(index.shards) > 3 else "")
+        what = "is no shard" if not named else f"is the name of {len(named)} shards"
+        raise InputError(f"split {index.split}: {shard!r} {what}; give one of {known or 'none, it is empty'}")
+    blocks = np.flatnonzero(index.shard_of_block == named[0])
+    ends = np.cumsum(index.rows[blocks])
+    if not 0 <= row < int(ends[-1]):
+        raise InputError(f"{shard}: row {row} is asked for, it has {int(ends[-1])} rows; count from 0")
+    at = int(np.searchsorted(ends, row, side="right"))
+    return int(blocks[at]), row - int(ends[at] - index.rows[blocks[at]])
+
+
+def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
+    """Who delivers a row in the plan's pass, and when, the first time if it comes several times.
+
+    None if "drop" leaves it out, it was received before, or the epoch is too short for it.
+    """
+    order, remaining = plan.order, plan.remaining
+    for position in order.positions_of_row(block, row).tolist():
+        before = remaining.count_below(position)
+        if before < remaining.count_below(position + 1):
+            return _sighting(plan, position, before)
+    return None
+
+
+def _sighting(plan: Plan, position: int, before: int) -> Sighting | None:
+    """Who delivers a position that is left, `before` others before it; None if "drop" leaves it out."""
+    consumer, item = plan.owner(before)
+    worker, rank = divmod(consumer, plan.world_size)
+    if item >= plan.share(rank=rank, worker=worker).rows:
+        return None
+    step, inside = divmod(item, plan.batch_size)
+    return Sighting(
+        position=position, rank=rank, worker=worker, step=step * max(1, plan.workers) + worker, place=inside
+    )
+
+
+def given_per_block(plan: Plan, *, rank: int, worker: int, items: int) -> I64:
+    """Rows of each block among the first items of a reader, without those that only fill up: int64 [B].
+
+    Costs O(items), a part at a time.
+    """
+    share = plan.share(rank=rank, worker=worker)
+    counts = np.zeros(len(plan.block_bytes), np.int64)
+    for start in range(0, min(items, share.rows), _PART_ROWS):
+        places = share.places(start, min(items, start + _PART_ROWS))
+        blocks, _ = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
+        counts += np.bincount(blocks, minlength=len(counts))
+    return counts
+
+
+def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
+    """Rows of each shard that a state has received, repeats counted: int64, parallel to `index.shards`."""
+    counts = _seen_per_block(index, state)
+    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)
+
+
+def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
+    left = state.remaining
+    received = _complement(left)
+    order = order_of_state(index, state)
+    # An order of one whole pass holds every row once, so that what is left may be counted instead.
+    fewer = left if isinstance(order, EpochOrder | RegionOrder) and left.total < received.total else received
+    counts = np.zeros(len(index.rows), np.int64)
+    round_rows = order.lanes * order.window_rows
+    part_rows = max(1, _PART_ROWS // round_rows) * round_rows
+    for start, stop in fewer.ranges:
+        while start < stop:  # parts end on a round of windows, so that no window is made twice
+            end = min(stop, start // part_rows * part_rows + part_rows)
+            blocks, _ = order.locate(order.line_of(np.arange(start, end, dtype=np.int64)))
+            counts += np.bincount(blocks, minlength=len(counts))
+            start = end
+    if fewer is left:
+        counts = index.rows - counts
+    return counts if state.base is None else counts + _seen_per_block(index, state.base)
+
+
+def shuffle_quality(index: SplitIndex, order: Order) -> float:
+    """How far neighbours of the global order are apart in the natural one: 1.0 as in a full shuffle, 0.0 not at all.
+
+    Measured on four stretches of at most 2,048 positions spread over the epoch: the mean distance between the natural
+    row numbers of neighbours, over N/3, which is the mean distance between two random rows; capped at 1.
+    """
+    if order.rows < 2:
+        return 1.0
+    length = min(_SAMPLE_ROWS, order.rows)
+    distances = []
+    for sample in range(_SAMPLES):
+        start = (order.rows - length) * sample // (_SAMPLES - 1)
+        blocks, rows = order.locate(order.line_of(np.arange(start, start + length, dtype=np.int64)))
+        distances.append(float(np.abs(np.diff(index.first_row[blocks] + rows)).mean()))
+    return min(1.0, sum(distances) / _SAMPLES / (order.rows / 3))
+
+
+def _complement(remaining: Remaining) -> Remaining:
+    """The positions that are not in `remaining`."""
+    borders = [0, *(border for pair in remaining.ranges for border in pair), remaining.rows]
+    pairs = zip(borders[0::2], borders[1::2], strict=True)
+    return Remaining(rows=remaining.rows, ranges=tuple((start, stop) for start, stop in pairs if start < stop))

@@ -1,0 +1,1 @@
+"""Packed sequences as batches, packed beforehand or while they are streamed."""

@@ -1,0 +1,263 @@
+"""Packed rows as every packed batch expects them, made of blocks as they were stored, in whole columns.
+
+Stored files differ: ids of 32 or 64 bits, masks of numbers or truth values, masks that stand on tokens or on labels. A
+block that passed here has flat values with one meaning: mask uint8, standing on labels, 0 on the last token of each
+sequence; starts that begin at 0, rise, and end below the row's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64, U8
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import InputError, SettingsError
+from headrace.formats.blocks import kind_of_word
+from headrace.formats.opened import opened
+from headrace.packing.alignment import shift_left
+from headrace.stream.loader.options import IN_ARROW, StreamOptions
+from headrace.stream.packed.batches import (
+    ALIGNMENT_KEYS,
+    INPUT_IDS,
+    LOSS_MASK,
+    PACKED_COLUMNS,
+    SEQ_START_ID,
+    MaskAlignment,
+    PackedBatches,
+)
+
+
+def aligned_to_labels(mask: U8, *, rows: I64, sequences: I64, alignment: MaskAlignment) -> U8:
+    """The mask as it stands on labels: uint8 [T], a new array.
+
+    mask: uint8 [T] of rows end to end; rows, sequences: where each of them that holds a token ends, int64, the last T.
+    """
+    if alignment == "legacy_roll_right":
+        mask = np.append(mask[1:], mask[:1])
+        mask[rows - 1] = 0  # that of a row's last token was rolled out of the row
+    if alignment != "shift_left":
+        return shift_left(mask, sequences)
+    made = mask.copy()
+    made[sequences - 1] = 0
+    return made
+
+
+def checked_ends(starts: I64, *, counts: I64, lengths: I64) -> tuple[I64, int]:
+    """(where each sequence ends in the rows end to end, int64 [sequences]; the first bad row, or -1 if all are good).
+
+    starts: int64 [sequences], inside their rows; counts: sequences of each row; lengths: tokens of each row.
+    """
+    row_end = np.cumsum(lengths)
+    row = np.repeat(np.arange(len(counts)), counts)
+    begin = starts + (row_end - lengths)[row]
+    ends = np.append(begin[1:], row_end[-1:])[: len(begin)]
+    bad = np.zeros(len(counts), np.bool_)
+    bad[row[(starts < 0) | (starts >= lengths[row])]] = True
+    bad[row[1:][(row[1:] == row[:-1]) & (starts[1:] <= starts[:-1])]] = True
+    first = np.cumsum(counts) - counts
+    held = np.flatnonzero(counts > 0)
+    bad[held] |= starts[first[held]] != 0
+    bad |= (counts == 0) != (lengths == 0)
+    found = np.flatnonzero(bad)
+    return ends, int(found[0]) if len(found) else -1
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """A column of lists: values end to end, and the length of each list."""
+
+    values: npt.NDArray[Any]
+    lengths: I64
+
+    @classmethod
+    def of(cls, chunks: pa.ChunkedArray, name: str) -> _Lists:
+        whole = chunks.combine_chunks() if chunks.num_chunks != 1 else chunks.chunk(0)
+        if isinstance(whole, pa.ChunkedArray):  # of no chunks
+            whole = pa.array([], chunks.type)
+        if whole.null_count or whole.flatten().null_count:
+            raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+        offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
+        values = whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]]
+        return cls(values, np.diff(offsets))
+
+
+def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
+    """The table with its packed columns checked and the mask as list<uint8> that stands on labels.
+
+    Raises `InputError` naming the row (from 0, in the table) that is no packed row.
+    """
+    ids = _Lists.of(table[INPUT_IDS], INPUT_IDS)
+    mask = _Lists.of(table[LOSS_MASK], LOSS_MASK)
+    starts = _Lists.of(table[SEQ_START_ID], SEQ_START_ID)
+    unlike = np.flatnonzero(ids.lengths != mask.lengths)
+    if len(unlike):
+        row = int(unlike[0])
+        raise InputError(
+            f"row {row}: {ids.lengths[row]} input_ids and {mask.lengths[row]} values of loss_mask; a packed row has as"
+            " many of both: write the file anew"
+        )
+    begin = starts.values.astype(np.int64, copy=False)
+    ends, bad = checked_ends(begin, counts=starts.lengths, lengths=ids.lengths)
+    if bad >= 0:
+        first = int(starts.lengths[:bad].sum())
+        shown = begin[first : first + int(starts.lengths[bad])].tolist()
+        raise InputError(
+            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {ids.lengths[bad]}"
+            " tokens; it begins with 0, rises, and stays below the length: write the file anew"
+        )
+    values = mask.values
+    if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
+        raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
+    row_ends = np.cumsum(ids.lengths)[ids.lengths > 0]
+    made = aligned_to_labels(values.astype(np.uint8), rows=row_ends, sequences=ends, alignment=alignment)
+    offsets = np.concatenate([[0], np.cumsum(mask.lengths)]).astype(np.int32)
+    column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(made))
+    return table.set_column(table.schema.get_field_index(LOSS_MASK), LOSS_MASK, column)
+
+
+class PackedBlocks:
+    """A block reader of packed rows, over one of blocks as they are stored. Picklable; safe from any thread.
+
+    alignment: of masks in files that do not say; a file that says another one is refused, and one that does not say
+    needs it: both `SettingsError`. Blocks read without the packed columns come as they are.
+    """
+
+    def __init__(
+        self, read_block: ReadBlock, *, root: Path, index: SplitIndex, alignment: MaskAlignment | None
+    ) -> None:
+        self._read_block, self._root, self._index, self._alignment = read_block, root, index, alignment
+        self._begin()
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        table = self._read_block(number, columns)
+        if not all(name in table.column_names for name in PACKED_COLUMNS):
+            return table
+        shard = int(self._index.shard_of_block[number])
+        try:
+            return normal_rows(table, self._alignment_of(shard))
+        except InputError as error:
+            raise InputError(f"{self._root / self._index.shards[shard]}: {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_found")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = Lock()
+        self._found: dict[int, MaskAlignment] = {}
+
+    def _alignment_of(self, shard: int) -> MaskAlignment:
+        with self._lock:
+            if shard in self._found:
+                return self._found[shard]
+        path = self._root / self._index.shards[shard]
+        said = stored_alignment(path, self._index.formats[shard])
+        if said is None and self._alignment is None:
+            raise SettingsError(
+                f"{path}: its metadata has no {ALIGNMENT_KEYS[1]}; say where its masks stand, e.g."
+                ' packed=headrace.PackedBatches(loss_mask_alignment="shift_left"), or "unshifted"'
+            )
+        if said is not None and self._alignment not in (None, said):
+            raise SettingsError(
+                f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
+                " loss_mask_alignment out, or open files of one kind at a time"
+            )
+        found: MaskAlignment | None = self._alignment if said is None else said
+        assert found is not None
+        with self._lock:
+            self._found[shard] = found
+        return found
+
+
+def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
+    """What a shard's metadata says of its masks; None if nothing. Raises `InputError` on a word that is not known.
+
+    word: the format of the shard in the index. Only Parquet has such metadata.
+    """
+    kind = kind_of_word(word)
+    if kind.format != "parquet":
+        return None
+    with opened(path, kind) as reader:
+        metadata = reader.file.metadata.metadata or {}
+    said = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
+    if said is None:
+        return None
+    found = said.decode("utf-8", "replace")
+    for known in get_args(MaskAlignment):
+        if found == known:
+            alignment: MaskAlignment = known
+            return alignment
+    raise InputError(
+        f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
+        f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
+    )
+
+
+def packed_options(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> StreamOptions:
+    """The options with packed="auto" decided: "varlen" if all splits hold packed rows, as their first shards say.
+
+    parts: root and index of each split. Rows are packed if the three columns are lists of whole numbers (the mask also
+    of truth values), all of them are read, and the metadata says where masks stand. Of a setting asked for, raises
+    `SettingsError` if the columns are of other types.
+    """
+    if options.packed == "off":
+        return options
+    if options.packed_batches is not None:
+        for root, index in parts:
+            check_types(index.schema, root)
+        return options
+    wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
+    possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
+    packed = possible and all(_says_packed(root, index) for root, index in parts)
+    return replace(options, packed=PackedBatches() if packed else "off")
+
+
+def packed_index(index: SplitIndex, options: StreamOptions) -> SplitIndex:
+    """The index with the type that the mask has after `PackedBlocks`, if rows are packed; filling rows need it."""
+    if options.packed_batches is None or LOSS_MASK not in index.schema.names:
+        return index
+    place = index.schema.get_field_index(LOSS_MASK)
+    field = index.schema.field(place).with_type(pa.list_(pa.uint8()))
+    return replace(index, schema=index.schema.set(place, field))
+
+
+def check_types(schema: pa.Schema, where: Path) -> None:
+    """Raise `SettingsError` unless the packed columns that there are hold what packed rows hold."""
+    for name in PACKED_COLUMNS:
+        if name in schema.names and not _is_packed_type(schema.field(name).type, name):
+            kind = schema.field(name).type
+            raise SettingsError(
+                f'{where}: column {name} is {kind}, and packed rows have lists of whole numbers there; use packed="off"'
+                " for rows as they are"
+            )
+
+
+def _says_packed(root: Path, index: SplitIndex) -> bool:
+    names = index.schema.names
+    if not all(name in names and _is_packed_type(index.schema.field(name).type, name) for name in PACKED_COLUMNS):
+        return False
+    if not index.shards:
+        return False
+    try:
+        return stored_alignment(root / index.shards[0], index.formats[0]) is not None
+    except (FileNotFoundError, InputError):
+        return False  # reading will say what is wrong with it
+
+
+def _is_packed_type(kind: pa.DataType, name: str) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    inner = kind.value_type
+    return bool(pa.types.is_integer(inner) or (name == LOSS_MASK and pa.types.is_boolean(inner)))

@@ -1,0 +1,191 @@
+"""Which rows lie in which bin of a pass, and how many batches every rank has: arithmetic over lengths. Pure.
+
+A reader's own rows, in the order of its share, are cut into windows, and each window is packed by itself. So bins
+depend on the order of the pass and on lengths alone; any rank can say what the others do, and a place in a pass is a
+number of batches. Cost: O(rows of the split) for the number of steps, once a pass; a window at a time for what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from headrace.arrays import I32, I64
+from headrace.digest import derive_key
+from headrace.errors import InputError
+from headrace.packing.bins import Bins
+from headrace.packing.lengths import Counted, costs
+from headrace.packing.pack import pack
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.share import Share
+from headrace.stream.packed.pack_rows import PackRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingReport:
+    """A pass in numbers, over all ranks; known before it begins.
+
+    rows: those that are packed; bins: that hold them; filling_bins: that only fill last batches, and train nothing.
+    tokens: in bins; fill: their part of what bins could hold. truncated_rows, truncated_tokens, dropped_rows,
+    dropped_tokens: what too_long did; empty_rows: rows without tokens.
+    """
+
+    rows: int
+    bins: int
+    filling_bins: int
+    tokens: int
+    fill: float
+    truncated_rows: int
+    truncated_tokens: int
+    dropped_rows: int
+    dropped_tokens: int
+    empty_rows: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackingPlan:
+    """The bins of a pass that begins where `plan` does; batches of `batch_size` bins.
+
+    plan: of rows, cut into "batches" of pack.buffer_rows, remainder "pad". lengths: of all rows, int32 [N], by their
+    number in the split; first_row: of each block. seed: of the stream; epoch: of the pass.
+    """
+
+    plan: Plan
+    lengths: I32
+    first_row: I64
+    pack: PackRows
+    counted: Counted
+    batch_size: int
+    shuffle: bool
+    seed: int
+    epoch: int
+    _known: dict[int, I64] = field(default_factory=dict, repr=False)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a row may have to fit into a bin."""
+        return self.pack.capacity + (1 if self.counted == "runtime" else 0)
+
+    @cached_property
+    def steps(self) -> int:
+        """Batches of every reader: what the one with the most bins needs. Raises `InputError` for too long rows."""
+        self.check_lengths()
+        most = max(int(self.bins_of_windows(consumer).sum()) for consumer in range(self.plan.consumers))
+        return -(-most // self.batch_size)
+
+    def check_lengths(self) -> None:
+        """Raise `InputError` if too_long="error" and a row does not fit into a bin."""
+        if self.pack.too_long != "error":
+            return
+        long = np.flatnonzero(self.lengths > self.longest)
+        if len(long):
+            raise InputError(
+                f"pack: {len(long)} rows have more than {self.longest} tokens, the first of them row {long[0]} with"
+                f' {self.lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
+            )
+
+    def share(self, consumer: int) -> Share:
+        """The rows of one reader, numbered worker * world_size + rank."""
+        return self.plan.share(rank=consumer)
+
+    def lengths_of(self, consumer: int) -> I64:
+        """Tokens of each of its rows, in its order, as they are stored: int64 [rows]."""
+        share = self.share(consumer)
+        if not share.rows:
+            return np.zeros(0, np.int64)
+        parts = []
+        for pool in plan_pools(self.plan.order, self.plan.remaining, share):
+            laid = np.concatenate(
+                [
+                    self.lengths[self.first_row[block] + start : self.first_row[block] + stop]
+                    for block, start, stop in pool.pieces
+                ]
+            )
+            parts.append(laid if pool.index is None else laid[pool.index])
+        return np.concatenate(parts)[: share.rows].astype(np.int64)
+
+    def bins_of_windows(self, consumer: int) -> I64:
+        """How many bins each window of a reader makes: int64 [windows]."""
+        if consumer not in self._known:
+            counts = [len(bins) for bins in self.windows(consumer)]
+            self._known[consumer] = np.array(counts, np.int64)
+        return self._known[consumer]
+
+    def windows(self, consumer: int, first: int = 0) -> Iterator[Bins]:
+        """The bins of each window of a reader, from window `first` on; their sequences are places in the window."""
+        for window, lengths in enumerate(self.window_lengths(consumer, first), start=first):
+            yield self._bins(lengths, consumer, window)
+
+    def window_lengths(self, consumer: int, first: int = 0) -> Iterator[I64]:
+        """Tokens of the rows of each window of a reader, as they are stored, from window `first` on."""
+        lengths, size = self.lengths_of(consumer), self.pack.buffer_rows
+        for window in range(first, -(-len(lengths) // size)):
+            yield lengths[window * size : (window + 1) * size]
+
+    def kept(self, lengths: I64) -> I64:
+        """The tokens of rows as they are packed: what is too long cut, or 0 where a row takes no part."""
+        if self.pack.too_long == "drop":
+            return np.where(lengths > self.longest, 0, lengths)
+        return np.minimum(lengths, self.longest)
+
+    def left_after(self, batches: I64) -> Remaining:
+        """The rows that nobody has received after so many batches of each reader, int64 [consumers].
+
+        Rows that take no part are left if their window is not delivered to its end.
+        """
+        positions = [np.zeros(0, np.int64)]
+        for consumer in range(self.plan.consumers):
+            share = self.share(consumer)
+            left = np.ones(share.rows, np.bool_)
+            given = int(batches[consumer]) * self.batch_size
+            for window, bins in enumerate(self.windows(consumer)):
+                begin = window * self.pack.buffer_rows
+                if given >= len(bins):
+                    left[begin : begin + self.pack.buffer_rows] = False
+                else:
+                    left[begin + bins[:given].sequences] = False
+                given -= min(given, len(bins))
+                if not given:
+                    break
+            positions.append(self.plan.remaining.positions(share.places(0, share.rows)[left]))
+        return Remaining.of_positions(self.plan.order.rows, np.sort(np.concatenate(positions)))
+
+    def report(self) -> PackingReport:
+        """The pass in numbers; of what is too long and empty, all rows of the split are counted."""
+        packed = np.concatenate([self.lengths_of(consumer) for consumer in range(self.plan.consumers)])
+        kept = self.kept(packed)
+        bins = sum(int(self.bins_of_windows(consumer).sum()) for consumer in range(self.plan.consumers))
+        long = packed > self.longest
+        cut, dropped = long & (kept > 0), long & (kept == 0)
+        held = costs(kept[kept > 0], self.counted)
+        return PackingReport(
+            rows=int(np.count_nonzero(kept)),
+            bins=bins,
+            filling_bins=self.steps * self.batch_size * self.plan.consumers - bins,
+            tokens=int(kept.sum()),
+            fill=int(held.sum()) / (bins * self.pack.capacity) if bins else 0.0,
+            truncated_rows=int(np.count_nonzero(cut)),
+            truncated_tokens=int((packed - kept)[cut].sum()),
+            dropped_rows=int(np.count_nonzero(dropped)),
+            dropped_tokens=int(packed[dropped].sum()),
+            empty_rows=int(np.count_nonzero(packed == 0)),
+        )
+
+    def _bins(self, lengths: I64, consumer: int, window: int) -> Bins:
+        kept = self.kept(lengths)
+        taking = np.flatnonzero(kept)
+        seed = derive_key(self.seed, "stream.pack", self.epoch, consumer, window)[0] >> 1
+        bins = pack(
+            costs(kept[taking], self.counted),
+            self.pack.capacity,
+            algorithm=self.pack.algorithm,
+            seed=seed,
+            max_sequences=self.pack.max_sequences,
+        )
+        bins = Bins(bins.offsets, taking[bins.sequences])
+        return bins.shuffled(seed) if self.shuffle else bins

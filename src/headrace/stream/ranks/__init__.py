@@ -1,0 +1,1 @@
+"""What ranks tell each other: who they are, what they read, and what stopped them."""

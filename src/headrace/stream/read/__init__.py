@@ -1,0 +1,1 @@
+"""From blocks to batches: decoding ahead, gathering, formats."""

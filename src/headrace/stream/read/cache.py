@@ -1,0 +1,174 @@
+"""Decoded blocks kept on a local disk: the first epoch leaves them, later ones map them instead of decoding.
+
+`CachedBlocks` stands where a block reader stands and gives the same tables. A block is one file, in a directory named
+by the contents of the dataset, the split and the columns; it gets its name when it is whole, so processes and ranks of
+a node share a directory without talking. A file is checked against its checksum when a process first touches it; what
+is torn or changed is removed and decoded again. A block that cannot be stored is delivered all the same.
+
+Mapped files must not be written to by others; one that is cut short while it is mapped ends the process (SIGBUS).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.dataset.indexed import ReadBlock
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import StoreError
+from headrace.storage.cache_room import Room, use
+from headrace.storage.local import make_directory, storing, temporary_for
+from headrace.stream.read.decoded_file import TornFile, encode, map_file
+
+_VERSION = 1
+_MOST_MAPS = 1024  # kept by a process; what is mapped takes address space, and disk even after it was swept
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheCounts:
+    """Blocks of this process so far: hits were mapped, misses decoded; damaged are misses whose file was not whole.
+
+    refused: misses for which there was no room on disk or in the limit.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    refused: int = 0
+
+
+class CachedBlocks:
+    """A block reader that decodes a block once per `directory`; picklable if `read_block` is. Safe from any thread.
+
+    contents: a word that changes whenever the rows of a block may. limit_bytes: for everything below `directory`.
+    Raises what `read_block` raises; of the cache itself only a warning, once, if nothing can be stored.
+    """
+
+    def __init__(self, read_block: ReadBlock, *, contents: str, directory: Path, limit_bytes: int) -> None:
+        self._read_block = read_block
+        self._contents = contents
+        self._directory = directory
+        self._limit_bytes = limit_bytes
+        self._begin()
+
+    @property
+    def counts(self) -> CacheCounts:
+        """What became of the blocks that this process asked for."""
+        return self._counts
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        if self._process != os.getpid():  # forked: the parent's locks may be taken
+            self._begin()
+        path = f"{self._place(columns)}/{number}.arrow"
+        try:
+            table = self._mapped(path)
+        except FileNotFoundError:
+            table = None
+        except (TornFile, OSError):
+            self._count(damaged=1)
+            with suppress(OSError):
+                os.unlink(path)
+            table = None
+        if table is not None:
+            self._count(hits=1)
+            return table
+        table = self._read_block(number, columns)
+        self._count(misses=1)
+        self._store(Path(path), table)
+        return table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("_read_block", "_contents", "_directory", "_limit_bytes")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._counts = CacheCounts()
+        self._room = Room(self._directory, self._limit_bytes)
+        self._places: dict[tuple[str, ...] | None, Path] = {}
+        self._whole: dict[str, _Stamp] = {}  # files that had their checksum, as they were then
+        self._maps: OrderedDict[str, tuple[_Stamp, pa.Table]] = OrderedDict()  # mapping again costs page faults
+        self._storing = True
+
+    def _place(self, columns: Sequence[str] | None) -> Path:
+        names = None if columns is None else tuple(columns)
+        if names not in self._places:
+            word = sha256_hex(canonical_json([_VERSION, self._contents, None if names is None else list(names)]))
+            self._places[names] = self._directory / word[:32]
+            use(self._places[names])
+        return self._places[names]
+
+    def _mapped(self, path: str) -> pa.Table:
+        with self._lock:
+            known = self._maps.pop(path, None)
+        if known is not None and _stamp(path) == known[0]:
+            table = known[1]
+        else:
+            table = map_file(path, "trust" if self._whole.get(path) == _stamp(path) else "check")
+        with suppress(OSError):  # of a cache that others own
+            os.utime(path)  # says when it was last used, to whoever makes room
+        stamp = self._whole[path] = _stamp(path)
+        with self._lock:
+            self._maps[path] = stamp, table
+            if len(self._maps) > _MOST_MAPS:
+                self._maps.popitem(last=False)
+        return table
+
+    def _store(self, path: Path, table: pa.Table) -> None:
+        if not self._storing:
+            self._count(refused=1)
+            return
+        temporary = temporary_for(path)
+        try:
+            make_directory(path.parent)
+            data, trailer = encode(table)
+            with storing(path):
+                if not self._room.admit(data.size + len(trailer)):
+                    self._count(refused=1)
+                    return
+                with temporary.open("xb", buffering=0) as file:
+                    _write(file, data)
+                    _write(file, trailer)
+                os.replace(temporary, path)
+        except StoreError as error:
+            self._count(refused=1)
+            with self._lock:  # several threads may find the disk full together
+                first, self._storing = self._storing, False
+            if first:
+                warnings.warn(
+                    f"decoded blocks are not kept: {error}; the stream goes on without", RuntimeWarning, stacklevel=2
+                )
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            before = self._counts
+            self._counts = replace(before, **{name: getattr(before, name) + count for name, count in more.items()})
+
+
+def _stamp(path: str) -> _Stamp:
+    stat = os.stat(path)
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _write(file: Any, data: Any) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[file.write(view) :]

@@ -1,0 +1,213 @@
+"""Columns of rows: decoded once from a block, gathered once from the blocks of a pool, then cut without copying.
+
+A column is a numpy array where numpy has a type for it, `Ragged` for lists of numbers, and an Arrow array otherwise:
+
+    integer, float, bool           numpy, the same type; a null float is NaN; a null elsewhere is an `InputError`
+    date, timestamp, duration      numpy datetime64 / timedelta64 in the column's own unit; a null is NaT
+    fixed-size list of numbers     numpy, two axes [rows, list size]; no nulls
+    list of numbers                Ragged; a null list is kept; a null inside a list of integers is an `InputError`
+    everything else                Arrow, as it is; dictionaries decoded, string views as large strings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64
+from headrace.errors import InputError
+from headrace.stream.read.buffers import Buffers
+from headrace.stream.read.ragged import Ragged
+
+Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
+Columns: TypeAlias = dict[str, Column]
+
+_INT32_OFFSETS_REACH = (1 << 31) - 1
+
+
+def from_table(table: pa.Table, *, arrow: bool, where: str) -> Columns:
+    """The columns of a decoded block, without a copy where the types allow; not to be written to.
+
+    arrow: keep every column in Arrow. where: names the block in messages.
+    Raises `InputError` for a null that the column's type cannot hold.
+    """
+    return {
+        name: _from_arrow(table.column(name), f"{where}: column {name}", arrow=arrow) for name in table.schema.names
+    }
+
+
+def gather(pieces: Sequence[Columns], index: I64 | None, buffers: Buffers | None = None) -> Columns:
+    """The rows `index` [n] of the pieces laid end to end, in that order; None: all of them as they lie.
+
+    A copy that may be written to; Arrow arrays may not, as always. buffers: where its memory comes from.
+    """
+    memory = Buffers() if buffers is None else buffers
+    found: Columns = {}
+    arrow: dict[str, pa.Array] = {}
+    for name, first in pieces[0].items():
+        parts = [piece[name] for piece in pieces]
+        if isinstance(first, np.ndarray | Ragged):
+            found[name] = _gather(parts, index, memory)
+        else:
+            found[name] = arrow[name] = _concatenate_arrays(parts)
+    if arrow and index is not None:  # at once: of thousands of columns, a call for each would take longer than its rows
+        taken = pa.RecordBatch.from_arrays(list(arrow.values()), [str(place) for place in range(len(arrow))])
+        found.update(zip(arrow, taken.take(pa.array(index)).columns, strict=True))
+    return found
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """Columns laid end to end; a single part is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def cut(columns: Columns, start: int, stop: int) -> Columns:
+    """Rows start..stop-1, as views."""
+    return {name: column[start:stop] for name, column in columns.items()}
+
+
+def size_of(columns: Columns) -> int:
+    """Bytes the columns hold."""
+    return sum(int(column.nbytes) for column in columns.values())
+
+
+def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
+    kind = chunks.type
+    if not arrow:
+        if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+            return _matrix(_whole(chunks), where)
+        if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
+            if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
+                raise _null(where, chunks.null_count, kind)
+            converted: npt.NDArray[Any] = chunks.to_numpy()
+            return converted
+        if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
+            return _ragged(_whole(chunks), where)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _decoded(_whole(chunks))
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # Arrow has no take for views
+        chunks = chunks.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    whole = _whole(chunks)
+    error = _no_take(whole)
+    if error is not None:  # views inside lists and structs
+        raise InputError(
+            f"{where}: its type {kind} cannot be read by row ({error}); write it as another type, for example string in"
+            " place of string_view, or leave the column out with columns="
+        )
+    return whole
+
+
+_TRIED: dict[pa.DataType, str | None] = {}
+
+
+def _no_take(array: pa.Array) -> str | None:
+    """Why Arrow cannot take rows of arrays of this type; None: it can. Tried once for each type."""
+    kind = array.type
+    if kind not in _TRIED:
+        try:
+            array[:0].take(pa.array([], pa.int64()))
+            _TRIED[kind] = None
+        except pa.ArrowNotImplementedError as error:
+            _TRIED[kind] = str(error)
+    return _TRIED[kind]
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """A dictionary or run-end encoded array as an array of its values' type."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else pc.run_end_decode(array)
+
+
+def _whole(chunks: pa.ChunkedArray) -> pa.Array:
+    if chunks.num_chunks == 1:
+        return chunks.chunk(0)
+    return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def _matrix(lists: pa.Array, where: str) -> npt.NDArray[Any]:
+    values = lists.flatten()
+    if lists.null_count or values.null_count:
+        raise _null(where, lists.null_count or values.null_count, lists.type)
+    flat: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return flat.reshape(len(lists), lists.type.list_size)
+
+
+def _ragged(lists: pa.Array, where: str) -> Ragged:
+    values = lists.values
+    if values.null_count and not pa.types.is_floating(values.type):
+        inside = lists.flatten().null_count  # those of null lists and outside a slice do not count
+        if inside:
+            raise InputError(
+                f"{where}: {inside} nulls inside lists of {values.type}, which only floats can hold; fill them when"
+                ' preparing, leave the column out with columns=, or use batch_format="arrow"'
+            )
+        values = pc.fill_null(values, 0)
+    offsets = lists.offsets.to_numpy().astype(np.int64, copy=False)
+    missing = None
+    lengths = np.diff(offsets)
+    if lists.null_count:
+        missing = lists.is_null().to_numpy(zero_copy_only=False)
+        lengths = np.where(missing, 0, lengths)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    flat = values.to_numpy(zero_copy_only=False)[first:last]
+    return Ragged(values=flat, starts=offsets[:-1] - first, lengths=lengths, missing=missing)
+
+
+def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
+    first = columns[0]
+    if isinstance(first, np.ndarray):
+        laid = first
+        if index is None or len(columns) > 1:
+            laid = buffers.empty((sum(map(len, columns)), *first.shape[1:]), first.dtype)
+            np.concatenate(columns, out=laid)
+        if index is None:
+            return laid
+        gathered = buffers.empty((len(index), *first.shape[1:]), first.dtype)
+        np.take(laid, index, axis=0, out=gathered, mode="clip")  # "raise" would make a copy more
+        return gathered
+    return Ragged.gather(columns, index, buffers)
+
+
+def _concatenate(parts: list[Any]) -> Column:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    return _concatenate_arrays(parts)
+
+
+def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
+    kinds = {array.type for array in arrays}
+    text = all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
+    bytes_ = all(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in kinds)
+    if (text or bytes_) and (len(kinds) > 1 or _beyond(arrays, _INT32_OFFSETS_REACH // 2)):
+        wide = pa.large_string() if text else pa.large_binary()  # more than 32-bit offsets reach
+        arrays = [array.cast(wide) for array in arrays]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _beyond(arrays: list[Any], most: int) -> bool:
+    """Whether they hold more bytes than this. What buffers take as a whole is asked first: it costs a tenth."""
+    whole = sum(int(array.get_total_buffer_size()) for array in arrays)
+    return whole > most and sum(int(array.nbytes) for array in arrays) > most
+
+
+def _null(where: str, count: int, kind: pa.DataType) -> InputError:
+    return InputError(
+        f"{where} of type {kind} holds {count} nulls, which this type cannot hold outside Arrow; fill them or make the"
+        ' column a float when preparing, leave it out with columns=, or use batch_format="arrow"'
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind))

@@ -1,0 +1,157 @@
+"""Blocks that cannot be read, replaced by filling rows that are false in batch["valid"], counted and bounded.
+
+    on_bad_block="quarantine"      a damaged or missing block costs its own rows and nothing else: no rank loses a step
+    quarantine_limit=0.01          more than this part of the split's rows, met by one reader in one pass, raises
+
+A filling row is zero, false, an empty text, an empty list, or 1970-01-01, by the column's type. A block is given up for
+what is wrong with it (`CorruptShard`, `InputError`, `StoreError`, an error of the operating system or of Arrow), never
+for a bug. Positions do not change, so order, steps and states are those of the whole split: a state counts filling
+rows as received, and a resume that finds the shard mended delivers what is left of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import CorruptShard, InputError, StoreError
+from headrace.stream.loader.options import VALID
+from headrace.stream.read.columns import Columns
+
+log = logging.getLogger("headrace")
+
+_ABOUT_THE_BLOCK = (CorruptShard, InputError, StoreError, OSError, pa.ArrowException)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadBlock:
+    """A block that was given up: its shard, its place there (Parquet: the row group), its rows, and why."""
+
+    shard: str
+    block: int
+    rows: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.shard} block {self.block}: {self.reason}"
+
+
+@dataclass(eq=False)
+class Quarantine:
+    """What one reader gave up in one pass.
+
+    rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
+    slot: of a DataLoader worker, what its parent process sees: rows, int64 [1], and which blocks are bad, uint8 [B]. A
+    worker that goes on for another one finds there what that one had given.
+    """
+
+    index: SplitIndex
+    limit: float
+    reader: str
+    slot: Any = None
+    rows: int = 0
+    blocks: dict[int, BadBlock] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.slot is not None:
+            self.rows = int(self.slot[0][0])
+            for block in np.flatnonzero(self.slot[1]).tolist():
+                self.blocks[block] = self._bad(block, "cannot be read, as the log says of it")
+
+    def around(self, read_block: ReadBlock) -> ReadBlock:
+        """`read_block` with a last column more, `VALID`: true, or false in all rows of a block that was given up."""
+
+        def read(block: int, columns: Sequence[str] | None) -> pa.Table:
+            names = [name for name in (columns or self.index.schema.names) if name != VALID]
+            rows = int(self.index.rows[block])
+            try:
+                table = read_block(block, names).select(names)
+                if table.num_rows != rows:
+                    raise CorruptShard(f"has {table.num_rows} rows, the index says {rows}")
+            except _ABOUT_THE_BLOCK as error:
+                self._give_up(block, f"{type(error).__name__}: {error}")
+                return filling_rows(self.index.schema, names, rows).append_column(VALID, pa.array(np.zeros(rows, bool)))
+            return table.append_column(VALID, pa.array(np.ones(rows, bool)))
+
+        return read
+
+    def sift(self, columns: Columns, own: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_]:
+        """The mask of real rows of a batch: its own ones, not of bad blocks, whose column `VALID` is taken out.
+
+        own: false where a row only fills the last step; None: nowhere. Raises `CorruptShard` beyond the limit.
+        """
+        good = np.asarray(columns.pop(VALID), np.bool_)
+        own = np.ones(len(good), np.bool_) if own is None else own
+        self._count(int(np.count_nonzero(own & ~good)))
+        return own & good
+
+    def _count(self, bad: int) -> None:
+        if not bad:
+            return
+        self.rows += bad
+        if self.slot is not None:
+            self.slot[0][0] = self.rows
+        if self.rows > self.limit * self.index.total_rows:
+            last = list(self.blocks.values())[-1]
+            raise CorruptShard(
+                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more than"
+                f" quarantine_limit={self.limit} of the split's {self.index.total_rows}; the last was {last};"
+                " restore the shards, or set a higher limit"
+            )
+
+    def _give_up(self, block: int, reason: str) -> None:
+        bad = self._bad(block, reason)
+        if self.blocks.pop(block, None) is None:
+            log.warning("%s: %d rows are in quarantine: %s", self.reader, bad.rows, bad)
+        self.blocks[block] = bad  # the last one now
+        if self.slot is not None:
+            self.slot[1][block] = 1
+
+    def _bad(self, block: int, reason: str) -> BadBlock:
+        index = self.index
+        return BadBlock(
+            shard=index.shards[index.shard_of_block[block]],
+            block=int(index.block[block]),
+            rows=int(index.rows[block]),
+            reason=reason,
+        )
+
+
+def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:
+    """`rows` rows of these columns that hold nothing: zeros, empty texts and lists, in the columns' types."""
+    fields = [schema.field(name) for name in names]
+    arrays = [pa.repeat(pa.scalar(_nothing(field.type), field.type), rows) for field in fields]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _nothing(kind: pa.DataType) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _nothing(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return [_nothing(kind.value_type)] * kind.list_size
+    if pa.types.is_struct(kind):
+        return {field.name: _nothing(field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return []
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return b""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return ""
+    if pa.types.is_boolean(kind):
+        return False
+    if pa.types.is_floating(kind):
+        return 0.0
+    if pa.types.is_interval(kind):
+        return None
+    known = pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    return 0 if known else None

@@ -1,0 +1,112 @@
+"""Lists of numbers without an object a list: all values end to end, and where each list lies in them.
+
+The rows of a pool are picked by where they begin, so shuffling a million tokens moves a few thousand numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64
+from headrace.stream.read.buffers import Buffers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ragged:
+    """Row i is values[starts[i] : starts[i] + lengths[i]], or null where missing[i].
+
+    values: [total], one numeric dtype; starts, lengths: int64 [n], in any order and with gaps; missing: bool [n] or
+    None. A null row has length 0.
+    """
+
+    values: npt.NDArray[Any]
+    starts: I64
+    lengths: I64
+    missing: npt.NDArray[np.bool_] | None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, rows: slice) -> Ragged:
+        """Some rows, as a view."""
+        missing = None if self.missing is None else self.missing[rows]
+        return Ragged(values=self.values, starts=self.starts[rows], lengths=self.lengths[rows], missing=missing)
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any] | None]:
+        """Each row as a view of the values; None where it is missing."""
+        stops = self.starts + self.lengths
+        missing = [False] * len(self) if self.missing is None else self.missing.tolist()
+        for start, stop, nothing in zip(self.starts.tolist(), stops.tolist(), missing, strict=True):
+            yield None if nothing else self.values[start:stop]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, values of other rows included."""
+        return int(self.values.nbytes + self.starts.nbytes + self.lengths.nbytes)
+
+    @classmethod
+    def gather(cls, pieces: Sequence[Ragged], index: I64 | None, buffers: Buffers) -> Ragged:
+        """The rows `index` of the pieces laid end to end, None: all; values are a copy, in memory of `buffers`."""
+        missing, lengths = None, np.concatenate([piece.lengths for piece in pieces])
+        if any(piece.missing is not None for piece in pieces):
+            missing = np.concatenate([_mask(piece) for piece in pieces])
+        if index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum()):
+            return cls._lay(pieces, lengths, missing, None)._pick(index).compact()
+        laid = cls._lay(pieces, lengths, missing, buffers)
+        return laid if index is None else laid._pick(index)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of all parts, and no other values."""
+        return cls.gather([part.compact() for part in parts], None, Buffers())
+
+    def compact(self) -> Ragged:
+        """The same rows, their values copied end to end in order."""
+        ends = np.cumsum(self.lengths)
+        begins = ends - self.lengths
+        total = int(ends[-1]) if len(ends) else 0
+        at = np.repeat(self.starts - begins, self.lengths) + np.arange(total, dtype=np.int64)
+        return Ragged(values=self.values.take(at), starts=begins, lengths=self.lengths, missing=self.missing)
+
+    @classmethod
+    def _lay(
+        cls,
+        pieces: Sequence[Ragged],
+        lengths: I64,
+        missing: npt.NDArray[np.bool_] | None,
+        buffers: Buffers | None,
+    ) -> Ragged:
+        """The pieces end to end; without buffers a single piece's values are not copied."""
+        pieces = [piece._narrow() for piece in pieces]
+        sizes = [len(piece.values) for piece in pieces]
+        if buffers is None and len(pieces) == 1:
+            values = pieces[0].values
+        else:
+            values = (buffers or Buffers()).empty((sum(sizes),), pieces[0].values.dtype)
+            np.concatenate([piece.values for piece in pieces], out=values)
+        shifts = np.cumsum([0, *sizes[:-1]])
+        starts = np.concatenate([piece.starts + shift for piece, shift in zip(pieces, shifts, strict=True)])
+        return cls(values=values, starts=starts, lengths=lengths, missing=missing)
+
+    def _pick(self, index: I64) -> Ragged:
+        missing = None if self.missing is None else self.missing[index]
+        return Ragged(values=self.values, starts=self.starts[index], lengths=self.lengths[index], missing=missing)
+
+    def _narrow(self) -> Ragged:
+        """The same rows without the values before the first and after the last of them."""
+        if not len(self):
+            return Ragged(values=self.values[:0], starts=self.starts, lengths=self.lengths, missing=self.missing)
+        first = int(self.starts.min())
+        last = int((self.starts + self.lengths).max())
+        return Ragged(
+            values=self.values[first:last], starts=self.starts - first, lengths=self.lengths, missing=self.missing
+        )
+
+
+def _mask(piece: Ragged) -> npt.NDArray[np.bool_]:
+    return np.zeros(len(piece), np.bool_) if piece.missing is None else piece.missing

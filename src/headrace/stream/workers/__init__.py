@@ -1,0 +1,1 @@
+"""DataLoader worker processes: what travels to and from them, and what happens when they die."""
