@@ -99,7 +99,6 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     ("where",): _EPOCH,
     ("stream",): {
         "distribution": ("balanced", "round_robin", "by_size"),
-        "on_topology_change": ("keep", "relane"),
         "batch_format": ("torch", "numpy", "arrow", "rows"),
     },
 }

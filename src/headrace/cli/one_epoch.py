@@ -18,8 +18,8 @@ Ranks = Annotated[int, typer.Option(min=1, max=1 << 20, help="World size.")]
 Workers = Annotated[
     int, typer.Option(min=0, max=1 << 10, help="DataLoader workers of each rank; 0: threads in its own process.")
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank (of one worker).")]
-Remainder = Annotated[str | None, typer.Option(help="pad, drop or exact; default: exact for one reader, else pad.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank.")]
+Remainder = Annotated[str | None, typer.Option(help="pad, drop or exact; default: exact for one rank, else pad.")]
 Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
 Epoch = Annotated[int, typer.Option(min=0, help="Which epoch.")]
@@ -36,7 +36,6 @@ class OneEpoch:
     ranks: Ranks
     batch_size: BatchSize
     split: Split = None
-    workers: Workers = 0
     remainder: Remainder = None
     shuffle: Shuffle = True
     seed: Seed = 0
@@ -50,14 +49,18 @@ class OneEpoch:
         """Its plan over the split's index. Raises `SettingsError`, and `InputError` for blocks that are no table."""
         from headrace.formats.blocks import kind_of_word
         from headrace.stream.loader.options import StreamOptions
-        from headrace.stream.loader.passes import first_state, plan_pass
+        from headrace.stream.loader.passes import RowPasses
         from headrace.stream.ranks.topology import Topology
 
         for word in dict.fromkeys(index.formats):
             kind_of_word(word)  # nothing could be said of what cannot be streamed
         settings = asdict(self)
-        ranks, workers, epoch = (settings.pop(name) for name in ("ranks", "workers", "epoch"))
+        ranks, epoch = (settings.pop(name) for name in ("ranks", "epoch"))
         del settings["split"]
-        options = StreamOptions(**settings)  # checks what words and numbers may be
-        start = first_state(index, options, world_size=ranks, workers=workers, epoch=epoch)
-        return plan_pass(index, options, start, topology=Topology(rank=0, world_size=ranks), workers=workers)
+        options = StreamOptions(**settings, batch_format="numpy")  # checks what words and numbers may be
+        passes = RowPasses(index, _reads_nothing, options, Topology(rank=0, world_size=ranks))
+        return passes.begin(epoch).plan()
+
+
+def _reads_nothing(block: int, columns: Any) -> Any:
+    raise AssertionError(f"a plan reads no block: {block}, {columns}")

@@ -42,7 +42,7 @@ def plan(
 
     With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
 
-    Example:  headrace plan out --split train --ranks 8 --workers 4 --batch-size 1024
+    Example:  headrace plan out --split train --ranks 8 --batch-size 1024
     """
     index = open_source(path, shards).split_index(asked.split)
     found = asked.plan(index)
@@ -70,19 +70,15 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
     from headrace.stream.order.plan import estimate_peak_bytes
     from headrace.stream.order.whereabouts import shuffle_quality
 
-    ranks, workers = asked.ranks, asked.workers
     coverage = found.coverage()
-    rows, read = found.rows_per_consumer, found.bytes_per_consumer
-    per_rank = rows.reshape(-1, ranks).sum(axis=0), read.reshape(-1, ranks).sum(axis=0)
-    steps = {found.share(rank=rank, worker=worker).steps for rank in range(ranks) for worker in range(max(1, workers))}
+    steps = {found.share(rank).steps for rank in range(asked.ranks)}
     delivered = coverage.delivered_rows + coverage.dropped_rows == found.order.rows
     return {
         "split": index.split,
         "rows": index.total_rows,
         "blocks": len(index.rows),
         "shards": len(index.shards),
-        "ranks": ranks,
-        "workers": workers,
+        "ranks": asked.ranks,
         "batch_size": asked.batch_size,
         "remainder": found.remainder,
         "distribution": asked.distribution,
@@ -91,10 +87,8 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "window_rows": found.order.window_rows,
         "memory_holds": "the decoded split" if found.keeps_split else "open blocks",
         "steps_per_rank": found.steps_per_rank,
-        "rows_per_rank": _extremes(per_rank[0]),
-        "rows_per_worker": _extremes(rows),
-        "bytes_per_rank": _extremes(per_rank[1]),
-        "bytes_per_worker": _extremes(read),
+        "rows_per_rank": _extremes(found.rows_per_rank),
+        "bytes_per_rank": _extremes(found.bytes_per_rank),
         "overlap_rows": coverage.overlap_rows,
         "missing_rows": coverage.missing_rows,
         "dropped_rows": coverage.dropped_rows,
@@ -102,7 +96,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
         "better_lanes": _better_lanes(asked, index, found),
-        "peak_memory_bytes_per_worker": estimate_peak_bytes(found),
+        "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
         "shuffle_quality": round(shuffle_quality(index, found.order), 3),
         "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
     }

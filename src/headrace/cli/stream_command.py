@@ -65,7 +65,6 @@ class _Work:
     seed: int
     samples_per_epoch: int | None
     distribution: str
-    on_topology_change: str
     state: dict[str, Any] | None
     limit_s: float | None
     batch_format: str | None
@@ -84,7 +83,6 @@ def stream(
     seed: Seed = 0,
     samples_per_epoch: Samples = None,
     distribution: Distribution = "balanced",
-    on_topology_change: Annotated[str, typer.Option(help="keep or relane, with --state of other ranks.")] = "keep",
     state: Annotated[Path | None, typer.Option(help="JSON file of a state to continue from.")] = None,
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None,
     batch_format: Annotated[
@@ -112,7 +110,6 @@ def stream(
         seed=seed,
         samples_per_epoch=samples_per_epoch,
         distribution=distribution,
-        on_topology_change=on_topology_change,
         state=None if state is None else read_state(state),
         limit_s=limit_s,
         batch_format=batch_format,
@@ -232,7 +229,6 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
         "batch_format": work.batch_format or usual,  # type: ignore[typeddict-item]  # checked with the other options
         "samples_per_epoch": work.samples_per_epoch,
         "distribution": work.distribution,  # type: ignore[typeddict-item]  # checked there
-        "on_topology_change": work.on_topology_change,  # type: ignore[typeddict-item]  # checked there
     }
     if not work.workers:
         loader = dataset.stream(work.split, batch_size=work.batch_size, topology=topology, **options)

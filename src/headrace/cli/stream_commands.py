@@ -102,7 +102,7 @@ def where(
     found = find_row(asked.plan(index), block=block, row=inside)
     record: dict[str, Any] = {"split": index.split, "row": row, "epoch": asked.epoch, "seen": found is not None}
     if found is not None:
-        record |= {name: getattr(found, name) for name in ("step", "rank", "worker", "place", "position")}
+        record |= {name: getattr(found, name) for name in ("step", "rank", "place", "position")}
     if as_json:
         tell(record)
     elif found is None:
@@ -111,7 +111,7 @@ def where(
         say(f"{row} is not delivered in epoch {asked.epoch}: {why}")
     else:
         say(
-            f"{row} in epoch {asked.epoch}: step {found.step} of rank {found.rank} (worker {found.worker}),"
+            f"{row} in epoch {asked.epoch}: step {found.step} of rank {found.rank},"
             f" row {found.place} of the batch; position {found.position:,} of {total:,}"
         )
 
@@ -139,9 +139,9 @@ def seen(
     record = {
         "split": saved.split,
         "epoch": saved.epoch,
-        "rows": saved.epoch_rows,
+        "rows": saved.rows,
         "seen_rows": sum(counts),
-        "share": round(sum(counts) / saved.epoch_rows, 6) if saved.epoch_rows else 1.0,
+        "share": round(sum(counts) / saved.rows, 6) if saved.rows else 1.0,
         "shards": {
             name: {"seen_rows": count, "rows": total}
             for name, count, total in zip(index.shards, counts, totals, strict=True)
@@ -152,7 +152,7 @@ def seen(
         return
     from rich.table import Table
 
-    rows = f"{sum(counts):,} of {saved.epoch_rows:,} rows, {100 * record['share']:.1f} %"
+    rows = f"{sum(counts):,} of {saved.rows:,} rows, {100 * record['share']:.1f} %"
     title = f"{saved.split}, epoch {saved.epoch}: {rows}"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("shard", overflow="fold")

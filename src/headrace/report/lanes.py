@@ -12,7 +12,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.report import charts
 from headrace.report.bins import counted, edges_for, thinned
 from headrace.report.figure import Figure, Page, Tone
-from headrace.report.stretches import lanes_by_reader, reader_name, row_of, stretches_of
+from headrace.report.stretches import lanes_by_reader, row_of, stretches_of
 from headrace.report.words import listed, many, share, size
 from headrace.stream.order.plan import Plan
 
@@ -27,13 +27,13 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
     ranks = many(plan.world_size, "rank")
     return Page(
         title=f"plan of {index.split}",
-        subtitle=f"{ranks}, {_workers(plan)}, batches of {plan.batch_size:,}, remainder {plan.remainder}",
+        subtitle=f"{ranks}, batches of {plan.batch_size:,}, remainder {plan.remainder}",
         tiles=[
             ("rows of the epoch", f"{plan.order.rows:,}"),
             ("steps of each rank", f"{plan.steps_per_rank:,}"),
             ("blocks in shards", f"{len(index.rows):,} in {len(index.shards):,}"),
             ("read amplification", f"at most {plan.read_amplification:.2f}"),
-            ("memory of a reader", f"up to {size(record['peak_memory_bytes_per_worker'])}"),
+            ("memory of a reader", f"up to {size(record['peak_memory_bytes_per_rank'])}"),
             ("shuffle quality", f"{record['shuffle_quality']:.2f} of 1"),
         ],
         figures=[
@@ -45,16 +45,12 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
     )
 
 
-def _workers(plan: Plan) -> str:
-    return many(plan.workers, "worker") + " each" if plan.workers else "no worker processes"
-
-
 def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
     question = "Who reads what when?"
-    if not plan.steps_per_consumer:
+    if not plan.steps_per_rank:
         return Figure("lanes", question, "Nobody reads anything: there is not one step.", None, "warning", "full")
     regions = plan.regions is not None
-    count = plan.consumers if regions else len(lanes_by_reader(plan))
+    count = plan.world_size if regions else len(lanes_by_reader(plan))
     chosen = thinned(lanes_by_reader(plan) if not regions else np.arange(count, dtype=np.int64), _MOST_LINES)
     stretches = [row_of(index, each) for number in chosen.tolist() for each in stretches_of(plan, number)]
     answer = (
@@ -62,11 +58,11 @@ def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
     )
     if plan.order.shuffle:
         rows = plan.order.window_rows
-        steps = rows * plan.order.lanes / (plan.consumers * plan.batch_size)
+        steps = rows * plan.order.lanes / (plan.world_size * plan.batch_size)
         answer += (
             f" Rows are shuffled in windows of {rows:,}, about {many(max(1, round(steps)), 'step')}: "
             "the blocks of a window are read together."
-            if steps < plan.steps_per_consumer
+            if steps < plan.steps_per_rank
             else " A window of shuffling holds all rows of a line: its blocks are read together."
         )
     if len(chosen) < count:
@@ -76,13 +72,13 @@ def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:
 
 
 def _what_is_read(plan: Plan) -> str:
-    readers, lanes = many(plan.consumers, "reader"), many(plan.order.lanes, "lane")
+    readers, lanes = many(plan.world_size, "reader"), many(plan.order.lanes, "lane")
     if plan.regions is not None:
         return "Every reader has shards of its own and reads them one after the other."
-    needing = plan.consumers // gcd(plan.order.groups, plan.consumers)
+    needing = plan.world_size // gcd(plan.order.groups, plan.world_size)
     if needing > 1:
         return f"{lanes} for {readers}: a lane is needed by {many(needing, 'reader')}, and each of them decodes it."
-    each = plan.order.lanes // plan.consumers
+    each = plan.order.lanes // plan.world_size
     return f"Each of {readers} reads {many(each, 'lane')} of its own, in step with the others."
 
 
@@ -91,11 +87,11 @@ def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Fig
     question = "Is anything decoded more than once?"
     amplified = plan.read_amplification
     extra = plan.decoded_again_bytes
-    needed = int(plan.bytes_per_consumer.sum()) - extra
-    if plan.keeps_split and plan.consumers > 1:
+    needed = int(plan.bytes_per_rank.sum()) - extra
+    if plan.keeps_split and plan.world_size > 1:
         tone: Tone = "plain"
         answer = (
-            f"Each of {many(plan.consumers, 'reader')} decodes the split once, {size(needed)}, and keeps it in memory:"
+            f"Each of {many(plan.world_size, 'reader')} decodes the split once, {size(needed)}, and keeps it in memory:"
             " it is small, and every batch mixes all of it."
         )
     elif amplified < 1.01:
@@ -125,7 +121,7 @@ def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Fig
 def _load_figure(plan: Plan) -> Figure:
     """Does every reader have as much to do?"""
     question = "Is the work even?"
-    rows, read = plan.rows_per_consumer, plan.bytes_per_consumer
+    rows, read = plan.rows_per_rank, plan.bytes_per_rank
     idle = np.flatnonzero(rows == 0)
     answer = (
         f"A reader delivers {rows.min():,} to {rows.max():,} rows and decodes {size(int(read.min()))} to "
@@ -133,7 +129,7 @@ def _load_figure(plan: Plan) -> Figure:
     )
     tone: Tone = "good"
     if len(idle):
-        names = [reader_name(plan, int(each)) for each in idle]
+        names = [f"rank {each}" for each in idle]
         verb = "has" if len(idle) == 1 else "have"
         answer += f" {many(len(idle), 'reader')} {verb} no row at all: {listed(names)}."
         tone = "warning"
@@ -143,7 +139,7 @@ def _load_figure(plan: Plan) -> Figure:
         )
         tone = "warning"
     if len(rows) <= _MOST_BARS:
-        labels = [reader_name(plan, consumer) for consumer in range(plan.consumers)]
+        labels = [f"rank {consumer}" for consumer in range(plan.world_size)]
         roles = ["plain" if count else "idle" for count in rows.tolist()]
         texts = [f"{count:,} rows · {size(weight)}" for count, weight in zip(rows.tolist(), read.tolist(), strict=True)]
         chart = charts.bars(labels, rows.tolist(), roles, unit="", texts=texts, names=_LOADS)
@@ -162,10 +158,8 @@ _LOADS = {"plain": "reads", "idle": "idle"}
 def _steps_figure(plan: Plan) -> Figure:
     """Does everyone take the same steps?"""
     question = "What do the steps hold?"
-    delivered = int(plan.rows_per_consumer.sum())
-    answer = (
-        f"{many(plan.steps_per_rank, 'step')} on every rank, {plan.consumers * plan.batch_size:,} rows in a global one."
-    )
+    delivered = int(plan.rows_per_rank.sum())
+    answer = f"{many(plan.steps_per_rank, 'step')} on every rank, {plan.world_size * plan.batch_size:,} rows over all."
     if plan.padded_rows:
         answer += (
             f" The last is filled with {many(plan.padded_rows, 'repeated row')}, false in the batch's `valid`."

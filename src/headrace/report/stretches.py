@@ -47,18 +47,13 @@ def lanes_by_reader(plan: Plan) -> I64:
     """The lanes, or the groups of an order made of several, those of a reader next to each other."""
     order = plan.order
     lanes = np.arange(order.lanes if isinstance(order, EpochOrder) else order.groups, dtype=np.int64)
-    return lanes[np.lexsort((lanes, lanes % gcd(plan.order.groups, plan.consumers)))]
+    return lanes[np.lexsort((lanes, lanes % gcd(plan.order.groups, plan.world_size)))]
 
 
 def _lane_name(plan: Plan, lane: int) -> str:
-    groups = gcd(plan.order.groups, plan.consumers)
-    return f"{reader_name(plan, lane % groups) if groups == plan.consumers else 'shared'}, lane {lane}"
-
-
-def reader_name(plan: Plan, consumer: int) -> str:
-    """What a reader is called: its rank, and its worker where there are several."""
-    rank, worker = consumer % plan.world_size, consumer // plan.world_size
-    return f"rank {rank}" if plan.workers <= 1 else f"rank {rank} worker {worker}"
+    groups = gcd(plan.order.groups, plan.world_size)
+    owner = f"rank {lane % groups}" if groups == plan.world_size else "shared"
+    return f"{owner}, lane {lane}"
 
 
 def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
@@ -67,9 +62,9 @@ def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
     assert isinstance(order, EpochOrder)
     begin = int(order.lane_starts[lane])
     end = begin + int(order.lane_rows[lane])
-    name, per_step = _lane_name(plan, lane), plan.consumers * plan.batch_size
+    name, per_step = _lane_name(plan, lane), plan.world_size * plan.batch_size
     if begin == end:
-        yield Stretch(name, 0, plan.steps_per_consumer, (), "idle")
+        yield Stretch(name, 0, plan.steps_per_rank, (), "idle")
         return
     first, stop = int(np.searchsorted(order.line, begin, "right")) - 1, int(np.searchsorted(order.line, end, "left"))
     bounds = np.clip(order.line[first : stop + 1], begin, end)
@@ -80,31 +75,29 @@ def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
         blocks = tuple(order.blocks[first + low : first + high].tolist())
         cut = int(order.line[first + low]) < begin or int(order.line[first + high]) > end
         role = "shared" if shared or cut else ("plain", "context")[turn % 2]
-        yield Stretch(
-            name, at, min(until, plan.steps_per_consumer), blocks, role, (1.0, 0.65)[turn % 2 if shared else 0]
-        )
+        yield Stretch(name, at, min(until, plan.steps_per_rank), blocks, role, (1.0, 0.65)[turn % 2 if shared else 0])
 
 
 def _region_stretches(plan: Plan, consumer: int) -> Iterator[Stretch]:
     """The blocks of a reader's own shards, and how long it then waits for the others."""
-    part = plan.share(rank=consumer % plan.world_size, worker=consumer // plan.world_size)
+    part = plan.share(consumer)
     assert isinstance(part, RegionShare)
     cuts = _slices(plan)
     bounds = part.begin + np.minimum(cuts * plan.batch_size, part.rows)
-    yield from _joined(plan, reader_name(plan, consumer), cuts, bounds[:-1], bounds[1:] - 1)
+    yield from _joined(plan, f"rank {consumer}", cuts, bounds[:-1], bounds[1:] - 1)
 
 
 def _sliced_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
     """The blocks of a group of an order that is made of several."""
     groups, cuts = plan.order.groups, _slices(plan)
-    bounds = np.minimum(cuts * plan.consumers * plan.batch_size, plan.order.rows)
+    bounds = np.minimum(cuts * plan.world_size * plan.batch_size, plan.order.rows)
     first = lane + -(-(bounds[:-1] - lane) // groups) * groups
     last = lane + (bounds[1:] - 1 - lane) // groups * groups
     yield from _joined(plan, _lane_name(plan, lane), cuts, first, last)
 
 
 def _slices(plan: Plan) -> I64:
-    steps = plan.steps_per_consumer
+    steps = plan.steps_per_rank
     return np.unique(np.linspace(0, steps, min(_MOST_STRETCHES, steps) + 1).astype(np.int64))
 
 

@@ -150,8 +150,8 @@ class WindowLoader:
     def steps_from(self, state: WindowState) -> int:
         """Batches that every rank gets of what a state leaves."""
         left = state.count - state.position
-        consumers = self.topology.world_size
-        return count_steps(left, consumers=consumers, batch_size=self.batch_size, remainder=self.remainder)
+        ranks = self.topology.world_size
+        return count_steps(left, ranks=ranks, batch_size=self.batch_size, remainder=self.remainder)
 
     def fresh_steps(self, epoch: int) -> int:
         """Batches that every rank gets of a whole epoch."""
@@ -170,8 +170,8 @@ class WindowLoader:
     def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
         share = share_of(
             start.count - start.position,
-            consumer=self.topology.rank,
-            consumers=self.topology.world_size,
+            rank=self.topology.rank,
+            ranks=self.topology.world_size,
             batch_size=self.batch_size,
             remainder=self.remainder,
         )

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
-from headrace.stream.loader.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.loader.dataset import Dataset
 from headrace.stream.loader.options import StreamArguments, StreamOptions
-from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.packed.packed_rows import packed_index, packed_options
 from headrace.stream.ranks.topology import Topology
@@ -61,7 +60,8 @@ class Blend:
 
         Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
         """
-        return loader_of(self._parts(split, StreamOptions(batch_size=batch_size, **options)), topology)
+        parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
+        return StreamLoader(*parts, topology=topology)
 
     def torch_dataset(
         self,
@@ -74,8 +74,10 @@ class Blend:
     ) -> StreamingDataset:
         """As `Dataset.torch_dataset`. split: of the datasets that were given without one. Raises as `stream`."""
         import_torch()  # before anything is read
+        from headrace.stream.loader.torch_dataset import StreamingDataset
+
         parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
-        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
+        return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
 
     def _splits(self, split: str | None) -> list[tuple[Dataset, str | None]]:
         return [(dataset, split if own is None else own) for dataset, own in self.parts]
@@ -85,11 +87,11 @@ class Blend:
         if options.pack_rows is None:
             indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
             options = packed_options(indexes, options)
-            return Parts(*self.source(split, options), options)
-        from headrace.stream.packed.loader import lengths_for
+            return *self.source(split, options), options, None
+        from headrace.stream.packed.row_lengths import lengths_for
 
         index, read_block = self.source(split, replace(options, packed="off"))
-        return Parts(index, read_block, options, lengths_for(index, read_block, options))
+        return index, read_block, options, lengths_for(index, read_block, options)
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """The blocks of all splits as one index, and a function that reads them as a stream with these options does.

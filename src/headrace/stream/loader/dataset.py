@@ -20,9 +20,8 @@ from headrace.dataset.plain import cache_directory, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.remote_path import RemotePath, local_path_of, path_of
-from headrace.stream.loader.assembled import Parts, loader_of, torch_dataset_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
-from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packed_options
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
@@ -134,11 +133,11 @@ class Dataset(IndexedDataset):
         """
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
-        if parts.options.distribution == "dynamic" and parts.lengths is None:
+        if parts[2].distribution == "dynamic" and parts[3] is None:
             from headrace.stream.ranks.dynamic import DynamicLoader
 
-            return DynamicLoader(parts.index, parts.read_block, parts.options, topology=topology, store=store)
-        return loader_of(parts, topology)
+            return DynamicLoader(*parts[:3], topology=topology, store=store)
+        return StreamLoader(*parts, topology=topology)
 
     def torch_dataset(
         self,
@@ -155,15 +154,17 @@ class Dataset(IndexedDataset):
         num_workers: that of the DataLoader. filter: see `filter`. Raises as `stream`, and `MissingExtra` without torch.
         """
         import_torch()  # before anything is read
+        from headrace.stream.loader.torch_dataset import StreamingDataset
+
         parts = self.filter(filter)._parts(split, StreamOptions(batch_size=batch_size, **options))
-        return torch_dataset_of(parts, num_workers=num_workers, topology=topology)
+        return StreamingDataset(*parts, num_workers=num_workers, topology=topology)
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         index = self.split_index(split)
         if options.pack_rows is None:
             options = packed_options([(self.root, index)], options)
-            return Parts(packed_index(index, options), self.reader(split, options), options)
-        from headrace.stream.packed.loader import lengths_for
+            return packed_index(index, options), self.reader(split, options), options, None
+        from headrace.stream.packed.row_lengths import lengths_for
 
         read_block = self.reader(split, replace(options, packed="off"))
         try:
@@ -171,7 +172,7 @@ class Dataset(IndexedDataset):
         except SettingsError:  # it has none: lengths are counted each time
             contents = None
         lengths = lengths_for(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
-        return Parts(index, read_block, options, lengths)
+        return index, read_block, options, lengths
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""

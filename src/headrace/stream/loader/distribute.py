@@ -1,4 +1,4 @@
-"""Whole shards for the consumers of a topology, as the options say. Pure."""
+"""Whole shards for the ranks of a job, as the options say. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.shards import deal_shards, local_consumers, pack_shards
+from headrace.stream.order.shards import deal_shards, local_ranks, pack_shards
 
 
-def regions_of(
-    index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int, epoch: int
-) -> Regions | None:
-    """The regions of an epoch; None for "balanced", where every consumer strides over all rows.
+def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:
+    """The regions of an epoch; None for "balanced", where every rank strides over all rows.
 
     Raises `SettingsError` for blends and parts of epochs, which no whole shards make up.
     """
@@ -27,36 +25,21 @@ def regions_of(
             f'distribution="{options.distribution}" gives out whole shards of one dataset and whole epochs; use'
             ' "balanced" with blends and with samples_per_epoch'
         )
-    workers = max(1, workers)
-    consumers = world_size * workers
     if options.distribution == "round_robin":
-        consumer = deal_shards(
-            index,
-            world_size=world_size,
-            workers=workers,
-            seed=options.seed,
-            epoch=epoch,
-            shuffle=options.shuffle,
-        )
+        rank = deal_shards(index, ranks=ranks, seed=options.seed, epoch=epoch, shuffle=options.shuffle)
     else:
         shards = len(index.shards)
         block_bytes = estimate_block_bytes(index)
         shard_bytes = np.bincount(index.shard_of_block, weights=block_bytes, minlength=shards).astype(np.int64)
         allowed = None
         if options.distribution == "local":
-            allowed = local_consumers(
-                index,
-                options.locality or {},
-                world_size=world_size,
-                workers=workers,
-                ranks_per_node=options.ranks_per_node or world_size,
+            allowed = local_ranks(
+                index, options.locality or {}, ranks=ranks, ranks_per_node=options.ranks_per_node or ranks
             )
-        consumer = pack_shards(shard_bytes, consumers=consumers, allowed=allowed)
-    rows = np.bincount(consumer[index.shard_of_block], weights=index.rows, minlength=consumers).astype(np.int64)
+        rank = pack_shards(shard_bytes, ranks=ranks, allowed=allowed)
+    rows = np.bincount(rank[index.shard_of_block], weights=index.rows, minlength=ranks).astype(np.int64)
     return Regions(
         distribution=options.distribution,
-        world_size=world_size,
-        workers=workers,
         rows=tuple(rows.tolist()),
-        assignment=None if options.distribution == "round_robin" else tuple(consumer.tolist()),
+        assignment=None if options.distribution == "round_robin" else tuple(rank.tolist()),
     )

@@ -25,10 +25,8 @@ Distribution = Literal["balanced", "round_robin", "by_size", "local", "dynamic"]
 OnBadBlock = Literal["raise", "quarantine"]
 
 Lists = Literal["ragged", "padded"]
-OnTopologyChange = Literal["keep", "relane"]
 
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
-    "on_topology_change": OnTopologyChange,
     "batch_format": BatchFormat,
     "lists": Lists,
     "cache": Cache,
@@ -70,7 +68,6 @@ class StreamArguments(TypedDict, total=False):
     stall_seconds: float | None
     verify: Verify
     samples_per_epoch: int | None
-    on_topology_change: OnTopologyChange
     transform: Callable[[Any], Any] | None
     memory: Memory
     locality: Mapping[str, int | Sequence[int]] | None
@@ -81,7 +78,7 @@ class StreamArguments(TypedDict, total=False):
 class StreamOptions:
     """How a split is streamed.
 
-    batch_size: rows in a batch of one rank (of one worker, where there are workers).
+    batch_size: rows in a batch of one rank.
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
     shuffle_rows: rows of a round, which are shuffled among themselves over all ranks; None: all of a small split (up to
         4,194,304 rows and 256 MiB decoded), else 262,144, or as many as 1/8 of memory_bytes holds.
@@ -111,8 +108,6 @@ class StreamOptions:
         "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
     samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
         None: every row once; of a blend with weights, as many rows as its splits have together.
-    on_topology_change: what a state in the middle of an epoch does where its lanes cannot be divided among the readers:
-        "keep" its order, some blocks being decoded by several readers; or "relane" the rows left into new lanes.
     transform: makes of each batch what the loop receives, in the process that made the batch; see `transform`.
     memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
     distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
@@ -150,7 +145,6 @@ class StreamOptions:
     stall_seconds: float | None = 5.0
     verify: Verify = "first_touch"
     samples_per_epoch: int | None = None
-    on_topology_change: OnTopologyChange = "keep"
     transform: Callable[[Any], Any] | None = None
     memory: Memory = "pageable"
     locality: Mapping[str, int | Sequence[int]] | None = None

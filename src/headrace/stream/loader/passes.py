@@ -1,259 +1,318 @@
-"""A pass of a stream: from a state to batches, and from batches back to a state. Shared by all loaders.
+"""A pass: what is left of an epoch, for these ranks. Loaders, states and plans are made of it.
 
-`workers` is the number of worker processes; 0 means that the rank's own process reads, as one consumer.
+`Passes` begins passes and goes on from saved states; there is one for rows and one for rows that are packed while they
+are streamed. A loader holds one pass at a time, and knows nothing of what its batches are made of.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.order.lanes import Lanes, choose_lanes
+from headrace.stream.order.chain import parts_of, round_border
+from headrace.stream.order.epoch import EpochOrder
+from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
 from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
-from headrace.stream.order.state import MOST_RELANED, StreamState
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
-from headrace.stream.read.memory import pinned_batches
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
-from headrace.stream.read.transform import transformed
 
 log = logging.getLogger("headrace")
 
+_WORTH_A_WARNING = 2.0  # times that what is left is decoded
+_WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
 
-def check_options(index: SplitIndex, options: StreamOptions, *, consumers: int) -> Remainder:
-    """The remainder rule in force; raises now what would fail at the first batch.
 
-    `SettingsError`: unknown columns, a column name that the batch needs, "exact" for several consumers.
-    `MissingExtra`: torch batches without torch.
+class Pass(Protocol):
+    """What is left of an epoch, for these ranks."""
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+
+    @property
+    def steps(self) -> int:
+        """Batches that each rank receives; the same for all."""
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that nobody receives, over all ranks."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
+
+    def plan(self) -> Plan:
+        """Steps, rows and bytes of every rank."""
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+
+    def batches(
+        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
+    ) -> Generator[Batch, None, None]:
+        """This rank's batches from number `first` on, as they are before a transform."""
+
+
+class Passes(Protocol):
+    """Where passes come from: some rows, in some form, for these ranks. Picklable."""
+
+    index: SplitIndex
+    options: StreamOptions
+    read_block: ReadBlock
+    remainder: Remainder
+
+    def begin(self, epoch: int, after: Pass | None = None) -> Pass:
+        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
+
+    def resume(self, values: Mapping[str, Any]) -> Pass:
+        """What a saved state left. Raises `StreamError` if it is not of these rows, this seed and shuffle."""
+
+    def whole(self, of: Pass) -> Pass:
+        """The epoch of a pass from its beginning, in its order."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowPass:
+    """What is left of an epoch of rows. start: where it begins."""
+
+    passes: RowPasses
+    start: StreamState
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+        return self.start.epoch
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
+        return bool(self.start.position)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are left, over all ranks."""
+        return self.start.remaining.total
+
+    @property
+    def steps(self) -> int:
+        """Batches that each rank receives."""
+        passes, left = self.passes, self.start.remaining
+        if self._regions is not None:
+            return self._regions.steps(left, batch_size=passes.options.batch_size, remainder=passes.remainder)
+        return count_steps(
+            left.total, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
+        )
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that "drop" leaves out, over all ranks."""
+        if self.passes.remainder != "drop":
+            return 0
+        if self._regions is not None:
+            return self.plan().dropped_rows
+        return self.rows % (self.passes.ranks * self.passes.options.batch_size)
+
+    def plan(self) -> Plan:
+        """Steps, rows and bytes of every rank."""
+        return make_plan(
+            self.passes.index,
+            batch_size=self.passes.options.batch_size,
+            world_size=self.passes.ranks,
+            order=order_of_state(self.passes.index, self.start),
+            remainder=self.passes.options.remainder,
+            remaining=self.start.remaining,
+            regions=self._regions,
+        )
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank."""
+        return self.after(batches).start.to_dict()
+
+    def after(self, batches: int) -> RowPass:
+        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
+        passes, left = self.passes, self.start.remaining
+        if self._regions is not None:
+            left = self._regions.advance(
+                left, batches, batch_size=passes.options.batch_size, remainder=passes.remainder
+            )
+        else:
+            left = advance(
+                left,
+                batches,
+                ranks=passes.ranks,
+                batch_size=passes.options.batch_size,
+                remainder=passes.remainder,
+            )
+        return replace(self, start=self.start.at(left))
+
+    def batches(
+        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
+    ) -> Generator[Batch, None, None]:
+        """This rank's batches from number `first` on."""
+        passes = self.passes
+        columns = passes.options.check_columns(passes.index.schema.names)
+        plan = self.after(first).plan()
+        return read_share(
+            passes.index,
+            read_block if quarantine is None else quarantine.around(read_block),
+            plan=plan,
+            share=plan.share(passes.topology.rank),
+            options=passes.options,
+            columns=columns if quarantine is None else (*columns, VALID),
+            reader=reader_name(passes.topology),
+            quarantine=quarantine,
+            kept=passes.kept,
+        )
+
+    @property
+    def _regions(self) -> Regions | None:
+        """The regions of the state, if they are those of as many ranks; else what is left is strided over."""
+        regions = self.start.regions
+        return regions if regions is not None and len(regions.rows) == self.passes.ranks else None
+
+
+class RowPasses:
+    """Passes over the rows of a split, as batches of `options.batch_size` rows on each rank.
+
+    read_block: decodes a block, called in threads. Raises what would fail at the first batch: `SettingsError` for
+    unknown columns and for "exact" on several ranks, `MissingExtra` for torch batches without torch.
     """
-    remainder = resolve_remainder(options.remainder, consumers)
+
+    def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
+        self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
+        self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
+        self.kept = KeptSplit()
+
+    @property
+    def ranks(self) -> int:
+        """R."""
+        return self.topology.world_size
+
+    def begin(self, epoch: int, after: Pass | None = None) -> RowPass:
+        """An epoch from its beginning, in the lanes of the pass before if these ranks divide its groups."""
+        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
+        samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        state = after.start if isinstance(after, RowPass) else None
+        if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
+            return RowPass(self, state.fresh(epoch))
+        regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
+        chosen = self._lanes(self.ranks if regions is None else 1)
+        if state is not None and state.regions is not None and self._fits(state):
+            chosen = Lanes(state.lanes, state.window_rows, state.groups)
+        fresh = StreamState(
+            split=self.index.split,
+            index=self.index.identity,
+            rows=self.index.total_rows if samples is None else samples,
+            seed=self.options.seed,
+            epoch=epoch,
+            shuffle=self.options.shuffle,
+            samples_per_epoch=samples,
+            regions=regions,
+            **chosen._asdict(),
+        )
+        return RowPass(self, fresh)
+
+    def whole(self, of: Pass) -> RowPass:
+        """The epoch of a pass from its beginning, in its order."""
+        assert isinstance(of, RowPass)
+        return RowPass(self, of.start.fresh(of.epoch))
+
+    def resume(self, values: Mapping[str, Any]) -> RowPass:
+        """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
+        return RowPass(self, self.continued(self.checked(values)))
+
+    def checked(self, values: Mapping[str, Any]) -> StreamState:
+        """A saved state that is of these rows, or `StreamError`."""
+        state = StreamState.from_dict(values)
+        state.check_index(self.index)
+        samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
+        state.check_order(seed=self.options.seed, shuffle=self.options.shuffle, samples_per_epoch=samples)
+        return state
+
+    def continued(self, state: StreamState) -> StreamState:
+        """The same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
+        if self._fits(state) or state.position == state.rows:
+            return state
+        if not state.position and state.samples_per_epoch is None:  # nothing was received: the epoch begins on these
+            return self.begin(state.epoch).start
+        changed = self._changed(state)
+        if self.topology.rank:  # one rank says it for all
+            return changed
+        plan = RowPass(self, changed).plan()
+        factor = plan.read_amplification
+        said = "split %r: %d ranks go on with epoch %d at row %d of %d; over all, what is left is decoded %.1f times"
+        told = (self.index.split, self.ranks, state.epoch, state.position, state.rows, factor)
+        if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
+            log.warning(said + "; resume on a number of ranks that divides %d to decode it once", *told, state.groups)
+        else:
+            log.info(said, *told)
+        return changed
+
+    def _changed(self, state: StreamState) -> StreamState:
+        """With new lanes from the next border of a round on, where the order has lanes that can be cut."""
+        changes = [change for change in state.changes if change.position < state.position]
+        *before, last = parts_of(order_of_state(self.index, state))[: len(changes) + 1]
+        cut = last if isinstance(last.order, EpochOrder) else before[-1] if before else None
+        if state.holes or cut is None or not isinstance(cut.order, EpochOrder) or len(changes) > MOST_CHANGES - 2:
+            return state
+        border = last.end  # it was stopped again before its round was over
+        if isinstance(last.order, EpochOrder):
+            border = last.begin + round_border(last.order, state.position - last.begin)
+            if state.position < border:
+                changes.append(Change(position=state.position, ranks=self.ranks))
+        if border < state.rows:
+            whole = parts_of(order_of_state(self.index, replace(state, changes=())))[0].order
+            blocks = round(len(cut.order.blocks) * (state.rows - border) / max(1, cut.order.rows))
+            lanes = choose_lanes_again(whole, blocks=blocks, ranks=self.ranks, batch_size=self.options.batch_size)
+            changes.append(Change(position=border, **lanes._asdict()))
+        return replace(state, changes=tuple(changes))
+
+    def _fits(self, state: StreamState) -> bool:
+        """Whether these ranks read a state's lanes without reading those of others."""
+        if state.regions is not None:
+            return len(state.regions.rows) == self.ranks
+        if state.changes:
+            last = state.changes[-1]
+            return (last.groups or last.ranks or 1) % self.ranks == 0
+        one_round = state.lanes * state.window_rows >= state.rows and state.shuffle  # every rank holds all blocks
+        return one_round or state.groups % self.ranks == 0
+
+    def _lanes(self, ranks: int) -> Lanes:
+        """How an epoch is cut for a stream that begins on this many ranks."""
+        return choose_lanes(
+            self.index,
+            shuffle=self.options.shuffle,
+            ranks=ranks,
+            batch_size=self.options.batch_size,
+            lanes=self.options.lanes,
+            shuffle_rows=self.options.shuffle_rows,
+            memory_bytes=self.options.memory_bytes,
+            sources=sources_of(self.index),
+        )
+
+
+def reader_name(topology: Topology) -> str:
+    """How messages call a rank."""
+    return f"rank {topology.rank} of {topology.world_size}"
+
+
+def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> Remainder:
+    """The remainder rule in force; raises now what would fail at the first batch, see `RowPasses`."""
+    remainder = resolve_remainder(options.remainder, ranks)
     options.check_columns(index.schema.names)
     if options.batch_format == "torch":
         import_torch()
     return remainder
-
-
-def check_epoch(epoch: int) -> None:
-    """Raise `SettingsError` unless this can be an epoch."""
-    check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
-
-
-def checked_state(values: Mapping[str, Any], index: SplitIndex, options: StreamOptions) -> StreamState:
-    """A saved state that fits this stream, or `StreamError`."""
-    state = StreamState.from_dict(values)
-    state.check_index(index)
-    samples = samples_of_epoch(index, options.samples_per_epoch)
-    state.check_order(seed=options.seed, shuffle=options.shuffle, samples_per_epoch=samples)
-    return state
-
-
-def resumed_state(
-    values: Mapping[str, Any], index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int
-) -> StreamState:
-    """A saved state to continue from; with on_topology_change="relane" in new lanes, where its own do not fit."""
-    state = checked_state(values, index, options)
-    consumers = world_size * max(1, workers)
-    if state.regions is None:
-        one_round = state.lanes * state.window_rows >= state.rows  # every reader holds all blocks at once
-        fits = one_round or state.groups % consumers == 0
-    else:
-        fits = state.regions.fits(world_size=world_size, workers=workers)
-    if options.on_topology_change == "keep" or fits:
-        return state
-    if state.times_relaned == MOST_RELANED:
-        log.warning(
-            "split %r: what is left of epoch %d was put into new lanes %d times; it stays in these, and %d readers"
-            " decode some blocks more than once until the epoch ends",
-            *(index.split, state.epoch, MOST_RELANED, consumers),
-        )
-        return state
-    if options.lanes is not None and options.lanes % consumers:  # new lanes are for these consumers
-        options = replace(options, lanes=None)
-    return state.relaned(_choose_lanes(index, options, readers=consumers))
-
-
-def first_state(
-    index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int, epoch: int = 0
-) -> StreamState:
-    """The beginning of an epoch, with lanes and windows chosen for the first topology."""
-    samples = samples_of_epoch(index, options.samples_per_epoch)
-    regions = regions_of(index, options, world_size=world_size, workers=workers, epoch=epoch)
-    consumers = world_size * max(1, workers)
-    chosen = _choose_lanes(index, options, readers=consumers if regions is None else 1)
-    return StreamState(
-        split=index.split,
-        index=index.identity,
-        rows=index.total_rows if samples is None else samples,
-        seed=options.seed,
-        epoch=epoch,
-        lanes=chosen.lanes,
-        window_rows=chosen.window_rows,
-        groups=chosen.groups,
-        shuffle=options.shuffle,
-        samples_per_epoch=samples,
-        regions=regions,
-    )
-
-
-def next_state(
-    state: StreamState, epoch: int, index: SplitIndex, options: StreamOptions, *, world_size: int, workers: int
-) -> StreamState:
-    """The beginning of an epoch after `state`: in the same lanes, or with whole shards as they are given out now."""
-    if options.distribution == "balanced" and not state.of_whole_shards:
-        return state.fresh(epoch)
-    fresh = first_state(index, options, world_size=world_size, workers=workers, epoch=epoch)
-    if state.regions is None or not state.regions.fits(world_size=world_size, workers=workers) or not fresh.regions:
-        return fresh
-    return replace(fresh, lanes=state.lanes, window_rows=state.window_rows, groups=state.groups)
-
-
-def plan_pass(
-    index: SplitIndex, options: StreamOptions, start: StreamState, *, topology: Topology, workers: int
-) -> Plan:
-    """The plan of the pass that begins at `start`."""
-    return make_plan(
-        index,
-        batch_size=options.batch_size,
-        world_size=topology.world_size,
-        workers=workers,
-        order=order_of_state(index, start),
-        remainder=options.remainder,
-        remaining=start.remaining,
-        regions=_regions(start, topology=topology, workers=workers),
-    )
-
-
-def read_pass(
-    index: SplitIndex,
-    read_block: ReadBlock,
-    options: StreamOptions,
-    start: StreamState,
-    *,
-    topology: Topology,
-    worker: int,
-    workers: int,
-    quarantine: Quarantine | None = None,
-    kept: KeptSplit | None = None,
-) -> Generator[Batch, None, None]:
-    """The batches of one (rank, worker) of the pass that begins at `start`.
-
-    quarantine: where bad blocks go. kept: where a small split stays decoded between passes.
-    """
-    plan = plan_pass(index, options, start, topology=topology, workers=workers)
-    columns = options.check_columns(index.schema.names)
-    reader = reader_name(topology, worker=worker, workers=workers)
-    batches = read_share(
-        index,
-        read_block if quarantine is None else quarantine.around(read_block),
-        plan=plan,
-        share=plan.share(rank=topology.rank, worker=worker),
-        options=options,
-        columns=columns if quarantine is None else (*columns, VALID),
-        reader=reader,
-        quarantine=quarantine,
-        kept=kept,
-    )
-    return delivered(batches, options, reader=reader)
-
-
-def delivered(
-    batches: Generator[Batch, None, None], options: StreamOptions, *, reader: str
-) -> Generator[Any, None, None]:
-    """The batches as the loop receives them: transformed, and in pinned memory, if the options ask for it."""
-    if options.transform is not None:
-        batches = transformed(batches, options.transform, reader=reader)
-    return pinned_batches(batches) if options.memory == "pinned" else batches
-
-
-def reader_name(topology: Topology, *, worker: int, workers: int) -> str:
-    """How messages call one (rank, worker)."""
-    return f"rank {topology.rank} of {topology.world_size}" + (f", worker {worker}" if workers else "")
-
-
-def make_quarantine(
-    index: SplitIndex, options: StreamOptions, *, topology: Topology, worker: int, workers: int, slot: Any = None
-) -> Quarantine | None:
-    """Where one (rank, worker) puts the bad blocks of a pass; None if they raise."""
-    if options.on_bad_block != "quarantine":
-        return None
-    reader = reader_name(topology, worker=worker, workers=workers)
-    return Quarantine(index=index, limit=options.quarantine_limit, reader=reader, slot=slot)
-
-
-def steps_of(start: StreamState, options: StreamOptions, *, topology: Topology, workers: int) -> int:
-    """Batches each rank receives in the pass that begins at `start`."""
-    consumers = topology.world_size * max(1, workers)
-    remainder = resolve_remainder(options.remainder, consumers)
-    regions = _regions(start, topology=topology, workers=workers)
-    if regions is not None:
-        steps = regions.steps(start.remaining, batch_size=options.batch_size, remainder=remainder)
-    else:
-        steps = count_steps(
-            start.remaining.total, consumers=consumers, batch_size=options.batch_size, remainder=remainder
-        )
-    return steps * max(1, workers)
-
-
-def dropped_rows(start: StreamState, options: StreamOptions, *, topology: Topology, workers: int) -> int:
-    """Rows that "drop" leaves out of the pass that begins at `start`, over all ranks."""
-    consumers = topology.world_size * max(1, workers)
-    if resolve_remainder(options.remainder, consumers) != "drop":
-        return 0
-    regions = _regions(start, topology=topology, workers=workers)
-    if regions is not None:
-        shares = regions.shares(start.remaining, batch_size=options.batch_size, remainder="drop")
-        return start.remaining.total - sum(share.rows for share in shares)
-    return start.remaining.total % (consumers * options.batch_size)
-
-
-def state_after(
-    start: StreamState, batches: int, options: StreamOptions, *, topology: Topology, workers: int
-) -> StreamState:
-    """The state after each rank has received `batches` batches of the pass that began at `start`."""
-    consumers = topology.world_size * max(1, workers)
-    regions = _regions(start, topology=topology, workers=workers)
-    if regions is not None:
-        remainder = resolve_remainder(options.remainder, consumers)
-        left = regions.advance(start.remaining, batches, batch_size=options.batch_size, remainder=remainder)
-        return start.at(left)
-    remaining = advance(
-        start.remaining,
-        batches,
-        world_size=topology.world_size,
-        workers=workers,
-        batch_size=options.batch_size,
-        remainder=resolve_remainder(options.remainder, consumers),
-    )
-    return start.at(remaining)
-
-
-def _regions(start: StreamState, *, topology: Topology, workers: int) -> Regions | None:
-    """The regions of a state, if they are those of this topology; else what is left is strided over."""
-    if start.regions is None or not start.regions.fits(world_size=topology.world_size, workers=workers):
-        return None
-    return start.regions
-
-
-def _choose_lanes(index: SplitIndex, options: StreamOptions, *, readers: int) -> Lanes:
-    """How an epoch is cut for a stream that begins on this many readers."""
-    return choose_lanes(
-        index,
-        shuffle=options.shuffle,
-        readers=readers,
-        batch_size=options.batch_size,
-        lanes=options.lanes,
-        shuffle_rows=options.shuffle_rows,
-        memory_bytes=options.memory_bytes,
-        sources=sources_of(index),
-    )

@@ -4,35 +4,36 @@
     saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
     state = stream_state(saved)            # one portable state: dataset.load_state_dict(state) resumes on any others
 
-A worker knows only the batches it gave itself: after n of them its next one is the first of its share once n rounds of
-all workers are gone, whatever the others did. The loader keeps, per worker, the progress as of the last batch the loop
+A worker knows only the batches it gave itself. The loader keeps, per worker, the progress as of the last batch the loop
 received, so the sum over workers is what the rank received, and the portable state follows by arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from headrace.errors import StreamError
 from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
-from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import state_after
-from headrace.stream.order.share import Remainder, given_by_workers
+from headrace.stream.order.share import Remainder, advance
 from headrace.stream.order.state import FORMAT_VERSION, StreamState
-from headrace.stream.ranks.topology import Topology
+from headrace.stream.packed.state import PackingState
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of what others put around our states
-_NUMBERS = {"worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
+_NUMBERS = {"epoch": 0, "worker": 0, "batches": 0, "world_size": 1, "workers": 0, "batch_size": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProgress:
-    """Worker `worker` of `workers`, on each of `world_size` ranks, gave `batches` batches of the pass from `start`."""
+    """Worker `worker` of `workers`, on each of `world_size` ranks, gave `batches` batches of the pass from `start`.
 
-    start: StreamState
+    start: the state of the stream at the beginning of the pass, which is of this epoch.
+    """
+
+    start: dict[str, Any]
+    epoch: int
     worker: int
     batches: int
     world_size: int
@@ -43,20 +44,21 @@ class WorkerProgress:
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal progress back."""
         values = {name: getattr(self, name) for name in (*_NUMBERS, "remainder")}
-        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **values})
+        return seal(_KIND, FORMAT_VERSION, {"start": self.start, **values})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
         """Read a progress back. Raises `StreamError` if it is not one, or was changed."""
         values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
         sound = set(values) == {"start", "remainder", *_NUMBERS} and values["remainder"] in get_args(Remainder)
+        sound = sound and isinstance(values["start"], Mapping)
         if not sound or any(
             type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
             for name, least in _NUMBERS.items()
         ):
             raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
         rest = {name: values[name] for name in (*_NUMBERS, "remainder")}
-        return cls(start=StreamState.from_dict(values["start"]), **rest)
+        return cls(start=dict(values["start"]), **rest)
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
@@ -73,16 +75,6 @@ class WorkerProgress:
             )
 
 
-def turn_after(batches: int, *, worker: int, workers: int) -> tuple[int, int]:
-    """Whose share a new worker takes after a rank received so many batches, and how many of that share were given.
-
-    A DataLoader asks its worker 0 first, whoever's turn it is; so the shares move to where their turn comes.
-    """
-    turns = max(1, workers)
-    turn = (batches + worker) % turns
-    return turn, (batches - turn + turns - 1) // turns
-
-
 def is_worker_state(values: Any) -> bool:
     """Whether this is what a worker saved, and not the state of a stream."""
     return kind_of(values) == _KIND
@@ -95,10 +87,9 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = list(_inside(loader_state))
     if found and not any(map(is_worker_state, found)):  # one process: the dataset's own state
-        states = [StreamState.from_dict(each) for each in found]
-        if any(state != states[0] for state in states):
-            raise StreamError(f"loader state: it holds {len(states)} states of different streams; pass one of them")
-        return states[0].to_dict()
+        if any(state != found[0] for state in found):
+            raise StreamError(f"loader state: it holds {len(found)} states of different streams; pass one of them")
+        return dict(found[0])
     parts = sorted((WorkerProgress.from_dict(values) for values in found), key=lambda part: part.worker)
     if not parts:
         raise StreamError(
@@ -109,19 +100,27 @@ def stream_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     workers = [part.worker for part in parts]
     same = all((part.start, part.topology) == (first.start, first.topology) for part in parts)
     given = [part.batches for part in parts]  # the workers took turns, so these are of one moment or were never
-    same = same and given == given_by_workers(sum(given), len(given)).tolist()
+    same = same and given == [(sum(given) - number + len(given) - 1) // len(given) for number in range(len(given))]
     if workers != list(range(first.workers)) or not same:
         raise StreamError(
             f"loader state: it holds workers {workers} of {first.workers}, or of different passes;"
             " pass what StatefulDataLoader.state_dict() gave, unchanged"
         )
-    return state_after(
-        first.start,
-        sum(part.batches for part in parts),
-        StreamOptions(batch_size=first.batch_size, remainder=first.remainder),  # type: ignore[arg-type]  # checked there
-        topology=Topology(rank=0, world_size=first.world_size),
-        workers=first.workers,
-    ).to_dict()
+    return _after(first, sum(given))
+
+
+def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
+    """The state after so many batches on every rank since the pass began that a worker saved."""
+    if kind_of(part.start) == "packing":
+        packing = PackingState.from_dict(part.start)
+        return replace(packing, batches=packing.batches + batches).to_dict()
+    start = StreamState.from_dict(part.start)
+    remainder: Remainder = part.remainder  # type: ignore[assignment]  # checked when it was read
+    if start.regions is not None and len(start.regions.rows) == part.world_size:
+        left = start.regions.advance(start.remaining, batches, batch_size=part.batch_size, remainder=remainder)
+    else:
+        left = advance(start.remaining, batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder)
+    return start.at(left).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.errors import HeadraceError
+from headrace.errors import EngineError, HeadraceError
 from headrace.stream.loader.accelerated import told_to_accelerate
+from headrace.stream.loader.passes import reader_name
 from headrace.stream.read.batch import Batch
-from headrace.stream.workers.deaths import WorkerDeath, why_not_again
+from headrace.stream.workers.deaths import death_of, why_not_again
 from headrace.stream.workers.sheltered import sheltered_start
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class WatchedLoader(DataLoader[Batch]):
         begin_next = getattr(self.dataset, "begin_next", None)
         if begin_next is not None:
             begin_next()
-        batches = self._unharmed(self._begin()) if self.num_workers else super().__iter__()
+        batches = self._unharmed() if self.num_workers else super().__iter__()
         watched = getattr(self.dataset, "watched", None)
         return told_to_accelerate(batches if watched is None else watched(batches), steps=len(self))
 
@@ -80,10 +81,11 @@ class WatchedLoader(DataLoader[Batch]):
         with sheltered_start(method):
             return cast("GuardedWorkers", super().__iter__())
 
-    def _unharmed(self, workers: GuardedWorkers) -> Generator[Batch, None, None]:
+    def _unharmed(self) -> Generator[Batch, None, None]:
         """The batches of a pass, whichever workers die."""
         dataset: Any = self.dataset
-        earlier: list[tuple[int, list[WorkerDeath]]] = []
+        workers = self._begin()
+        earlier: list[int] = []
         received = 0
         while True:
             try:
@@ -94,13 +96,14 @@ class WatchedLoader(DataLoader[Batch]):
                 fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
                 if not fallen:
                     raise
-                now = [dataset.death_of(number, *workers.ending(number)) for number in fallen]
-                final = why_not_again(earlier, now, received, dataset.index)
+                rank = reader_name(dataset.topology)
+                deaths = [death_of(f"{rank}, worker {number}", *workers.ending(number)) for number in fallen]
+                final = why_not_again(earlier, deaths, received)
                 if final is not None:
-                    raise final from error
-                told = "; ".join(death.told(dataset.index) for death in now)
+                    raise EngineError(final) from error
+                told = "; ".join(deaths)
                 log.warning("%s; all workers are begun anew after %d batches of the pass", told, received)
-                earlier.append((received, now))
+                earlier.append(received)
                 workers = self._begin_anew(received)
                 continue
             if batch is _END:

@@ -12,7 +12,7 @@ mixes all lanes. The order is a function of the index, seed, epoch, L, D and win
 or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order costs
 O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
-`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `mixed`, `relaned`.
+`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `mixed`, `chain`.
 """
 
 from __future__ import annotations
@@ -116,12 +116,14 @@ def block_identities(index: SplitIndex) -> U64:
 class EpochOrder:
     """One epoch's order of rows.
 
-    blocks: block numbers along the line, int64 [B]; line: first place of each, then N, int64 [B+1].
+    blocks: block numbers along the line, int64 [P]; line: the first place of each, then N, int64 [P+1]. firsts: the
+    row of each block that its first place holds, int64 [P], where the line is made of parts of blocks; None: 0.
     groups: D, a divisor of lanes.
     """
 
     blocks: I64
     line: I64
+    firsts: I64 | None = None
     seed: int
     epoch: int
     lanes: int
@@ -199,19 +201,27 @@ class EpochOrder:
             stops.append(begins + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
-        pieces = self._pieces(np.concatenate(starts), np.concatenate(stops))
+        pieces = self.pieces_between(np.concatenate(starts), np.concatenate(stops))
         return Pieces(pieces, None if as_it_lies else index)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
         """(block number, row inside the block) of each place on the line."""
         at = np.searchsorted(self.line, places, side="right") - 1
-        return self.blocks[at], places - self.line[at]
+        rows = places - self.line[at]
+        return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
     def places_of(self, blocks: I64, rows: I64) -> I64:
-        """The inverse of `locate`: the place on the line of each (block number, row inside the block)."""
-        along = np.empty_like(self.blocks)
-        along[self.blocks] = np.arange(len(self.blocks), dtype=np.int64)
-        return self.line[along[blocks]] + rows
+        """The inverse of `locate`: the place on the line of each (block number, row inside the block).
+
+        Any place, where the line does not hold the row.
+        """
+        firsts = np.zeros_like(self.blocks) if self.firsts is None else self.firsts
+        stride = int(max(rows.max(initial=0), firsts.max(initial=0))) + 1
+        keys = self.blocks * stride + firsts
+        held = np.flatnonzero(np.diff(self.line))
+        by_key = held[np.argsort(keys[held])]
+        along = by_key[np.searchsorted(keys[by_key], blocks * stride + rows, side="right") - 1]
+        return self.line[along] + rows - firsts[along]
 
     def positions_of(self, places: I64) -> I64:
         """The inverse of `line_of`: the position of each place on the line; int64 in [0, N) → int64, same length."""
@@ -234,8 +244,10 @@ class EpochOrder:
         return offset * self.groups + group
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """The one position at which a row is delivered: int64 [1]."""
-        return self.positions_of(self.places_of(np.array([block], np.int64), np.array([row], np.int64)))
+        """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
+        wanted = np.array([block], np.int64), np.array([row], np.int64)
+        places = self.places_of(*wanted)
+        return self.positions_of(places) if self.locate(places) == wanted else places[:0]
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.
@@ -275,7 +287,7 @@ class EpochOrder:
         """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
         return permutation(derive_key(self.seed, "round", self.epoch, group, round_), int(counts.sum()))
 
-    def _pieces(self, starts: I64, stops: I64) -> list[tuple[int, int, int]]:
+    def pieces_between(self, starts: I64, stops: I64) -> list[tuple[int, int, int]]:
         """Stretches of the line as rows of blocks; stretches and blocks without rows are left out."""
         starts, stops = starts[starts < stops], stops[starts < stops]
         pieces = []
@@ -287,7 +299,8 @@ class EpochOrder:
             for along in range(first, last + 1):
                 begin, end = int(self.line[along]), int(self.line[along + 1])
                 if begin < end:
-                    pieces.append((int(self.blocks[along]), max(start, begin) - begin, min(stop, end) - begin))
+                    shift = begin - (0 if self.firsts is None else int(self.firsts[along]))
+                    pieces.append((int(self.blocks[along]), max(start, begin) - shift, min(stop, end) - shift))
         return pieces
 
 

@@ -1,10 +1,10 @@
 """How an epoch is cut: the number of lanes and groups, and the rows of a round. Pure.
 
 The choice follows from the index alone – rows, and the bytes that all columns take when decoded – not from the machine,
-the columns that are read, or free memory, so that any job makes the same one. Readers count only where they do not
+the columns that are read, or free memory, so that any job makes the same one. Ranks count only where they do not
 divide the lanes.
 
-Small data has one lane and one round, which is a true permutation: every reader keeps the decoded split in memory.
+Small data has one lane and one round, which is a true permutation: every rank keeps the decoded split in memory.
 Larger data has as many lanes as leave four blocks to each and as may be open at once in a process that reads them all;
 262,144 rows are shuffled together, or as many as an eighth of that memory holds.
 """
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
+from headrace.stream.order.epoch import Order
 from headrace.stream.order.interleave import most_drift_rounds
 
 SMALL_ROWS, SMALL_BYTES = 1 << 22, 1 << 28
@@ -52,21 +53,21 @@ def choose_lanes(
     index: SplitIndex,
     *,
     shuffle: bool,
-    readers: int,
+    ranks: int,
     batch_size: int,
     lanes: int | None = None,
     shuffle_rows: int | None = None,
     memory_bytes: int = OPEN_BYTES,
     sources: int = 1,
 ) -> Lanes:
-    """How the first epoch of a stream is cut, for this many readers (ranks × workers).
+    """How the first epoch of a stream is cut, for this many ranks.
 
-    lanes, shuffle_rows: as asked; a round is then `shuffle_rows` rows. Unshuffled, each reader has one contiguous lane.
+    lanes, shuffle_rows: as asked; a round is then `shuffle_rows` rows. Unshuffled, each rank has one contiguous lane.
     sources: of a blend; they share the memory, and take turns of D rows, which must be small beside a global batch.
     """
-    global_batch = readers * batch_size
+    global_batch = ranks * batch_size
     if not shuffle:
-        lanes = readers if lanes is None else lanes
+        lanes = ranks if lanes is None else lanes
         return Lanes(lanes, 1, lanes)
     block_bytes = estimate_block_bytes(index)
     decoded = int(block_bytes.sum())
@@ -77,20 +78,30 @@ def choose_lanes(
     if lanes is None:
         most = min(int(held.sum()) / _BLOCKS_PER_LANE, memory_bytes / sources / block)
         lanes = next((each for each in _FAMILY if each <= most), 1)
-        if lanes % readers:
-            lanes = readers * max(1, round(lanes / readers))
+        if lanes % ranks:
+            lanes = ranks * max(1, round(lanes / ranks))
     if shuffle_rows is None:
         row_bytes = max(1, decoded // max(1, index.total_rows))
         shuffle_rows = min(_ROUND_ROWS, max(1, memory_bytes // 8 // row_bytes))
     most_groups = global_batch if sources == 1 else max(1, global_batch // most_drift_rounds(sources))
-    return Lanes(lanes, max(1, shuffle_rows // sources // lanes), _groups(lanes, global_batch, readers, most_groups))
+    return Lanes(lanes, max(1, shuffle_rows // sources // lanes), _groups(lanes, global_batch, ranks, most_groups))
 
 
-def _groups(lanes: int, global_batch: int, readers: int, most: int) -> int:
-    """The largest common divisor of lanes and global batch, up to `most`, that the readers divide if any is."""
+def choose_lanes_again(order: Order, *, blocks: int, ranks: int, batch_size: int) -> Lanes:
+    """How the rest of an epoch is cut for other ranks: in as many lanes as `order`, or as the blocks left allow."""
+    if not order.shuffle:
+        return Lanes(ranks, 1, ranks)
+    base = next(each for each in _FAMILY if each == 1 or each <= min(order.lanes, blocks / _BLOCKS_PER_LANE))
+    lanes = ranks * max(1, round(base / ranks))
+    window_rows = max(1, order.lanes * order.window_rows // base)
+    return Lanes(lanes, window_rows, _groups(lanes, ranks * batch_size, ranks, ranks * batch_size))
+
+
+def _groups(lanes: int, global_batch: int, ranks: int, most: int) -> int:
+    """The largest common divisor of lanes and global batch, up to `most`, that the ranks divide if any is."""
     common = gcd(lanes, global_batch)
     divisors = [each for each in range(1, min(common, most) + 1) if common % each == 0]
-    fitting = [each for each in divisors if each % readers == 0]
+    fitting = [each for each in divisors if each % ranks == 0]
     return max(fitting or divisors)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -11,13 +12,14 @@ import numpy as np
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.epoch import Order, block_identities, epoch_order
+from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again, round_border
+from headrace.stream.order.epoch import EpochOrder, Order, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
+from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.mixed import MixedOrder, Source
 from headrace.stream.order.regions import RegionOrder, Regions, lay_regions
-from headrace.stream.order.relaned import relane
 from headrace.stream.order.shards import deal_shards
-from headrace.stream.order.state import StreamState
+from headrace.stream.order.state import Change, StreamState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +109,9 @@ def lay_epoch(
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """The order of the epoch that a state is in."""
-    if state.base is not None:
-        return relane(
-            order_of_state(index, state.base),
-            state.base.remaining,
-            seed=state.seed,
-            epoch=state.epoch,
-            lanes=state.lanes,
-            window_rows=state.window_rows,
-            groups=state.groups,
-        )
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
-    return lay_epoch(
+    order = lay_epoch(
         index,
         seed=state.seed,
         epoch=state.epoch,
@@ -129,26 +121,57 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
         shuffle=state.shuffle,
         samples_per_epoch=state.samples_per_epoch,
     )
+    return chained(order, state.changes) if state.changes else order
+
+
+def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
+    """The order that an epoch has after changes of its ranks. Raises `StreamError` where they cannot be of it."""
+    parts = [Part(0, order.rows, order)]
+    base, begin = order, 0
+    for change in changes:
+        position = change.position - begin
+        if not isinstance(base, EpochOrder) or not parts[-1].begin <= change.position < order.rows:
+            raise _no_change(change)
+        border = round_border(base, position)
+        following: RestOfRound | EpochOrder
+        if change.ranks is not None and parts[-1].order is base and position < border:
+            following = RestOfRound(base=base, begin=position, end=border, ranks=change.ranks)
+        elif change.lanes and change.window_rows and change.groups and position == border:
+            following = cut_again(base, position, Lanes(change.lanes, change.window_rows, change.groups))
+            base, begin = following, change.position
+        else:
+            raise _no_change(change)
+        parts[-1] = parts[-1]._replace(end=change.position)
+        parts.append(Part(change.position, order.rows, following))
+    for part in parts[1:]:
+        if (isinstance(part.order, RestOfRound) or part is parts[-1]) and part.end - part.begin != part.order.rows:
+            raise _no_change(changes[-1])
+    return ChainedOrder(parts=tuple(parts))
+
+
+def _no_change(change: Change) -> StreamError:
+    return StreamError(
+        f"stream state: at position {change.position} the order cannot change; pass what state_dict() gave, unchanged"
+    )
 
 
 def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:
     if regions.assignment is not None:
-        consumer = np.array(regions.assignment, np.int64)
+        rank = np.array(regions.assignment, np.int64)
     else:
-        consumer = deal_shards(
+        rank = deal_shards(
             index,
-            world_size=regions.world_size,
-            workers=regions.workers,
+            ranks=len(regions.rows),
             seed=state.seed,
             epoch=state.epoch,
             shuffle=state.shuffle,
         )
-    if len(consumer) == len(index.shards):
+    if len(rank) == len(index.shards):
         order = lay_regions(
             index.rows,
             block_identities(index),
-            consumer[index.shard_of_block],
-            consumers=len(regions.rows),
+            rank[index.shard_of_block],
+            ranks=len(regions.rows),
             seed=state.seed,
             epoch=state.epoch,
             lanes=state.lanes,
@@ -159,7 +182,7 @@ def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> Re
         if np.array_equal(order.bases, regions.bases):
             return order
     raise StreamError(
-        f'stream state: the shards that "{regions.distribution}" gave to its {len(regions.rows)} readers do not have'
+        f'stream state: the shards that "{regions.distribution}" gave to its {len(regions.rows)} ranks do not have'
         " the rows it says; pass what state_dict() gave, unchanged"
     )
 

@@ -1,33 +1,33 @@
-"""The plan: what every consumer will read, known from the index alone. Pure: no files, no clock, no torch.
+"""The plan: what every rank will read, known from the index alone. Pure: no files, no clock, no torch.
 
-Steps and rows are arithmetic. Bytes and read amplification follow from which blocks a consumer's pools need: its
-positions are c (mod C) and group d holds the positions d (mod D), so it touches exactly the groups d = c modulo
-gcd(D, C), and in each pool the rounds that lie there. A block is decoded once for each row of pools that follow one
-another and need it; a small split, once by every consumer. If C divides D every block is decoded by one consumer,
-except for the at most L-1 blocks that a lane border cuts. That is what a stream decodes, or a little more: see
-`bytes_per_consumer`. Cost is O(blocks + pools * L + C).
+Steps and rows are arithmetic. Bytes and read amplification follow from which blocks a rank's pools need: its positions
+are r (mod R) and group d holds the positions d (mod D), so it touches exactly the groups d = r modulo gcd(D, R), and in
+each pool the rounds that lie there. A block is decoded once for each row of pools that follow one another and need it;
+a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
+that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
+the middle of an epoch, each part of its order is counted by itself. Cost is O(blocks + pools * L + R).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
-from typing import NamedTuple
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
+from headrace.stream.order.chain import Part, parts_of
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes, is_small
 from headrace.stream.order.layout import lay_epoch, sources_of
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, first_pool_end, least_pool_rows, rows_of_pools
+from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, pool_limits
 from headrace.stream.order.regions import Regions, RegionShare
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share, consumer_number, count_steps, resolve_remainder, share_of
+from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
 
 _PREFETCH_BYTES, _PREFETCH_BLOCKS = 1 << 25, 256  # what streams decode ahead unless told otherwise
 _WORTH_A_WORD, _WORTH_A_CHANGE = 1.01, 1.05
@@ -35,17 +35,17 @@ _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
 
 
 def estimate_peak_bytes(plan: Plan) -> int:
-    """What one consumer holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
+    """What one rank holds at most, about: a gathered pool, its decoded blocks, and what is decoded ahead.
 
     Windows of the lanes it touches, each with a block more than it fills; never more than the decoded split twice.
     """
     order, blocks = plan.order, plan.block_bytes
     row_bytes = int(blocks.sum()) / max(1, plan.split_rows)
-    touched = order.lanes // gcd(order.groups, plan.consumers)
+    touched = order.lanes // gcd(order.groups, plan.world_size)
     window_bytes = (order.window_rows if order.shuffle else 1) * row_bytes
-    pool = window_bytes * order.lanes / plan.consumers
+    pool = window_bytes * order.lanes / plan.world_size
     decoded = touched * (window_bytes + int(blocks.max(initial=0)))
-    ahead = min(_PREFETCH_BYTES, int(plan.bytes_per_consumer.max(initial=0)))
+    ahead = min(_PREFETCH_BYTES, int(plan.bytes_per_rank.max(initial=0)))
     return int(min(pool + decoded + ahead, 2 * int(blocks.sum())))
 
 
@@ -62,17 +62,15 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """Who reads which rows when, for one epoch and one topology; build it with `make_plan`.
+    """Who reads which rows when, for one epoch and one number of ranks; build it with `make_plan`.
 
-    Pure arithmetic over the index, so that it can be asked for any number of ranks and workers. Consumers are numbered
-    worker × world_size + rank; a rank takes the batches of its workers in turn. split_rows: N, also where an order has
-    fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each reader, else None.
+    Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
+    has fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each rank, else None.
     """
 
     order: Order
     remaining: Remaining
     world_size: int
-    workers: int
     batch_size: int
     remainder: Remainder
     split_rows: int
@@ -80,118 +78,112 @@ class Plan:
     block_bytes: I64 = field(repr=False)
 
     def _repr_html_(self) -> str:
-        """For notebooks: steps, rows and bytes of the readers, and whether anything is decoded twice."""
-        rows, read = self.rows_per_consumer, self.bytes_per_consumer
+        """For notebooks: steps, rows and bytes of the ranks, and whether anything is decoded twice."""
+        rows, read = self.rows_per_rank, self.bytes_per_rank
         facts: list[list[object]] = [
             ["rows of the epoch", self.order.rows],
             ["steps of each rank", self.steps_per_rank],
-            ["readers (ranks x workers)", self.consumers],
             ["lanes", self.order.lanes],
-            ["rows of a reader", f"{rows.min():,} to {rows.max():,}"],
-            ["MB decoded by a reader", f"{read.min() / 1e6:,.1f} to {read.max() / 1e6:,.1f}"],
+            ["rows of a rank", f"{rows.min():,} to {rows.max():,}"],
+            ["MB decoded by a rank", f"{read.min() / 1e6:,.1f} to {read.max() / 1e6:,.1f}"],
             ["read amplification, at most", f"{self.read_amplification:.2f}"],
             ["repeated rows", self.padded_rows],
             ["rows left out", self.dropped_rows],
         ]
         ranks = f"{self.world_size:,} rank{'s' if self.world_size != 1 else ''}"
-        workers = f" of {self.workers} workers" if self.workers else ""
-        title = f"plan: {ranks}{workers}, batches of {self.batch_size:,}"
-        return table_html(title, ["", ""], facts)
-
-    @property
-    def consumers(self) -> int:
-        """C, the (rank, worker) pairs; no worker processes count as one worker."""
-        return self.world_size * max(1, self.workers)
-
-    @property
-    def steps_per_consumer(self) -> int:
-        """Batches each consumer gives; the same for all."""
-        if self.regions is not None:
-            return self.regions.steps(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
-        return count_steps(
-            self.remaining.total, consumers=self.consumers, batch_size=self.batch_size, remainder=self.remainder
-        )
+        return table_html(f"plan: {ranks}, batches of {self.batch_size:,}", ["", ""], facts)
 
     @property
     def steps_per_rank(self) -> int:
         """Batches each rank receives; the same for all."""
-        return self.steps_per_consumer * max(1, self.workers)
+        if self.regions is not None:
+            return self.regions.steps(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+        return count_steps(
+            self.remaining.total, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+        )
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that "drop" leaves out: less than one step of all consumers, but for whole shards."""
+        """Rows that "drop" leaves out: less than one global batch, but for whole shards."""
         if self.regions is not None:
-            return self.remaining.total - int(self.rows_per_consumer.sum())
-        return self.remaining.total % (self.consumers * self.batch_size) if self.remainder == "drop" else 0
+            return self.remaining.total - int(self.rows_per_rank.sum())
+        return self.remaining.total % (self.world_size * self.batch_size) if self.remainder == "drop" else 0
 
     @property
     def padded_rows(self) -> int:
-        """Filling rows of "pad", over all consumers: less than one step of all consumers, but for whole shards."""
-        given = self.steps_per_consumer * self.consumers * self.batch_size
+        """Filling rows of "pad", over all ranks: less than one global batch, but for whole shards."""
+        given = self.steps_per_rank * self.world_size * self.batch_size
         return given - self.remaining.total if self.remainder == "pad" else 0
 
-    def share(self, *, rank: int, worker: int = 0) -> Share:
-        """The part of one (rank, worker)."""
-        return self._share(consumer_number(rank=rank, worker=worker, world_size=self.world_size))
+    def share(self, rank: int) -> Share:
+        """The part of one rank."""
+        if self.regions is not None:
+            return self._region_shares[rank]
+        return share_of(
+            self.remaining.total,
+            rank=rank,
+            ranks=self.world_size,
+            batch_size=self.batch_size,
+            remainder=self.remainder,
+        )
 
     @cached_property
-    def rows_per_consumer(self) -> I64:
-        """Real rows each consumer delivers: int64 [C], numbered worker * world_size + rank."""
+    def rows_per_rank(self) -> I64:
+        """Real rows each rank delivers: int64 [R]."""
         if self.regions is not None:
             return np.array([share.rows for share in self._region_shares], np.int64)
-        return np.array([self._share(consumer).rows for consumer in range(self.consumers)], np.int64)
+        delivered = self.remaining.total - self.dropped_rows
+        rank = np.arange(self.world_size, dtype=np.int64)
+        return np.maximum(0, -(-(delivered - rank) // self.world_size))
 
     @cached_property
-    def bytes_per_consumer(self) -> I64:
-        """Bytes of the blocks each consumer decodes, as estimated from the index: int64 [C].
+    def bytes_per_rank(self) -> I64:
+        """Bytes of the blocks each rank decodes, as estimated from the index: int64 [R].
 
-        At most: it takes every consumer that touches a lane to need each window of it, which one that takes fewer rows
-        than there are windows does not, and a block that is needed again later to be decoded again, which a stream that
+        At most: it takes every rank that touches a lane to need each window of it, which one that takes fewer rows than
+        there are windows does not, and a block that is needed again later to be decoded again, which a stream that
         reads far enough ahead does not.
         """
         if self.keeps_split:
-            reads = np.array([self._share(consumer).items > 0 for consumer in range(self.consumers)])
+            reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])
             return np.where(reads, self._needed_bytes, 0).astype(np.int64)
-        group, block, pool, _ = self._needs
-        pairs, where = np.unique(group * max(1, len(self.block_bytes)) + block, return_inverse=True)
-        order = np.lexsort((pool, where))
-        along, pool = where[order], pool[order]
-        again = np.ones(len(along), np.bool_)
-        again[1:] = (np.diff(along) > 0) | (np.diff(pool) > self._pools_kept)
-        blocks = pairs[along[again]] % max(1, len(self.block_bytes))
-        groups = self._groups
-        per_group = np.bincount(pairs[along[again]] // max(1, len(self.block_bytes)), self.block_bytes[blocks], groups)
-        return (per_group[np.arange(self.consumers) % groups] + self._bytes_of_filling).astype(np.int64)
+        total = self._bytes_of_filling
+        for needs in self._needs:
+            pairs, where = np.unique(needs.group * max(1, len(self.block_bytes)) + needs.block, return_inverse=True)
+            order = np.lexsort((needs.pool, where))
+            along, pool = where[order], needs.pool[order]
+            again = np.ones(len(along), np.bool_)
+            again[1:] = (np.diff(along) > 0) | (np.diff(pool) > self._pools_kept)
+            blocks = pairs[along[again]] % max(1, len(self.block_bytes))
+            group = pairs[along[again]] // max(1, len(self.block_bytes))
+            per_group = np.bincount(group, self.block_bytes[blocks], needs.kinds)
+            total = total + per_group[np.arange(self.world_size) % needs.kinds].astype(np.int64)
+        return total
 
     @property
     def read_amplification(self) -> float:
-        """Bytes decoded by all consumers over the bytes of the blocks that still hold rows; 1.0 is each block once.
+        """Bytes decoded by all ranks over the bytes of the blocks that still hold rows; 1.0 is each block once.
 
-        At most, as `bytes_per_consumer`.
+        At most, as `bytes_per_rank`.
         """
-        return float(self.bytes_per_consumer.sum()) / self._needed_bytes if self._needed_bytes else 1.0
+        return float(self.bytes_per_rank.sum()) / self._needed_bytes if self._needed_bytes else 1.0
 
     @property
     def decoded_again_bytes(self) -> int:
-        """Bytes that all consumers together decode beyond each block once: what the amplification costs, at most."""
-        return max(0, int(self.bytes_per_consumer.sum()) - self._needed_bytes)
+        """Bytes that all ranks together decode beyond each block once: what the amplification costs, at most."""
+        return max(0, int(self.bytes_per_rank.sum()) - self._needed_bytes)
 
     @cached_property
     def _needed_bytes(self) -> int:
         if self.keeps_split:
             return int(self.block_bytes.sum()) if self.remaining.total else 0
-        _, block, _, laying = self._needs
         blocks = max(1, len(self.block_bytes))
-        return int(self.block_bytes[np.unique(laying * blocks + block) % blocks].sum())
-
-    @property
-    def _groups(self) -> int:
-        """How many kinds of consumers there are: those of one kind need the same blocks."""
-        return self.consumers if self.regions is not None else gcd(self.order.groups, self.consumers)
+        needed = [needs.laying * blocks + needs.block for needs in self._needs]
+        return int(self.block_bytes[np.unique(np.concatenate([np.empty(0, np.int64), *needed])) % blocks].sum())
 
     @property
     def keeps_split(self) -> bool:
-        """Whether every reader decodes the whole split once and keeps it: it is small, and one permutation."""
+        """Whether every rank decodes the whole split once and keeps it: it is small, and one permutation."""
         order, decoded = self.order, int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
@@ -204,22 +196,22 @@ class Plan:
 
     @cached_property
     def _bytes_of_filling(self) -> I64:
-        """Bytes that a consumer without a row of its own decodes to fill its batches: int64 [C]."""
-        found = np.zeros(self.consumers, np.int64)
-        for consumer in np.flatnonzero(self.rows_per_consumer == 0).tolist():
-            share = self._share(consumer)
+        """Bytes that a rank without a row of its own decodes to fill its batches: int64 [R]."""
+        found = np.zeros(self.world_size, np.int64)
+        for rank in np.flatnonzero(self.rows_per_rank == 0).tolist():
+            share = self.share(rank)
             if share.items:
                 position = self.remaining.positions(np.array([share.place_of(0)], np.int64))
                 block, _ = self.order.locate(self.order.line_of(position))
-                found[consumer] = self.block_bytes[block[0]]
+                found[rank] = self.block_bytes[block[0]]
         return found
 
     def coverage(self) -> Coverage:
-        """Count every position that every consumer would deliver. O(rows) time, one byte a row."""
+        """Count every position that every rank would deliver. O(rows) time, one byte a row."""
         seen = np.zeros(self.order.rows, np.uint8)
         overlap = filled = 0
-        for consumer in range(self.consumers):
-            share = self._share(consumer)
+        for rank in range(self.world_size):
+            share = self.share(rank)
             positions = self.remaining.positions(share.places(0, share.rows))
             overlap += int(np.count_nonzero(seen[positions]))
             seen[positions] = 1
@@ -234,23 +226,12 @@ class Plan:
         )
 
     def owner(self, place: int) -> tuple[int, int]:
-        """(consumer, item) that a place of what remains belongs to; the item may be beyond what "drop" delivers."""
+        """(rank, item) that a place of what remains belongs to; the item may be beyond what "drop" delivers."""
         if self.regions is None:
-            return place % self.consumers, place // self.consumers
+            return place % self.world_size, place // self.world_size
         begins = np.array([share.begin for share in self._region_shares], np.int64)
-        consumer = int(np.searchsorted(begins, place, side="right")) - 1
-        return consumer, place - int(begins[consumer])
-
-    def _share(self, consumer: int) -> Share:
-        if self.regions is not None:
-            return self._region_shares[consumer]
-        return share_of(
-            self.remaining.total,
-            consumer=consumer,
-            consumers=self.consumers,
-            batch_size=self.batch_size,
-            remainder=self.remainder,
-        )
+        rank = int(np.searchsorted(begins, place, side="right")) - 1
+        return rank, place - int(begins[rank])
 
     @cached_property
     def _region_shares(self) -> list[RegionShare]:
@@ -258,61 +239,79 @@ class Plan:
         return self.regions.shares(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
 
     @cached_property
-    def _needs(self) -> _Needs:
-        """The blocks that each pool of each kind of consumer needs, an entry for each window run that needs one."""
-        shares = [self._share(0)] if self.regions is None else self._region_shares
-        parts = [self._needs_of(number, share) for number, share in enumerate(shares)]
-        return _Needs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    def _needs(self) -> list[_Needs]:
+        """The blocks that pools need, for each part of the order."""
+        found = []
+        for part in parts_of(self.order):
+            if part.end <= self.remaining.first:
+                continue
+            if self.regions is None:
+                found.append(self._needs_of(part, self.share(0), kind=None))
+                continue
+            parts = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
+            found.append(_Needs.join(parts))
+        return found
 
-    def _needs_of(self, number: int, share: Share) -> _Needs:
-        """Those of one region; of all consumers together where they stride."""
-        strides, residues = self.regions is None, self.order.groups
+    def _needs_of(self, part: Part, share: Share, *, kind: int | None) -> _Needs:
+        """Those of one rank's region in a part (kind: its rank), or of all ranks together where they stride (None)."""
+        order, strides, residues = part.order, kind is None, part.order.groups
+        kinds = gcd(residues, self.world_size) if strides else self.world_size
         begin, rows = (0, self.remaining.total - self.dropped_rows) if strides else (share.place_of(0), share.rows)
-        left = self.remaining.keep(np.array([begin], np.int64), np.array([begin + rows], np.int64))
+        before, after = self.remaining.count_below(part.begin), self.remaining.count_below(part.end)
+        begin, end = max(begin, before), min(begin + rows, after)
+        left = self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
         if not left.total:
-            return _Needs(*(np.empty(0, np.int64) for _ in range(4)))
+            nothing = np.empty(0, np.int64)
+            return _Needs(nothing, nothing, nothing, nothing, kinds)
         least_rows = least_pool_rows(int(self.block_bytes.sum()) // max(1, self.split_rows))
-        _, pool_rows = rows_of_pools(self.order, share.stride, least_rows=least_rows)
-        ends = first_pool_end(
-            self.order, self.remaining.first, origin=share.origin, consumers=share.stride, least_rows=least_rows
-        )
-        limits = np.unique([*ends, *range(ends[1], left.ranges[-1][1] + pool_rows, pool_rows)])
+        limits = np.array(list(pool_limits(self.order, share, self.remaining.first, least_rows=least_rows)), np.int64)
         starts, stops = np.array(left.ranges, np.int64).T
-        shift = starts - np.concatenate([[0], np.cumsum(stops - starts)[:-1]])
+        places = np.array([self.remaining.count_below(int(each)) for each in starts], np.int64)
         cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
         of_range = np.searchsorted(starts, cuts, side="right") - 1
         until = np.minimum(np.append(cuts[1:], stops[-1]), stops[of_range])
         held = cuts < until  # a cut between two ranges begins nothing
         cuts, until, of_range = cuts[held], until[held], of_range[held]
         counts = np.minimum(residues, until - cuts)
-        part = np.repeat(np.arange(len(cuts)), counts)
-        first = cuts[part] + np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
-        reads = self.order.reads(first, first + (until[part] - 1 - first) // residues * residues)
-        group = (first - shift[of_range[part]]) % self._groups if strides else np.full(len(part), number)
-        pool = np.searchsorted(limits, cuts, side="right")[part]
-        return _Needs(group[reads.run], reads.block, pool[reads.run], reads.laying)
+        run = np.repeat(np.arange(len(cuts)), counts)
+        first = cuts[run] + np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        last = first + (until[run] - 1 - first) // residues * residues
+        reads = order.reads(first - part.begin, last - part.begin)
+        place = places[of_range[run]] + first - starts[of_range[run]]
+        group = place % kinds if strides else np.full(len(run), kind or 0)
+        pool = np.searchsorted(limits, cuts, side="right")[run]
+        return _Needs(group[reads.run], reads.block, pool[reads.run], reads.laying, kinds)
 
 
-class _Needs(NamedTuple):
-    """Blocks that pools need; int64, parallel. group: the kind of consumer; laying: see `Reads`."""
+@dataclass(frozen=True)
+class _Needs:
+    """Blocks that pools need; int64, parallel. group: the kind of rank, r mod `kinds`; laying: see `Reads`."""
 
     group: I64
     block: I64
     pool: I64
     laying: I64
+    kinds: int
+
+    @classmethod
+    def join(cls, parts: Sequence[_Needs]) -> _Needs:
+        """Those of several regions together."""
+        arrays = ([each.group, each.block, each.pool, each.laying] for each in parts)
+        group, block, pool, laying = (np.concatenate(each) for each in zip(*arrays, strict=True))
+        return cls(group, block, pool, laying, parts[0].kinds)
 
 
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
-    """(L, read amplification) of the lanes with which these consumers decode less, computed for each candidate.
+    """(L, read amplification) of the lanes with which these ranks decode less, computed for each candidate.
 
     plan_of: the same plan with so many lanes. None where nothing that was tried is better by a twentieth, and for a
-    split that stays in memory, whose mixing is worth more than decoding it once. Candidates are what the consumers
+    split that stays in memory, whose mixing is worth more than decoding it once. Candidates are what the ranks
     divide, about as many lanes as now or fewer; of those that decode little the nearest.
     """
     if plan.regions is not None or plan.keeps_split or plan.read_amplification < _WORTH_A_WORD:
         return None
-    consumers, lanes = plan.consumers, plan.order.lanes
-    tried = {consumers * max(1, each) for each in (-(-lanes // consumers), lanes // consumers, 8, 4, 2, 1)} - {lanes}
+    ranks, lanes = plan.world_size, plan.order.lanes
+    tried = {ranks * max(1, each) for each in (-(-lanes // ranks), lanes // ranks, 8, 4, 2, 1)} - {lanes}
     found = [(plan_of(each).read_amplification, abs(each - lanes), each) for each in sorted(tried)]
     least = min(amplified for amplified, _, _ in found) if found else plan.read_amplification
     near = min((each for each in found if each[0] <= least * _NEARLY), key=lambda each: each[1], default=None)
@@ -326,7 +325,6 @@ def make_plan(
     *,
     batch_size: int,
     world_size: int = 1,
-    workers: int = 0,
     seed: int = 0,
     epoch: int = 0,
     shuffle: bool = False,
@@ -344,14 +342,13 @@ def make_plan(
     """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
 
     order: of the epoch, where it is known already; the settings of an order are not looked at then.
-    regions: of this topology, in that order.
+    regions: of these ranks, in that order.
     """
-    consumers = world_size * max(1, workers)
     if order is None:
         chosen = choose_lanes(
             index,
             shuffle=shuffle,
-            readers=consumers,
+            ranks=world_size,
             batch_size=batch_size,
             lanes=lanes,
             shuffle_rows=shuffle_rows,
@@ -372,9 +369,8 @@ def make_plan(
         order=order,
         remaining=Remaining.everything(order.rows) if remaining is None else remaining,
         world_size=world_size,
-        workers=workers,
         batch_size=batch_size,
-        remainder=resolve_remainder(remainder, consumers),
+        remainder=resolve_remainder(remainder, world_size),
         split_rows=index.total_rows,
         regions=regions,
         block_bytes=estimate_block_bytes(index),

@@ -1,6 +1,6 @@
-"""A consumer's items as pools: what to decode and gather together. Pure.
+"""A rank's items as pools: what to decode and gather together. Pure.
 
-Lanes advance in lockstep, so a consumer's rows of one window round (the next window of every lane it touches) lie
+Lanes advance in lockstep, so a rank's rows of one window round (the next window of every lane it touches) lie
 together in the global order: a pool. Small rounds are taken several at a time, as a pool has a fixed cost.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.arrays import I64
+from headrace.stream.order.chain import parts_of
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.share import Share
@@ -44,50 +45,53 @@ def least_pool_rows(row_bytes: int) -> int:
     return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
 
 
-def rows_of_pools(order: Order, consumers: int, *, least_rows: int = _LEAST_POOL_ROWS) -> tuple[int, int]:
-    """(positions of a window round, positions that a pool of each consumer covers together: whole rounds)."""
-    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
-    return round_rows, max(1, -(-least_rows * consumers // round_rows)) * round_rows
+def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LEAST_POOL_ROWS) -> Iterator[int]:
+    """Ascending positions at which pools of a pass from position `first` end: borders of whole rounds, and of parts.
 
-
-def first_pool_end(order: Order, first: int, *, origin: int, consumers: int, least_rows: int) -> tuple[int, int]:
-    """(where the first pool of a pass from position `first` ends at most, where the next one does).
-
-    Later pools end `rows_of_pools` further on each. The loop has to wait for the first one, so it is a quarter.
+    The loop has to wait for the first pool, so it is a quarter as long as the others.
     """
-    round_rows, pool_rows = rows_of_pools(order, consumers, least_rows=least_rows)
-    end = origin + (first - origin) // pool_rows * pool_rows + pool_rows
-    begun = origin + (first - origin) // round_rows * round_rows
-    return min(begun + max(1, pool_rows // round_rows // 4) * round_rows, end), end
+    quarter = True
+    for begin, end, part in parts_of(order):
+        if end <= first:
+            continue
+        round_rows, pool_rows = rows_of_pools(part, share.stride, least_rows=least_rows)
+        origin = max(begin, share.origin)
+        at = max(first, begin)
+        last = origin + (at - origin) // pool_rows * pool_rows
+        if quarter:
+            begun = origin + (at - origin) // round_rows * round_rows
+            limit = begun + max(1, pool_rows // round_rows // 4) * round_rows
+            if limit < min(last + pool_rows, end):
+                yield limit
+            quarter = False
+        yield from range(last + pool_rows, end, pool_rows)
+        yield end
+
+
+def rows_of_pools(order: Order, ranks: int, *, least_rows: int = _LEAST_POOL_ROWS) -> tuple[int, int]:
+    """(positions of a round, positions that a pool of each rank covers together: whole rounds)."""
+    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
+    return round_rows, max(1, -(-least_rows * ranks // round_rows)) * round_rows
 
 
 def plan_pools(
     order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
 ) -> Iterator[Pool]:
-    """The consumer's pools in order, all its items once; made one at a time.
+    """The rank's pools in order, all its items once; made one at a time.
 
     least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
     """
     if not share.items:
         return
-    _, pool_rows = rows_of_pools(order, share.stride, least_rows=least_rows)
-    limit, end = first_pool_end(
-        order, remaining.first, origin=share.origin, consumers=share.stride, least_rows=least_rows
-    )
-    border = end - pool_rows
     item = 0
-    while item < share.rows:
+    for limit in pool_limits(order, share, remaining.first, least_rows=least_rows) if share.rows else ():
         stop = share.items_below(remaining.count_below(limit))
         if stop > item:
             filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
             yield _pool(order, remaining.positions(share.places(item, stop)), filling)
             item = stop
-            border = limit if limit == border + pool_rows else border
-        else:  # a hole in the order: nothing of ours before the next place that is left
-            place = share.place_of(item)
-            position = int(remaining.positions(np.array([place]))[0])
-            border = share.origin + (position - share.origin) // pool_rows * pool_rows
-        limit = border + pool_rows
+        if item == share.rows:
+            return
     if not share.rows:
         yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
 

@@ -1,8 +1,8 @@
-"""Whole shards per consumer: the global order as one order of its own for each consumer, end to end. Pure.
+"""Whole shards for each rank: the global order as one order of its own for each, end to end. Pure.
 
-Consumer c has the positions [base_c, base_c + n_c), its region, and takes them one after the other. Steps are equal all
-the same: with "pad" as many as the longest region needs, with "drop" as many as the shortest one fills. What is left
-after a stop is a range of each region. On other ranks or workers there are no regions: what is left is strided over.
+Rank r has the positions [base_r, base_r + n_r), its region, and takes them one after the other. Steps are equal all the
+same: with "pad" as many as the longest region needs, with "drop" as many as the shortest one fills. What is left after
+a stop is a range of each region. On another number of ranks there are no regions: what is left is strided over.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from headrace.digest import derive_key
 from headrace.errors import StreamError
 from headrace.stream.order.epoch import EpochOrder, Pieces, Reads, epoch_order, expand
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share
+from headrace.stream.order.share import Remainder, Share, check_batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regions:
-    """Who has which positions, for one topology; goes into the state.
+    """Who has which positions, for one number of ranks; goes into the state.
 
-    distribution: how shards were given out; rows: n_c of each consumer.
-    assignment: the consumer of each shard, where names, seed and epoch do not tell.
+    distribution: how shards were given out; rows: n_r of each rank.
+    assignment: the rank of each shard, where names, seed and epoch do not tell.
     """
 
     distribution: str
-    world_size: int
-    workers: int
     rows: tuple[int, ...]
     assignment: tuple[int, ...] | None = None
 
@@ -41,37 +39,33 @@ class Regions:
         """Where each region begins, then N: int64 [C+1]."""
         return np.concatenate([[0], np.cumsum(np.array(self.rows, np.int64))]).astype(np.int64)
 
-    def fits(self, *, world_size: int, workers: int) -> bool:
-        """Whether this is the topology whose consumers have these regions."""
-        return (self.world_size, self.workers) == (world_size, max(1, workers))
-
     def bounds(self, remaining: Remaining) -> I64:
         """The places of what remains at which each region begins, then the end: int64 [C+1]."""
         return np.array([remaining.count_below(base) for base in self.bases.tolist()], np.int64)
 
     def steps(self, remaining: Remaining, *, batch_size: int, remainder: Remainder) -> int:
-        """Batches that every consumer gets."""
+        """Batches that every rank gets."""
         left = np.diff(self.bounds(remaining))
         return int((left // batch_size).min() if remainder == "drop" else (-(-left // batch_size)).max())
 
     def shares(self, remaining: Remaining, *, batch_size: int, remainder: Remainder) -> list[RegionShare]:
-        """What each consumer takes."""
+        """What each rank takes."""
         bounds = self.bounds(remaining)
         steps = self.steps(remaining, batch_size=batch_size, remainder=remainder)
         shares = []
-        for consumer, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        for rank, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
             rows = min(end - begin, steps * batch_size)
             shares.append(
                 RegionShare(
-                    consumer=consumer,
-                    consumers=len(self.rows),
+                    rank=rank,
+                    ranks=len(self.rows),
                     batch_size=batch_size,
                     steps=steps,
                     rows=rows,
                     items=steps * batch_size if remainder == "pad" else rows,
                     rows_left=remaining.total,
                     begin=begin,
-                    base=int(self.bases[consumer]),
+                    base=int(self.bases[rank]),
                 )
             )
         return shares
@@ -79,42 +73,25 @@ class Regions:
     def advance(self, remaining: Remaining, batches: int, *, batch_size: int, remainder: Remainder) -> Remaining:
         """What remains after every rank has received `batches` batches. Raises `StreamError` if there are fewer."""
         steps = self.steps(remaining, batch_size=batch_size, remainder=remainder)
-        if not 0 <= batches <= steps * self.workers:
-            raise StreamError(
-                f"a pass over the {remaining.total} rows left has {steps * self.workers} batches on each rank, not"
-                f" {batches} (world_size {self.world_size}, workers {self.workers}, batch_size {batch_size}); pass the"
-                " batches received since the pass began"
-            )
+        check_batches(batches, steps)
         bounds = self.bounds(remaining)
-        worker = np.arange(len(self.rows), dtype=np.int64) // self.world_size
-        taken = (batches // self.workers + (worker < batches % self.workers)) * batch_size
-        return remaining.keep(np.minimum(bounds[:-1] + taken, bounds[1:]), bounds[1:])
+        return remaining.keep(np.minimum(bounds[:-1] + batches * batch_size, bounds[1:]), bounds[1:])
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives equal regions back."""
-        values: dict[str, Any] = {
-            "distribution": self.distribution,
-            "world_size": self.world_size,
-            "workers": self.workers,
-            "rows": list(self.rows),
-        }
+        values: dict[str, Any] = {"distribution": self.distribution, "rows": list(self.rows)}
         return values if self.assignment is None else {**values, "assignment": list(self.assignment)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Regions:
         """Read regions back. Raises `StreamError` if these are none."""
-        names = {"distribution", "world_size", "workers", "rows"}
+        names = {"distribution", "rows"}
         sound = names <= set(values) <= names | {"assignment"} and isinstance(values["distribution"], str)
-        sizes = (values.get("world_size"), values.get("workers"))
-        if sound and _numbers(values["rows"]) and _numbers(values.get("assignment", [])) and _numbers(sizes):
-            world_size, workers = values["world_size"], values["workers"]
+        if sound and _numbers(values["rows"]) and _numbers(values.get("assignment", [])):
             assignment = values.get("assignment")
-            below = all(consumer < len(values["rows"]) for consumer in assignment or ())
-            if below and min(world_size, workers) >= 1 and len(values["rows"]) == world_size * workers:
+            if values["rows"] and all(rank < len(values["rows"]) for rank in assignment or ()):
                 return cls(
                     distribution=values["distribution"],
-                    world_size=world_size,
-                    workers=workers,
                     rows=tuple(values["rows"]),
                     assignment=None if assignment is None else tuple(assignment),
                 )
@@ -139,10 +116,10 @@ class RegionShare(Share):
         return self.base
 
     def place_of(self, item: int) -> int:
-        """The place item takes; a filling item repeats the last row, or one of another consumer's."""
+        """The place item takes; a filling item repeats the last row, or one of another rank's."""
         if item < self.rows:
             return self.begin + item
-        return self.place_of(self.rows - 1) if self.rows else self.consumer % self.rows_left
+        return self.place_of(self.rows - 1) if self.rows else self.rank % self.rows_left
 
     def places(self, start: int, stop: int) -> I64:
         """The places of the own items start..stop-1: int64, ascending."""
@@ -155,7 +132,7 @@ class RegionShare(Share):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegionOrder:
-    """One order for each consumer, end to end. parts: the orders; numbers: the blocks of each in the whole index."""
+    """One order for each rank, end to end. parts: the orders; numbers: the blocks of each in the whole index."""
 
     parts: tuple[EpochOrder, ...]
     numbers: tuple[I64, ...]
@@ -251,9 +228,9 @@ class RegionOrder:
 def lay_regions(
     block_rows: I64,
     identities: U64,
-    consumer_of_block: I64,
+    rank_of_block: I64,
     *,
-    consumers: int,
+    ranks: int,
     seed: int,
     epoch: int,
     lanes: int,
@@ -261,21 +238,21 @@ def lay_regions(
     groups: int,
     shuffle: bool,
 ) -> RegionOrder:
-    """The order of an epoch in which each consumer has whole shards. O(blocks log blocks)."""
-    by_consumer = np.argsort(consumer_of_block, kind="stable")
-    numbers = np.split(by_consumer, np.searchsorted(consumer_of_block[by_consumer], np.arange(1, consumers)))
+    """The order of an epoch in which each rank has whole shards. O(blocks log blocks)."""
+    by_rank = np.argsort(rank_of_block, kind="stable")
+    numbers = np.split(by_rank, np.searchsorted(rank_of_block[by_rank], np.arange(1, ranks)))
     parts = tuple(
         epoch_order(
             block_rows[each],
             identities[each],
-            seed=derive_key(seed, "region", consumer)[0],
+            seed=derive_key(seed, "region", rank)[0],
             epoch=epoch,
             lanes=lanes,
             window_rows=window_rows,
             groups=groups,
             shuffle=shuffle,
         )
-        for consumer, each in enumerate(numbers)
+        for rank, each in enumerate(numbers)
     )
     return RegionOrder(parts=parts, numbers=tuple(numbers), shuffle=shuffle)
 

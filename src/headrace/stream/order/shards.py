@@ -1,9 +1,8 @@
-"""Which consumer gets which whole shards. Pure.
+"""Which rank gets which whole shards. Pure.
 
-"round_robin" deals the epoch's shards out in two tiers, shards[rank::world_size][worker::workers]; "by_size" packs
-them, the largest first, each to whoever has the fewest bytes; "local" does so among the consumers of the nodes that
-have a shard, then with all others. Ties go to the smaller number, so that every rank finds the same. Cost is
-O(blocks + shards log consumers).
+"round_robin" deals the epoch's shards out in turns, shards[rank::world_size]; "by_size" packs them, the largest first,
+each to whoever has the fewest bytes; "local" does so among the ranks of the nodes that have a shard, then with all
+others. Ties go to the smaller number, so that every rank finds the same. Cost is O(blocks + shards log ranks).
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
 
 
-def deal_shards(index: SplitIndex, *, world_size: int, workers: int, seed: int, epoch: int, shuffle: bool) -> I64:
-    """The consumer of each shard, int64 [shards]: in turns, over shuffled shards, or over shards by name."""
+def deal_shards(index: SplitIndex, *, ranks: int, seed: int, epoch: int, shuffle: bool) -> I64:
+    """The rank of each shard, int64 [shards]: in turns, over shuffled shards, or over shards by name."""
     order = np.arange(len(index.shards), dtype=np.int64)
     if shuffle:
         order = np.lexsort(hash_texts(derive_key(seed, "shards", epoch), pa.array(index.shards, pa.large_string())))
     turn = np.arange(len(order), dtype=np.int64)
-    consumer = np.empty(len(order), np.int64)
-    consumer[order] = turn // world_size % workers * world_size + turn % world_size
-    return consumer
+    rank = np.empty(len(order), np.int64)
+    rank[order] = turn % ranks
+    return rank
 
 
-def pack_shards(shard_bytes: I64, *, consumers: int, allowed: Sequence[Sequence[int] | None] | None = None) -> I64:
-    """The consumer of each shard, int64 [shards]: the largest first, each to the one with the fewest bytes.
+def pack_shards(shard_bytes: I64, *, ranks: int, allowed: Sequence[Sequence[int] | None] | None = None) -> I64:
+    """The rank of each shard, int64 [shards]: the largest first, each to the one with the fewest bytes.
 
-    allowed: consumers that may have a shard; None: all, which are served when every other shard has its place.
+    allowed: ranks that may have a shard; None: all, which are served when every other shard has its place.
     """
     by_size = np.lexsort((np.arange(len(shard_bytes)), -shard_bytes)).tolist()
-    load = [0] * consumers
+    load = [0] * ranks
     found = np.zeros(len(shard_bytes), np.int64)
     free = []
     for shard in by_size:
@@ -45,10 +44,10 @@ def pack_shards(shard_bytes: I64, *, consumers: int, allowed: Sequence[Sequence[
         if here is None:
             free.append(shard)
             continue
-        chosen = min(here, key=lambda consumer: (load[consumer], consumer))
+        chosen = min(here, key=lambda rank: (load[rank], rank))
         load[chosen] += int(shard_bytes[shard])
         found[shard] = chosen
-    heap = [(bytes_, consumer) for consumer, bytes_ in enumerate(load)]
+    heap = [(bytes_, rank) for rank, bytes_ in enumerate(load)]
     heapq.heapify(heap)
     for shard in free:
         bytes_, chosen = heap[0]
@@ -57,15 +56,14 @@ def pack_shards(shard_bytes: I64, *, consumers: int, allowed: Sequence[Sequence[
     return found
 
 
-def local_consumers(
+def local_ranks(
     index: SplitIndex,
     locality: Mapping[str, int | Sequence[int]],
     *,
-    world_size: int,
-    workers: int,
+    ranks: int,
     ranks_per_node: int,
 ) -> list[Sequence[int] | None]:
-    """The consumers on the nodes that have each shard; None for a shard that no node of this job has.
+    """The ranks on the nodes that have each shard; None for a shard that no node of this job has.
 
     Raises `SettingsError` for shards that the split does not have.
     """
@@ -76,8 +74,8 @@ def local_consumers(
             f" e.g. {index.shards[0] if index.shards else 'none, it is empty'!r}"
         )
     on_node: dict[int, list[int]] = {}
-    for consumer in range(world_size * workers):
-        on_node.setdefault(consumer % world_size // ranks_per_node, []).append(consumer)
+    for rank in range(ranks):
+        on_node.setdefault(rank // ranks_per_node, []).append(rank)
     found: list[Sequence[int] | None] = []
     for shard in index.shards:
         nodes = locality.get(shard, ())

@@ -1,8 +1,8 @@
 """The state of a stream: which epoch, which order, and what of it nobody has received yet.
 
 One small JSON object with a digest, the same on every rank. It names positions in the global order, not files or ranks,
-so it resumes on any world size, number of workers and batch size. Rows that were read ahead but not handed out are not
-counted. States of format version 1 had no digest and are refused: damage to them cannot be seen.
+so it resumes on any number of ranks and with any batch size. Rows that were read ahead but not handed out do not count.
+States of format versions 1 and 2 are of other orders and are refused.
 """
 
 from __future__ import annotations
@@ -14,13 +14,27 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
-from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
 
-FORMAT_VERSION = 2
-MOST_RELANED = 64  # every question to an order of new lanes asks the lanes below it
+FORMAT_VERSION = 3
+MOST_CHANGES = 64  # every question to an order is put to each of its parts
 _KIND = "stream"
+_REMEDY = "pass what state_dict() gave, unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From `position` on the epoch has another order: see `chain`.
+
+    ranks: the rest of a round, dealt to so many ranks; or lanes, window_rows and groups of what is left, cut again.
+    """
+
+    position: int
+    ranks: int | None = None
+    lanes: int | None = None
+    window_rows: int | None = None
+    groups: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +42,11 @@ class StreamState:
     """A place in one epoch of one split.
 
     index: identity of the split's index; rows: N. seed, epoch, lanes, window_rows, groups, shuffle: the order.
-    position: everything from here on is left; holes: [start, stop) ranges below it that are left too.
+    position: everything from here on is left; holes: [start, stop) ranges below it that are left too, where ranks take
+    whole shards, claim blocks, or pack rows.
+    changes: what other ranks made of the order since the epoch began, by position.
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
-    regions: which consumer has which whole shards; None where all stride over all rows.
-    base: the state whose rows left were cut into these lanes; `rows` are those then. None: an epoch as it began.
+    regions: which rank has which whole shards; None where all stride over all rows.
     """
 
     split: str
@@ -45,27 +60,9 @@ class StreamState:
     shuffle: bool
     position: int = 0
     holes: tuple[tuple[int, int], ...] = ()
+    changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
-    base: StreamState | None = None
     regions: Regions | None = None
-
-    @property
-    def epoch_rows(self) -> int:
-        """The rows of the whole epoch."""
-        return self.rows if self.base is None else self.base.epoch_rows
-
-    @property
-    def of_whole_shards(self) -> bool:
-        """Whether the epoch began with whole shards for each consumer."""
-        return self.regions is not None if self.base is None else self.base.of_whole_shards
-
-    @property
-    def times_relaned(self) -> int:
-        """How many states lie below this one."""
-        count, below = 0, self.base
-        while below is not None:
-            count, below = count + 1, below.base
-        return count
 
     @property
     def remaining(self) -> Remaining:
@@ -77,67 +74,39 @@ class StreamState:
         return replace(self, position=remaining.position, holes=remaining.holes)
 
     def fresh(self, epoch: int) -> StreamState:
-        """The beginning of an epoch, in the same lanes and windows."""
-        if self.base is not None and self.samples_per_epoch is not None:
-            return self.base.fresh(epoch).relaned(Lanes(self.lanes, self.window_rows, self.groups))
-        return replace(self, epoch=epoch, rows=self.epoch_rows, position=0, holes=(), base=None)
-
-    def relaned(self, lanes: Lanes) -> StreamState:
-        """The beginning of what is left here, in other lanes and windows.
-
-        An epoch that is no whole pass keeps its lanes below the new ones, even at its beginning: which rows it has, and
-        which are left to the next epoch, they decide.
-        """
-        begun = self.position or self.holes or self.base is not None
-        if not begun and self.samples_per_epoch is None:
-            return replace(self, **lanes._asdict())
-        return replace(
-            self,
-            rows=self.remaining.total,
-            position=0,
-            holes=(),
-            base=self,
-            regions=None,
-            **lanes._asdict(),
-        )
+        """The beginning of an epoch, in the lanes and windows that this one began with."""
+        return replace(self, epoch=epoch, position=0, holes=(), changes=())
 
     def to_dict(self, kind: str = _KIND) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal state back. kind: of the loader whose positions these are."""
-        return seal(kind, FORMAT_VERSION, self._values())
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["holes"] = [list(hole) for hole in self.holes]
+        values["changes"] = [
+            {name: value for name in _CHANGE if (value := getattr(change, name)) is not None} for change in self.changes
+        ]
+        values["regions"] = None if self.regions is None else self.regions.to_dict()
+        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k in _KINDS or v is not None})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
         """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
-        return cls._of(unseal(values, kind=kind, version=FORMAT_VERSION))
-
-    def _values(self) -> dict[str, Any]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["holes"] = [list(hole) for hole in self.holes]
-        values["base"] = None if self.base is None else self.base._values()
-        values["regions"] = None if self.regions is None else self.regions.to_dict()
-        return {name: value for name, value in values.items() if name in _KINDS or value is not None}
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any], depth: int = 0) -> StreamState:
-        if depth > MOST_RELANED:
-            raise _bad("base", "a state", f"expected at most {MOST_RELANED} states below one another")
+        values = unseal(values, kind=kind, version=FORMAT_VERSION)
         missing = sorted(_KINDS.keys() - values.keys())
         unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys())
         if missing or unknown:
-            raise StreamError(
-                f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)};"
-                " pass what state_dict() gave, unchanged"
-            )
+            raise StreamError(f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)}; {_REMEDY}")
         later = {name: kind for name, kind in _LATER_KINDS.items() if name in values}
-        for name, kind in (_KINDS | later).items():
+        for name, expected in (_KINDS | later).items():
             value = values[name]
-            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {_EXPECTED[kind]}")
-        holes = tuple(_hole(hole) for hole in values["holes"])
-        plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "base", "regions")}
-        base = cls._of(values["base"], depth + 1) if "base" in values else None
-        regions = Regions.from_dict(values["regions"]) if "regions" in values else None
-        state = cls(**plain, holes=holes, base=base, regions=regions)
+            if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+                raise _bad(name, value, f"expected {_EXPECTED[expected]}")
+        plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "changes", "regions")}
+        state = cls(
+            **plain,
+            holes=tuple(_hole(hole) for hole in values["holes"]),
+            changes=tuple(_change(change) for change in values["changes"]),
+            regions=Regions.from_dict(values["regions"]) if "regions" in values else None,
+        )
         _check_numbers(state)
         return state
 
@@ -163,9 +132,9 @@ class StreamState:
                 " load each state into the stream of its own split"
             )
         whole = index.total_rows if self.samples_per_epoch is None else self.samples_per_epoch
-        if self.index != index.identity or self.epoch_rows != whole:
+        if self.index != index.identity or self.rows != whole:
             raise StreamError(
-                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with {self.epoch_rows:,}"
+                f"stream state: split {shown(self.split)} had index {shown(self.index[:12])} with {self.rows:,}"
                 f" rows when saved, now it has {shown(index.identity[:12])} with {whole:,}; shards were added, removed"
                 " or rewritten, or another filter or blend was set up: open the dataset as it was when the state was"
                 " saved, or begin the epoch anew"
@@ -184,11 +153,11 @@ _KINDS: dict[str, Any] = {
     "shuffle": bool,
     "position": int,
     "holes": list | tuple,
+    "changes": list | tuple,
 }
 
-
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "base": Mapping, "regions": Mapping}
+_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "regions": Mapping}
 
 _EXPECTED: dict[Any, str] = {
     str: "text",
@@ -206,7 +175,9 @@ _BOUNDS = {
     "window_rows": (1, MOST_POSITIONS),
     "groups": (1, MOST_LANES),
     "samples_per_epoch": (1, MOST_POSITIONS),
+    "ranks": (1, MOST_LANES),
 }
+_CHANGE = tuple(each.name for each in fields(Change))
 
 
 def _hole(hole: Any) -> tuple[int, int]:
@@ -216,21 +187,32 @@ def _hole(hole: Any) -> tuple[int, int]:
     return hole[0], hole[1]
 
 
+def _change(change: Any) -> Change:
+    names = set(change) if isinstance(change, Mapping) else set()
+    whole = names in ({"position", "ranks"}, {"position", "lanes", "window_rows", "groups"})
+    if not whole or any(type(value) is not int for value in change.values()):
+        raise _bad("changes", change, "expected a position, and ranks or lanes, window_rows and groups")
+    return Change(**change)
+
+
 def _check_numbers(state: StreamState) -> None:
-    for name, (least, most) in _BOUNDS.items():
-        value = getattr(state, name)
-        if value is not None and not least <= value <= most:
-            raise _bad(name, value, f"expected {least} to {most}")
-    if state.lanes % state.groups:
-        raise _bad("groups", state.groups, f"expected a divisor of {state.lanes} lanes")
+    numbered: list[StreamState | Change] = [state, *state.changes]
+    for each in numbered:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(each, name, None)
+            if value is not None and not least <= value <= most:
+                raise _bad(name, value, f"expected {least} to {most}")
+        if each.lanes is not None and each.groups is not None and each.lanes % each.groups:
+            raise _bad("groups", each.groups, f"expected a divisor of {each.lanes} lanes")
     if not 0 <= state.position <= state.rows:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
-    if state.base is not None:
-        left, same = state.base.remaining.total, ("split", "index", "seed", "epoch", "shuffle", "samples_per_epoch")
-        if state.rows != left or any(getattr(state, name) != getattr(state.base, name) for name in same):
-            raise _bad("base", f"{left} rows left of epoch {state.base.epoch}", f"expected {state.rows} of this epoch")
-    if state.regions is not None and (state.base is not None or sum(state.regions.rows) != state.rows):
+    if state.regions is not None and (state.changes or sum(state.regions.rows) != state.rows):
         raise _bad("regions", f"of {sum(state.regions.rows)} rows", f"expected all {state.rows} rows of an epoch")
+    positions = [change.position for change in state.changes]
+    if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
+        raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
+    if positions and positions[-1] >= state.rows:
+        raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
     below = 0
     for start, stop in state.holes:
         if not below <= start < stop <= state.position:
@@ -239,4 +221,4 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
-    return StreamError(f"stream state: {name} is {shown(value)}; {expected}; pass what state_dict() gave, unchanged")
+    return StreamError(f"stream state: {name} is {shown(value)}; {expected}; {_REMEDY}")

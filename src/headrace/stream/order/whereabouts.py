@@ -13,10 +13,10 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
-from headrace.stream.order.epoch import EpochOrder, Order
+from headrace.stream.order.epoch import Order
 from headrace.stream.order.layout import order_of_state
+from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.regions import RegionOrder
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
 
@@ -26,14 +26,10 @@ _SAMPLES, _SAMPLE_ROWS = 4, 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """Where one row is delivered. position: in the global order; step, place: batch number of its rank, row in it.
-
-    With workers, a rank's batches are counted over all its workers, as the training loop receives them.
-    """
+    """Where one row is delivered. position: in the global order; step, place: batch number of its rank, row in it."""
 
     position: int
     rank: int
-    worker: int
     step: int
     place: int
 
@@ -68,28 +64,11 @@ def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
 
 def _sighting(plan: Plan, position: int, before: int) -> Sighting | None:
     """Who delivers a position that is left, `before` others before it; None if "drop" leaves it out."""
-    consumer, item = plan.owner(before)
-    worker, rank = divmod(consumer, plan.world_size)
-    if item >= plan.share(rank=rank, worker=worker).rows:
+    rank, item = plan.owner(before)
+    if item >= plan.share(rank).rows:
         return None
     step, inside = divmod(item, plan.batch_size)
-    return Sighting(
-        position=position, rank=rank, worker=worker, step=step * max(1, plan.workers) + worker, place=inside
-    )
-
-
-def given_per_block(plan: Plan, *, rank: int, worker: int, items: int) -> I64:
-    """Rows of each block among the first items of a reader, without those that only fill up: int64 [B].
-
-    Costs O(items), a part at a time.
-    """
-    share = plan.share(rank=rank, worker=worker)
-    counts = np.zeros(len(plan.block_bytes), np.int64)
-    for start in range(0, min(items, share.rows), _PART_ROWS):
-        places = share.places(start, min(items, start + _PART_ROWS))
-        blocks, _ = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
-        counts += np.bincount(blocks, minlength=len(counts))
-    return counts
+    return Sighting(position=position, rank=rank, step=step, place=inside)
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
@@ -103,7 +82,7 @@ def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
     received = _complement(left)
     order = order_of_state(index, state)
     # An order of one whole pass holds every row once, so that what is left may be counted instead.
-    fewer = left if isinstance(order, EpochOrder | RegionOrder) and left.total < received.total else received
+    fewer = received if isinstance(order, MixedOrder) or left.total >= received.total else left
     counts = np.zeros(len(index.rows), np.int64)
     round_rows = order.lanes * order.window_rows
     part_rows = max(1, _PART_ROWS // round_rows) * round_rows
@@ -115,7 +94,7 @@ def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
             start = end
     if fewer is left:
         counts = index.rows - counts
-    return counts if state.base is None else counts + _seen_per_block(index, state.base)
+    return counts
 
 
 def shuffle_quality(index: SplitIndex, order: Order) -> float:

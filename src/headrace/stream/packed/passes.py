@@ -1,14 +1,25 @@
-"""A pass over rows of tokens that are packed while they are read: from a plan to batches. Shared by both loaders.
+"""Rows of tokens, packed while they are streamed.
 
-Windows of rows come from the same readers as any stream; their bins are those of `packing_plan`. A part of a window is
-laid end to end by one gather for each column, whatever the number of its sequences.
+    loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
+    for batch in loader: ...                                                        # as of rows packed before
+
+The rows of each rank are read a window of `buffer_rows` at a time, and a window becomes bins of its own, see `plan`.
+Lengths are known before, so the number of batches is arithmetic: every rank has as many as the one with the most bins
+needs, and what a rank lacks is filled up with bins that train nothing, false in batch["valid"]. Every row with tokens
+is in one bin. A part of a window is laid end to end by one gather for each column.
+
+A state is where the pass began and how many batches every rank has received. On as many ranks with the same batch size
+the window it stands in is read and packed again, and the next batch is the one that would have come. Elsewhere the rows
+that nobody has received are dealt out anew. Memory: a window of rows beside what a stream holds, and lengths, 4 bytes a
+row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,26 +29,29 @@ import pyarrow as pa
 from headrace.arrays import I32, I64
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
 from headrace.packing.alignment import shift_left
 from headrace.packing.bins import Bins
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import check_options, delivered, plan_pass, reader_name
-from headrace.stream.order.share import Remainder, advance, resolve_remainder
+from headrace.stream.loader.passes import Pass, RowPass, RowPasses, check_options, reader_name
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
 from headrace.stream.packed.batches import MADE, PackedBatches
 from headrace.stream.packed.pack_rows import PackRows
 from headrace.stream.packed.packed_batch import Laid, make_packed_batch
-from headrace.stream.packed.plan import PackingPlan
+from headrace.stream.packed.plan import PackingPlan, PackingReport
+from headrace.stream.packed.state import PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
+from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
 
 
 class PackingPasses:
-    """Passes over the rows of a split, `consumers` readers each; picklable if `read_block` is.
+    """Passes over the rows of a split, packed into bins of each rank's own; picklable if `read_block` is.
 
     lengths: tokens of every row of the index, int32 [N]. rows: how rows are read, a window as a batch; remainder: what
     becomes of the last batch of bins. Raises `SettingsError` for options that packing does not have, `InputError` for
@@ -45,13 +59,13 @@ class PackingPasses:
     """
 
     def __init__(
-        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, lengths: I32, consumers: int
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, lengths: I32, topology: Topology
     ) -> None:
         assert options.pack_rows is not None
-        self.index, self.options, self.consumers = index, options, consumers
+        self.index, self.options, self.topology = index, options, topology
         self.pack, self.form = options.pack_rows, packing_settings(options)
-        self.remainder: Remainder = resolve_remainder(options.remainder, consumers)
-        self.rows = replace(
+        self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
+        rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
             columns=columns_to_read(self.pack, options.columns),
@@ -62,60 +76,152 @@ class PackingPasses:
             transform=None,
             memory="pageable",
         )
-        check_options(index, replace(self.rows, batch_format=options.batch_format), consumers=consumers)
+        check_options(index, replace(rows, batch_format=options.batch_format), ranks=topology.world_size)
         self.read_block: ReadBlock = _TokenBlocks(read_block, self.pack)
-        self._lengths = lengths
+        self.rows = RowPasses(index, self.read_block, rows, topology)
+        self.lengths = lengths
+        self.plan_from(self.rows.begin(0).start, topology.world_size, options.batch_size).check_lengths()
 
     @property
     def identity(self) -> str:
         """A digest of what decides which rows lie in which bin."""
         return f"{self.pack.identity}-{self.form.last_token}"
 
-    def plan(self, start: StreamState, *, consumers: int | None = None, batch_size: int | None = None) -> PackingPlan:
-        """The bins of the pass that begins at `start`; consumers, batch_size: of another topology than this one."""
-        topology = Topology(rank=0, world_size=consumers or self.consumers)
+    def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
+        """An epoch from its beginning."""
+        rows = after.rows if isinstance(after, PackingPass) else None
+        return PackingPass(self, self.rows.begin(epoch, rows))
+
+    def whole(self, of: Pass) -> PackingPass:
+        """The epoch of a pass from its beginning, in its order."""
+        assert isinstance(of, PackingPass)
+        return PackingPass(self, self.rows.whole(of.rows))
+
+    def resume(self, values: Mapping[str, Any]) -> PackingPass:
+        """What a saved state left: exactly on as many ranks with the same batch size, else the rows that are left."""
+        state = PackingState.from_dict(values)
+        if state.identity != self.identity:
+            raise StreamError(
+                "packing state: it was saved with other settings of pack= or packed=; bins would hold other rows: pass"
+                " the saved ones, or begin the epoch anew"
+            )
+        start = self.rows.checked(state.start.to_dict())
+        plan = self.plan_from(start, state.world_size, state.batch_size)
+        if state.batches > plan.steps:
+            raise StreamError(
+                f"packing state: it counts {state.batches} batches of a pass of {plan.steps}; pass it on unchanged"
+            )
+        if (state.world_size, state.batch_size) == (self.topology.world_size, self.options.batch_size):
+            return PackingPass(self, RowPass(self.rows, start), given=state.batches)
+        left = plan.left_after(np.full(state.world_size, state.batches))
+        return PackingPass(self, RowPass(self.rows, start.at(left)))
+
+    def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
+        """The bins of a pass that begins at `start`, on so many ranks."""
+        there = replace(self.topology, rank=0, world_size=world_size)
+        rows = RowPasses(self.index, self.read_block, self.rows.options, there)
         return PackingPlan(
-            plan=plan_pass(self.index, self.rows, start, topology=topology, workers=0),
-            lengths=self._lengths,
+            plan=RowPass(rows, start).plan(),
+            lengths=self.lengths,
             first_row=self.index.first_row,
             pack=self.pack,
             counted="runtime" if self.form.last_token == "drop" else "stored",
-            batch_size=batch_size or self.options.batch_size,
-            shuffle=self.rows.shuffle,
-            seed=self.rows.seed,
+            batch_size=batch_size,
+            shuffle=rows.options.shuffle,
+            seed=rows.options.seed,
             epoch=start.epoch,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PackingPass:
+    """What is left of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
+
+    passes: PackingPasses
+    rows: RowPass
+    given: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+        return self.rows.epoch
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
+        return bool(self.given or self.rows.is_partial)
+
+    @property
+    def steps(self) -> int:
+        """Batches that each rank receives: as many as the rank with the most bins needs."""
+        return self.packing.steps - self.given
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that too_long="drop" leaves out, over all ranks."""
+        return self.report().dropped_rows
+
+    @cached_property
+    def packing(self) -> PackingPlan:
+        """Which rows lie in which bin."""
+        passes = self.passes
+        return passes.plan_from(self.rows.start, passes.topology.world_size, passes.options.batch_size)
+
+    def plan(self) -> Plan:
+        """Of the rows: who reads which when."""
+        return self.rows.plan()
+
+    def report(self) -> PackingReport:
+        """The pass in numbers, over all ranks, from where its rows begin."""
+        return self.packing.report()
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank."""
+        check_batches(batches, self.steps)
+        return PackingState(
+            start=self.rows.start,
+            batches=self.given + batches,
+            world_size=self.passes.topology.world_size,
+            batch_size=self.passes.options.batch_size,
+            identity=self.passes.identity,
+        ).to_dict()
 
     def batches(
         self,
         read_block: ReadBlock,
-        start: StreamState,
-        plan: PackingPlan,
         *,
-        topology: Topology,
-        worker: int,
-        workers: int,
-        given: int,
-    ) -> Generator[Any, None, None]:
-        """The batches of one (rank, worker) of the pass that begins at `start`, after the first `given` of them."""
-        reader = reader_name(topology, worker=worker, workers=workers)
-        consumer = worker * topology.world_size + topology.rank
-        return delivered(self._made(read_block, start, plan, consumer, given, reader), self.options, reader=reader)
-
-    def _made(
-        self, read_block: ReadBlock, start: StreamState, plan: PackingPlan, consumer: int, given: int, reader: str
+        first: int = 0,
+        quarantine: Quarantine | None = None,  # noqa: ARG002 - packing raises where blocks are bad
     ) -> Generator[Batch, None, None]:
+        """This rank's batches from number `first` on."""
+        return Packer(self.passes, self.rows, self.packing, read_block).batches(self.given + first)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"passes": self.passes, "rows": self.rows, "given": self.given}
+
+
+class Packer:
+    """Makes one rank's batches of bins from its rows."""
+
+    def __init__(self, passes: PackingPasses, rows: RowPass, plan: PackingPlan, read_block: ReadBlock) -> None:
+        self.passes, self.pack, self.form, self.options = passes, passes.pack, passes.form, passes.options
+        self.rank, self.reader = passes.topology.rank, reader_name(passes.topology)
+        self._rows, self._plan, self._read_block = rows, plan, read_block
+
+    def batches(self, given: int) -> Generator[Batch, None, None]:
+        """All batches but the first `given`."""
+        plan = self._plan
         left = plan.steps - given
         parts: list[tuple[Laid, Columns]] = []
         ready = 0
-        with closing(self._laid(read_block, start, plan, consumer, given, reader)) as laid:
+        with closing(self._laid(given)) as laid:
             for part in laid:
                 parts.append(part)
                 ready += len(part[0].tokens)
                 if ready == plan.batch_size:
                     yield self._batch(parts, ready)
                     parts, ready, left = [], 0, left - 1
-        if self.remainder == "exact":
+        if self.passes.remainder == "exact":
             if ready:
                 yield self._batch(parts, ready)
             return
@@ -123,22 +229,20 @@ class PackingPasses:
             yield self._batch([*parts, (self._filling(plan.batch_size - ready), {})], ready)
             parts, ready = [], 0
 
-    def _laid(
-        self, read_block: ReadBlock, start: StreamState, plan: PackingPlan, consumer: int, given: int, reader: str
-    ) -> Generator[tuple[Laid, Columns], None, None]:
+    def _laid(self, given: int) -> Generator[tuple[Laid, Columns], None, None]:
         """Bins from where the pass goes on, in parts that end where batches and windows end."""
-        size = plan.batch_size
-        ends = np.cumsum(plan.bins_of_windows(consumer))
+        plan, size = self._plan, self._plan.batch_size
+        ends = np.cumsum(plan.bins_of_windows(self.rank))
         window = int(np.searchsorted(ends, given * size, side="right"))
         if window == len(ends):
             return
         at = given * size - (int(ends[window - 1]) if window else 0)
         room = size
-        known = zip(plan.windows(consumer, window), plan.window_lengths(consumer, window), strict=True)
-        with closing(self._windows(read_block, start, consumer, window, reader)) as windows:
+        known = zip(plan.windows(self.rank, window), plan.window_lengths(self.rank, window), strict=True)
+        with closing(self._windows(window)) as windows:
             for columns, (bins, lengths) in zip(windows, known, strict=True):
                 columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
-                self._check(columns, lengths, reader)
+                self._check(columns, lengths)
                 kept = plan.kept(lengths)
                 while at < len(bins):
                     stop = min(len(bins), at + room)
@@ -147,36 +251,26 @@ class PackingPasses:
                     at = stop
                 at = 0
 
-    def _windows(
-        self, read_block: ReadBlock, start: StreamState, consumer: int, first: int, reader: str
-    ) -> Generator[Columns, None, None]:
-        """The columns of each window of this reader's rows, from window `first` on."""
-        left = advance(
-            start.remaining,
-            first,
-            world_size=self.consumers,
-            workers=0,
-            batch_size=self.pack.buffer_rows,
-            remainder="pad",
-        )
-        topology = Topology(rank=consumer, world_size=self.consumers)
-        plan = plan_pass(self.index, self.rows, start.at(left), topology=topology, workers=0)
+    def _windows(self, first: int) -> Generator[Columns, None, None]:
+        """The columns of each window of this rank's rows, from window `first` on."""
+        rows = self._rows.after(first)
+        plan = rows.plan()
         return read_share(
-            self.index,
-            read_block,
+            self.passes.index,
+            self._read_block,
             plan=plan,
-            share=plan.share(rank=consumer),
-            options=self.rows,
-            columns=self.rows.check_columns(self.index.schema.names),
-            reader=reader,
+            share=plan.share(self.rank),
+            options=rows.passes.options,
+            columns=rows.passes.options.check_columns(self.passes.index.schema.names),
+            reader=self.reader,
             make=_whole_windows,
         )
 
-    def _check(self, columns: Columns, lengths: I64, reader: str) -> None:
+    def _check(self, columns: Columns, lengths: I64) -> None:
         tokens: Any = columns[self.pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(
-                f"{reader}: rows have other lengths than when they were counted; the shards changed, or column"
+                f"{self.reader}: rows have other lengths than when they were counted; the shards changed, or column"
                 f" {self.pack.lengths or self.pack.tokens} says something else: open the dataset again"
             )
         if self.pack.mask is None:
@@ -186,8 +280,8 @@ class PackingPasses:
         if len(unlike):
             row = int(unlike[0])
             raise InputError(
-                f"{reader}: a row has {lengths[row]} values in column {self.pack.tokens} and {mask.lengths[row]} in"
-                f" {self.pack.mask}; a mask is as long as its tokens: write the file anew"
+                f"{self.reader}: a row has {lengths[row]} values in column {self.pack.tokens} and {mask.lengths[row]}"
+                f" in {self.pack.mask}; a mask is as long as its tokens: write the file anew"
             )
 
     def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[Laid, Columns]:
@@ -234,7 +328,8 @@ class PackingPasses:
     def _no_others(self) -> list[Columns]:
         """The other columns of no sequence; nothing where none were asked for."""
         own = (self.pack.tokens, self.pack.mask)
-        fields = [self.index.schema.field(name) for name in self.rows.columns or () if name not in own]
+        names = [name for name in self._rows.passes.options.columns or () if name not in own]
+        fields = [self.passes.index.schema.field(name) for name in names]
         empty = pa.schema(fields).empty_table()
         none = np.zeros(0, np.int64)
         return [gather([from_table(empty, arrow=False, where="no rows")], none)] if fields else []

@@ -1,6 +1,6 @@
 """Which rows lie in which bin of a pass, and how many batches every rank has: arithmetic over lengths. Pure.
 
-A reader's own rows, in the order of its share, are cut into windows, and each window is packed by itself. So bins
+A rank's own rows, in the order of its share, are cut into windows, and each window is packed by itself. So bins
 depend on the order of the pass and on lengths alone; any rank can say what the others do, and a place in a pass is a
 number of batches. Cost: O(rows of the split) for the number of steps, once a pass; a window at a time for what is read.
 """
@@ -73,9 +73,9 @@ class PackingPlan:
 
     @cached_property
     def steps(self) -> int:
-        """Batches of every reader: what the one with the most bins needs. Raises `InputError` for too long rows."""
+        """Batches of every rank: what the one with the most bins needs. Raises `InputError` for too long rows."""
         self.check_lengths()
-        most = max(int(self.bins_of_windows(consumer).sum()) for consumer in range(self.plan.consumers))
+        most = max(int(self.bins_of_windows(rank).sum()) for rank in range(self.plan.world_size))
         return -(-most // self.batch_size)
 
     def check_lengths(self) -> None:
@@ -89,13 +89,13 @@ class PackingPlan:
                 f' {self.lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
             )
 
-    def share(self, consumer: int) -> Share:
-        """The rows of one reader, numbered worker * world_size + rank."""
-        return self.plan.share(rank=consumer)
+    def share(self, rank: int) -> Share:
+        """The rows of one rank."""
+        return self.plan.share(rank)
 
-    def lengths_of(self, consumer: int) -> I64:
+    def lengths_of(self, rank: int) -> I64:
         """Tokens of each of its rows, in its order, as they are stored: int64 [rows]."""
-        share = self.share(consumer)
+        share = self.share(rank)
         if not share.rows:
             return np.zeros(0, np.int64)
         parts = []
@@ -109,21 +109,21 @@ class PackingPlan:
             parts.append(laid if pool.index is None else laid[pool.index])
         return np.concatenate(parts)[: share.rows].astype(np.int64)
 
-    def bins_of_windows(self, consumer: int) -> I64:
-        """How many bins each window of a reader makes: int64 [windows]."""
-        if consumer not in self._known:
-            counts = [len(bins) for bins in self.windows(consumer)]
-            self._known[consumer] = np.array(counts, np.int64)
-        return self._known[consumer]
+    def bins_of_windows(self, rank: int) -> I64:
+        """How many bins each window of a rank makes: int64 [windows]."""
+        if rank not in self._known:
+            counts = [len(bins) for bins in self.windows(rank)]
+            self._known[rank] = np.array(counts, np.int64)
+        return self._known[rank]
 
-    def windows(self, consumer: int, first: int = 0) -> Iterator[Bins]:
-        """The bins of each window of a reader, from window `first` on; their sequences are places in the window."""
-        for window, lengths in enumerate(self.window_lengths(consumer, first), start=first):
-            yield self._bins(lengths, consumer, window)
+    def windows(self, rank: int, first: int = 0) -> Iterator[Bins]:
+        """The bins of each window of a rank, from window `first` on; their sequences are places in the window."""
+        for window, lengths in enumerate(self.window_lengths(rank, first), start=first):
+            yield self._bins(lengths, rank, window)
 
-    def window_lengths(self, consumer: int, first: int = 0) -> Iterator[I64]:
-        """Tokens of the rows of each window of a reader, as they are stored, from window `first` on."""
-        lengths, size = self.lengths_of(consumer), self.pack.buffer_rows
+    def window_lengths(self, rank: int, first: int = 0) -> Iterator[I64]:
+        """Tokens of the rows of each window of a rank, as they are stored, from window `first` on."""
+        lengths, size = self.lengths_of(rank), self.pack.buffer_rows
         for window in range(first, -(-len(lengths) // size)):
             yield lengths[window * size : (window + 1) * size]
 
@@ -134,16 +134,16 @@ class PackingPlan:
         return np.minimum(lengths, self.longest)
 
     def left_after(self, batches: I64) -> Remaining:
-        """The rows that nobody has received after so many batches of each reader, int64 [consumers].
+        """The rows that nobody has received after so many batches of each rank, int64 [ranks].
 
         Rows that take no part are left if their window is not delivered to its end.
         """
         positions = [np.zeros(0, np.int64)]
-        for consumer in range(self.plan.consumers):
-            share = self.share(consumer)
+        for rank in range(self.plan.world_size):
+            share = self.share(rank)
             left = np.ones(share.rows, np.bool_)
-            given = int(batches[consumer]) * self.batch_size
-            for window, bins in enumerate(self.windows(consumer)):
+            given = int(batches[rank]) * self.batch_size
+            for window, bins in enumerate(self.windows(rank)):
                 begin = window * self.pack.buffer_rows
                 if given >= len(bins):
                     left[begin : begin + self.pack.buffer_rows] = False
@@ -157,16 +157,16 @@ class PackingPlan:
 
     def report(self) -> PackingReport:
         """The pass in numbers; of what is too long and empty, all rows of the split are counted."""
-        packed = np.concatenate([self.lengths_of(consumer) for consumer in range(self.plan.consumers)])
+        packed = np.concatenate([self.lengths_of(rank) for rank in range(self.plan.world_size)])
         kept = self.kept(packed)
-        bins = sum(int(self.bins_of_windows(consumer).sum()) for consumer in range(self.plan.consumers))
+        bins = sum(int(self.bins_of_windows(rank).sum()) for rank in range(self.plan.world_size))
         long = packed > self.longest
         cut, dropped = long & (kept > 0), long & (kept == 0)
         held = costs(kept[kept > 0], self.counted)
         return PackingReport(
             rows=int(np.count_nonzero(kept)),
             bins=bins,
-            filling_bins=self.steps * self.batch_size * self.plan.consumers - bins,
+            filling_bins=self.steps * self.batch_size * self.plan.world_size - bins,
             tokens=int(kept.sum()),
             fill=int(held.sum()) / (bins * self.pack.capacity) if bins else 0.0,
             truncated_rows=int(np.count_nonzero(cut)),
@@ -176,10 +176,10 @@ class PackingPlan:
             empty_rows=int(np.count_nonzero(packed == 0)),
         )
 
-    def _bins(self, lengths: I64, consumer: int, window: int) -> Bins:
+    def _bins(self, lengths: I64, rank: int, window: int) -> Bins:
         kept = self.kept(lengths)
         taking = np.flatnonzero(kept)
-        seed = derive_key(self.seed, "stream.pack", self.epoch, consumer, window)[0] >> 1
+        seed = derive_key(self.seed, "stream.pack", self.epoch, rank, window)[0] >> 1
         bins = pack(
             costs(kept[taking], self.counted),
             self.pack.capacity,

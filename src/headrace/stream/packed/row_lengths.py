@@ -22,9 +22,33 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from headrace.packing.preference import preference_field
 from headrace.storage.local import make_directory, write_new
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.packed.passes import packing_settings
 
 _VERSION = 1
+
+
+def lengths_for(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    options: StreamOptions,
+    *,
+    contents: str | None = None,
+    cache_dir: Path | None = None,
+) -> I32:
+    """The lengths that packing with these options needs; settings are looked at before anything is read."""
+    assert options.pack_rows is not None
+    packing_settings(options)
+    judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
+    if judged is not None:
+        raise SettingsError(
+            f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
+            f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+        )
+    column = options.pack_rows.lengths or options.pack_rows.tokens
+    return row_lengths(index, read_block, column, contents=contents, cache_dir=cache_dir)
 
 
 def row_lengths(

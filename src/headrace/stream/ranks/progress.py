@@ -8,13 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.stream.workers.notes import WorkerNotes, being_read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +33,12 @@ class Snapshot:
 
 @dataclass(eq=False)
 class Progress:
-    """Of one pass in one process. Clocks are monotonic seconds, the same in all processes of a machine.
-
-    reading: block number → since when a thread reads it. shared: where DataLoader workers note what they read, see
-    `reading`; None without workers.
-    """
+    """Of one pass in one process, in monotonic seconds. reading: block number → since when a thread reads it."""
 
     began: float = field(default_factory=time.monotonic)
     batches: int = 0
     waited: float = 0.0
     reading: dict[int, float] = field(default_factory=dict)
-    shared: Any = None
     otherwise: str = "gather"  # the phase of a wait while no block is read
     _since: float = field(default_factory=time.monotonic)
     _waiting: bool = False
@@ -89,28 +82,19 @@ class Progress:
     def _oldest(self) -> int | None:
         """The block that has been read for the longest time: whatever is waited for stands behind it."""
         reading = [(since, block) for block, since in self.reading.copy().items()]
-        if self.shared is not None:
-            reading += [each for slot in self.shared for each in being_read(slot)]
         return min(reading)[1] if reading else None
 
 
 @dataclass(frozen=True)
 class Noted:
-    """A `read_block` that notes in `reading` which blocks are being read, and since when.
-
-    notes: of a DataLoader worker, what others see of it.
-    """
+    """A `read_block` that notes in `reading` which blocks are being read, and since when."""
 
     read_block: ReadBlock
     reading: dict[int, float]
-    notes: WorkerNotes | None = None
 
     def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
         self.reading[block] = time.monotonic()
-        place = 0 if self.notes is None else self.notes.begin(block)
         try:
             return self.read_block(block, columns)
         finally:
             self.reading.pop(block, None)
-            if self.notes is not None:
-                self.notes.end(place)

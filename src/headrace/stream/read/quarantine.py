@@ -49,22 +49,13 @@ class Quarantine:
     """What one reader gave up in one pass.
 
     rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
-    slot: of a DataLoader worker, what its parent process sees: rows, int64 [1], and which blocks are bad, uint8 [B]. A
-    worker that goes on for another one finds there what that one had given.
     """
 
     index: SplitIndex
     limit: float
     reader: str
-    slot: Any = None
     rows: int = 0
     blocks: dict[int, BadBlock] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.slot is not None:
-            self.rows = int(self.slot[0][0])
-            for block in np.flatnonzero(self.slot[1]).tolist():
-                self.blocks[block] = self._bad(block, "cannot be read, as the log says of it")
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
         """`read_block` with a last column more, `VALID`: true, or false in all rows of a block that was given up."""
@@ -97,8 +88,6 @@ class Quarantine:
         if not bad:
             return
         self.rows += bad
-        if self.slot is not None:
-            self.slot[0][0] = self.rows
         if self.rows > self.limit * self.index.total_rows:
             last = list(self.blocks.values())[-1]
             raise CorruptShard(
@@ -112,8 +101,6 @@ class Quarantine:
         if self.blocks.pop(block, None) is None:
             log.warning("%s: %d rows are in quarantine: %s", self.reader, bad.rows, bad)
         self.blocks[block] = bad  # the last one now
-        if self.slot is not None:
-            self.slot[1][block] = 1
 
     def _bad(self, block: int, reason: str) -> BadBlock:
         index = self.index
