@@ -42,6 +42,7 @@ from headrace.storage.remote_path import RemotePath, local_path_of
 from headrace.storage.verbs import replace
 
 Place = Literal["beside", "cache"]
+_Tone = Literal["loud", "silent"]
 BESIDE = ".headrace"  # the directory of a published index, in that of the shards
 _PATIENCE_S = 5.0  # a process that waits longer than this for another one's index says so, once
 _REPORT_S = 10.0  # between two lines of the log about an index that is being made
@@ -164,7 +165,7 @@ def open_plain(
     """
     entries = [source] if isinstance(source, str | Path) else list(source)
     asked = _Asked(entries, dict(types or {}), tuple(null_values))
-    index = _index_of(asked, _cached(asked, cache_dir), workers or default_workers(), on_progress)
+    index = _index_of(asked, _cached(asked, cache_dir), workers, on_progress, "loud")
     return _opened(asked, index)
 
 
@@ -197,7 +198,7 @@ def publish_index(
     asked = _Asked([source], dict(types or {}), tuple(null_values))
     cached = _cached(asked, cache_dir)
     was_cached = cached.exists()
-    index = _index_of(asked, cached, workers or default_workers(), on_progress)
+    index = _index_of(asked, cached, workers, on_progress, "silent")
     dataset = _opened(asked, index)
     target = asked.published
     if place != "cache" and target is not None:
@@ -221,7 +222,9 @@ def _cached(asked: _Asked, cache_dir: str | Path | None) -> Path:
     return cache_directory(cache_dir) / f"index-{asked.contents}.arrows"
 
 
-def _index_of(asked: _Asked, cached: Path, workers: int, on_progress: OnProgress) -> StoredIndex:
+def _index_of(
+    asked: _Asked, cached: Path, workers: int | None, on_progress: OnProgress, tone: _Tone
+) -> StoredIndex:
     """The index in the cache, which one process of this machine puts there while the others wait for it."""
     with suppress(CorruptShard):  # a file that is missing or damaged is made again
         return _fitting(asked, cached)
@@ -234,7 +237,7 @@ def _index_of(asked: _Asked, cached: Path, workers: int, on_progress: OnProgress
             index = _fitting(asked, cached)
             _drop(lock)
             return index
-        data = _published(asked, "loud") or _built(asked, workers, on_progress)
+        data = _published(asked, tone) or _built(asked, workers, on_progress)
         try:
             _sweep(cached)  # what a builder left that was killed: while this process has the lock, nobody writes it
             cached.unlink(missing_ok=True)
@@ -261,7 +264,7 @@ def _fitting(asked: _Asked, path: Path) -> StoredIndex:
     return index
 
 
-def _published(asked: _Asked, tone: Literal["loud", "silent"]) -> bytes | None:
+def _published(asked: _Asked, tone: _Tone) -> bytes | None:
     """The published index, if it is that of the files as they are now. tone: whether the log says why it is not."""
     path = asked.published
     if path is None:
@@ -283,7 +286,7 @@ def _published(asked: _Asked, tone: Literal["loud", "silent"]) -> bytes | None:
     return None
 
 
-def _built(asked: _Asked, workers: int, on_progress: OnProgress) -> bytes:
+def _built(asked: _Asked, workers: int | None, on_progress: OnProgress) -> bytes:
     kinds = {name: type_named(word) for name, word in asked.types.items()}
     listing = asked.listing
     log.info("%s", printable(f"{listing.root}: making the index of {len(listing.names):,} files"))
@@ -295,7 +298,7 @@ def _built(asked: _Asked, workers: int, on_progress: OnProgress) -> bytes:
             log.info("%s", printable(f"{listing.root}: {done:,} of {total:,} files are indexed"))
         on_progress(done, total)
 
-    return build(listing, kinds, asked.null_values, workers, asked.files, hear)
+    return build(listing, kinds, asked.null_values, workers or default_workers(), asked.files, hear)
 
 
 def _say_waiting(asked: _Asked) -> None:
