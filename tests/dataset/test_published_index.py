@@ -125,6 +125,11 @@ def test_an_index_is_for_the_types_and_the_pattern_that_it_was_published_with(tm
     assert pa.int64() == headrace.open(tmp_path / "raw", cache_dir=tmp_path / "t", types={"n": "int64"}).schema.types[0]
     assert [] == caplog.messages
 
+    text, typed = (publish_index(tmp_path / "raw", cache_dir=tmp_path / "one", **each).path for each in ({}, {"types": {"n": "int64"}}))  # fmt: skip
+    typed.write_bytes(text.read_bytes())
+    assert pa.int64() == headrace.open(tmp_path / "raw", cache_dir=tmp_path / "u", types={"n": "int64"}).schema.types[0]
+    assert "it was made with other types or null values" in caplog.messages[0]
+
 
 def test_a_directory_that_moves_takes_its_index_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = shards(tmp_path / "raw")
@@ -227,7 +232,7 @@ def test_an_index_that_was_made_to_harm_ends_in_an_error_or_is_an_index(tmp_path
         ({"length": np.array([1, 1, 1])}, "blocks and what is said of them differ in number"),
         ({"formats": ("parquet",) * 4}, "shards and what is said of them differ in number"),
         ({"stamps": np.zeros((3, 2), np.int64)}, "files have other sizes or times"),
-        ({"split": "train"}, "it has splits train, the files all"),
+        ({"split": "train"}, "its splits are not all"),
     ],
     ids=str,
 )

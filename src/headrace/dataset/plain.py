@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -96,44 +96,29 @@ def cache_directory(asked: str | Path | None, setting: str = "cache_dir") -> Pat
     return default_cache() if asked is None else local_path_of(asked, setting)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """The files that are asked about, and how their columns are to be read."""
+    """The files that are asked about, and how their columns are to be read.
 
-    entries: list[str | Path]
+    files: a digest of the files, the same wherever their directory lies; contents: of the files where they lie, and of
+    how they are read; published: where their index is published, which several entries have no place for.
+    """
+
+    listing: Listing
     types: Mapping[str, str]
-    null_values: tuple[str, ...]
-    listing: Listing = field(init=False)
-    home: Path | None = field(init=False)  # the directory of the shards; several entries have none
-    files: str = field(init=False)  # a digest of the files, alike wherever their home lies
-    contents: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        if not self.entries:
-            raise InputError("open: the list of files is empty; give at least one file, directory or pattern")
-        for word in self.types.values():
-            type_named(word)  # raises for a word that is none, before anything is read
-        listing = list_files(self.entries, splits="keep")
-        home = home_of(self.entries[0])[0] if len(self.entries) == 1 else None
-        reading = [listing.splits, dict(sorted(self.types.items())), list(self.null_values)]
-        object.__setattr__(self, "listing", listing)
-        object.__setattr__(self, "home", home)
-        object.__setattr__(self, "files", listing.digest(home))
-        object.__setattr__(self, "contents", sha256_hex(canonical_json([VERSION, listing.digest(), reading])))
-
-    @property
-    def published(self) -> Path | None:
-        """Where the index of these files, read like this, is published."""
-        if self.home is None:
-            return None
-        rest = home_of(self.entries[0])[1]
-        key = sha256_hex(canonical_json([rest, dict(sorted(self.types.items())), list(self.null_values)]))
-        return self.home / BESIDE / f"index-{key[:16]}.arrows"
+    null_values: Sequence[str]
+    files: str
+    contents: str
+    published: Path | None
 
     def problem(self, index: StoredIndex) -> str | None:
         """Why an index is not that of the files as they are now, or None."""
         if index.files != self.files:
             return "files came, went or changed after it was made"
+        declared = {name: type_named(word) for name, word in self.types.items()}
+        told = {name: index.schema.field(name).type for name in declared if name in index.schema.names}
+        if told != declared or index.null_values != tuple(self.null_values):
+            return "it was made with other types or null values"
         stamps = np.stack([self.listing.sizes, self.listing.mtimes_ns], axis=1)
         places = files_of_splits(self.listing)
         whole = len(places) == 1
@@ -144,6 +129,25 @@ class _Asked:
                 for split, of in places.items()
             },
         )
+
+
+def _ask(entries: Sequence[str | Path], types: Mapping[str, str], null_values: Sequence[str]) -> _Asked:
+    if not entries:
+        raise InputError("open: the list of files is empty; give at least one file, directory or pattern")
+    for word in types.values():
+        type_named(word)  # raises for a word that is none, before anything is looked at
+    listing = list_files(entries, splits="keep")
+    home, rest = home_of(entries[0]) if len(entries) == 1 else (None, "")
+    reading = [dict(sorted(types.items())), list(null_values)]
+    key = sha256_hex(canonical_json([rest, *reading]))
+    return _Asked(
+        listing=listing,
+        types=types,
+        null_values=null_values,
+        files=listing.digest(home),
+        contents=sha256_hex(canonical_json([VERSION, listing.digest(), listing.splits, *reading])),
+        published=None if home is None else home / BESIDE / f"index-{key[:16]}.arrows",
+    )
 
 
 def open_plain(
@@ -164,7 +168,7 @@ def open_plain(
     the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
     entries = [source] if isinstance(source, str | Path) else list(source)
-    asked = _Asked(entries, dict(types or {}), tuple(null_values))
+    asked = _ask(entries, types or {}, null_values)
     index = _index_of(asked, _cached(asked, cache_dir), workers, on_progress, "loud")
     return _opened(asked, index)
 
@@ -195,9 +199,11 @@ def publish_index(
     cache where that directory cannot be written. An index that fits the files is left as it is. Raises as `open_plain`,
     and `StoreError` if the index cannot be written.
     """
-    asked = _Asked([source], dict(types or {}), tuple(null_values))
-    cached = _cached(asked, cache_dir)
-    was_cached = cached.exists()
+    asked = _ask([source], types or {}, null_values)
+    cached, was_cached = _cached(asked, cache_dir), False
+    with suppress(CorruptShard):
+        _fitting(asked, cached)
+        was_cached = True
     index = _index_of(asked, cached, workers, on_progress, "silent")
     dataset = _opened(asked, index)
     target = asked.published
@@ -212,9 +218,8 @@ def publish_index(
         else:
             _sweep(target, older_than_s=3600.0)  # another machine may be publishing at this moment
             return PublishedIndex(path=target, place="beside", how="written", dataset=dataset)
-    if not cached.exists():
-        make_directory(cached.parent)
-        write_new(cached, index.data.to_pybytes())
+    if any(each.mapped is None for each in index.splits.values()):  # the cache did not take it: say why
+        replace(cached, index.data.to_pybytes())
     return PublishedIndex(path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset)
 
 
@@ -222,9 +227,7 @@ def _cached(asked: _Asked, cache_dir: str | Path | None) -> Path:
     return cache_directory(cache_dir) / f"index-{asked.contents}.arrows"
 
 
-def _index_of(
-    asked: _Asked, cached: Path, workers: int | None, on_progress: OnProgress, tone: _Tone
-) -> StoredIndex:
+def _index_of(asked: _Asked, cached: Path, workers: int | None, on_progress: OnProgress, tone: _Tone) -> StoredIndex:
     """The index in the cache, which one process of this machine puts there while the others wait for it."""
     with suppress(CorruptShard):  # a file that is missing or damaged is made again
         return _fitting(asked, cached)

@@ -257,7 +257,7 @@ def problem_beside(index: StoredIndex, expected: Mapping[str, tuple[Sequence[str
     Files without rows have no place in an index. Names that the index invents are found here.
     """
     if list(index.splits) != list(expected):
-        return f"it has splits {', '.join(index.splits)}, the files {', '.join(expected)}"
+        return f"its splits are not {', '.join(expected)}"
     for split, (names, stamps) in expected.items():
         known = index.splits[split]
         shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
@@ -265,7 +265,7 @@ def problem_beside(index: StoredIndex, expected: Mapping[str, tuple[Sequence[str
         if isinstance(places, pa.Array):
             if places.null_count:
                 missing = shards.filter(pc.is_null(places))[0].as_py()
-                return f"it has {missing!r}" if is_sound_name(missing) else "it has files outside"
+                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
             places = places.to_numpy()
         if known.stamps is None or not np.array_equal(known.stamps, stamps[places]):
             return "files have other sizes or times"

@@ -62,7 +62,7 @@ class Listing:
 
         below: a directory that the root is told from, so that all of it may lie elsewhere; None: the root as it is.
         """
-        root = str(self.root) if below is None else os.path.relpath(self.root, below)
+        root = str(self.root) if below is None else os.path.relpath(str(self.root), str(below))
         text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
         facts = b"".join(each.tobytes() for each in (self.sizes, self.mtimes_ns, self.ctimes_ns))
         return sha256_hex(b"%d\0%s%s" % (len(text), text, facts))

@@ -224,6 +224,7 @@ def alone(lock: Path, *, waiting: Callable[[], None] = lambda: None, patience_s:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                 finally:
                     timer.cancel()
+                    timer.join()
         yield
     finally:
         with suppress(OSError):  # a child forked meanwhile has the descriptor too
