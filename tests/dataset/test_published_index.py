@@ -255,6 +255,19 @@ def test_an_index_of_other_blocks_is_not_used(change: dict, reason: str, tmp_pat
     assert list(range(10)) == rows_of(headrace.open(raw, cache_dir=tmp_path / "three"))
 
 
+def test_a_published_index_with_the_identity_of_other_blocks_is_not_used(tmp_path: Path, caplog) -> None:
+    raw = shards(tmp_path / "raw")
+    path = publish_index(raw, cache_dir=tmp_path / "one").path
+    index = map_index(path)
+    altered = replace(index.split("all"))
+    vars(altered)["identity"] = "0" * 64
+    path.write_bytes(stored_bytes([altered], index.schema, index.null_values, index.files))
+    dataset = headrace.open(raw, cache_dir=tmp_path / "two")
+
+    assert index.split("all").identity == dataset.split_index().identity
+    assert "names its splits by other digests than theirs" in caplog.messages[0]
+
+
 @pytest.mark.parametrize("kind", ["pipe", "directory", "no permission", "a file in the way"])
 def test_what_cannot_be_read_as_a_file_is_passed_over(kind: str, tmp_path: Path, caplog) -> None:
     raw = shards(tmp_path / "raw")
