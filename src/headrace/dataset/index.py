@@ -9,6 +9,7 @@ plain shards as a file that processes map; see `stored_index`.
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 from abc import ABC, abstractmethod
@@ -125,9 +126,15 @@ class SplitIndex:
 
         Where the checksums of shards are known they are in it; else other rows in blocks of equal lengths go unnoticed.
         """
-        arrays = (self.shard_of_block, self.block, self.rows, self.offset, self.length)
-        parts = [self.split, list(self.shards), *(each.tolist() for each in arrays)]
-        return sha256_hex(canonical_json([*parts, list(self.checksums), self.condition]))
+        counts = [len(self.shards), len(self.checksums), len(self.rows)]
+        digest = hashlib.sha256(canonical_json([self.split, self.condition, *counts]))
+        for texts in (self.shards, self.checksums):
+            joined = "\0".join(texts).encode("utf-8", "surrogateescape")  # no path and no checksum holds a NUL
+            digest.update(len(joined).to_bytes(8, "little"))
+            digest.update(joined)
+        for array in (self.shard_of_block, self.block, self.rows, self.offset, self.length):
+            digest.update(array.astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}

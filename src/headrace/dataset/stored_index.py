@@ -37,7 +37,7 @@ from headrace.errors import CorruptShard
 
 # Raise it whenever this layout, `SplitIndex.identity` or what the scan of a file finds changes: older files are then
 # made again.
-VERSION = 6
+VERSION = 7
 _VERSION_KEY, _FILES_KEY = b"headrace.index_version", b"headrace.files"
 _FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
 _OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
