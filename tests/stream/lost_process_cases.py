@@ -15,10 +15,10 @@ from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
 import headrace
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
-from headrace.stream.ranks.dynamic import DynamicLoader
 from headrace.stream.ranks.topology import Topology
 
 ROWS = (40,) * 6

@@ -13,9 +13,9 @@ from lost_process_cases import wait_until
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.dynamic import DynamicLoader
 
 ROWS = (40,) * 6
 STEPS = 4

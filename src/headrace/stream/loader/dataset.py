@@ -135,7 +135,7 @@ class Dataset(IndexedDataset):
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
         if parts.options.distribution == "dynamic" and parts.lengths is None:
-            from headrace.stream.ranks.dynamic import DynamicLoader
+            from headrace.stream.loader.dynamic.loader import DynamicLoader
 
             return DynamicLoader(parts.index, parts.read_block, parts.options, topology=topology, store=store)
         return loader_of(parts, topology)

@@ -36,11 +36,9 @@ from headrace.stream.loader.received import Received, warn_of_repeat
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.order.state import StreamState
-from headrace.stream.ranks.beginnings import agreement, contract_of
-from headrace.stream.ranks.progress import Noted, Progress
-from headrace.stream.ranks.stall import Said
+from headrace.stream.ranks.agreement import contract_of
 from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Watch
+from headrace.stream.ranks.watch import Noted, Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.reader import KeptSplit, ReadBlock
@@ -72,7 +70,7 @@ class StreamLoader:
         self.remainder: Remainder = check_options(index, options, consumers=self.topology.world_size)
         self._read_block = read_block
         self._kept = KeptSplit()
-        self._received, self._said = Received(), Said()
+        self._received = Received()
         self.quarantined = make_quarantine(index, options, topology=self.topology, worker=0, workers=0)
         self._begin(first_state(index, options, world_size=self.topology.world_size, workers=0))
 
@@ -114,20 +112,12 @@ class StreamLoader:
         if self.options.shuffle or self._start.samples_per_epoch:
             warn_of_repeat(self._received, self.epoch, of="stream")
         self._received.begin()
-        progress = Progress()
+        progress = Progress(self.index)
         read_block = Noted(self._read_block, progress.reading)
         self.quarantined = make_quarantine(self.index, self.options, topology=self.topology, worker=0, workers=0)
-        watch = Watch(
-            self.index,
-            self.topology,
-            progress,
-            epoch=self.epoch,
-            stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self._contract(len(self))),
-            said=self._said,
-        )
-        batches = watch.over(self._pass_batches(read_block))
         steps = len(self)
+        watch = Watch(self, self._contract(steps), progress, stall_seconds=self.options.stall_seconds)
+        batches = watch.over(self._pass_batches(read_block))
         yield from told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def set_epoch(self, epoch: int) -> None:

@@ -50,11 +50,9 @@ from headrace.stream.loader.stateful import WorkerProgress, is_worker_state, tur
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import given_per_block
-from headrace.stream.ranks.beginnings import agreement, contract_of
-from headrace.stream.ranks.progress import Noted, Progress
-from headrace.stream.ranks.stall import Said
+from headrace.stream.ranks.agreement import contract_of
 from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Watch
+from headrace.stream.ranks.watch import Noted, Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.quarantine import Quarantine
@@ -114,7 +112,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._kept = KeptSplit()
         self._start = first_state(index, options, world_size=self.topology.world_size, workers=num_workers)
         self._loads = 0  # a worker that knows of fewer than the parent is out of date
-        self._received, self._said = Received(), Said()
+        self._received = Received()
         self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
         self._skip = 0  # batches of the pass that its earlier workers gave; see `going_on_after`
         self._pass_start, self._given = self._start, 0  # of the present pass: its start, what was given before a stop
@@ -200,7 +198,7 @@ class StreamingDataset(IterableDataset[Batch]):
         if not skip:
             self._note_beginning(worker)
         self._received.begin()
-        progress = Progress()
+        progress = Progress(self.index)
         batches = read_pass(
             self.index,
             Noted(self._read_block, progress.reading, self._notes(worker)),
@@ -214,7 +212,7 @@ class StreamingDataset(IterableDataset[Batch]):
         )
         steps = None
         if not self.num_workers:
-            batches = self._watch(progress).over(batches)
+            batches = Watch(self, self._contract(), progress, stall_seconds=self.options.stall_seconds).over(batches)
             steps = len(self) if makes == "batches" else None  # rows of the last piece may be left
         yield from self._received.counted(batches, epoch=start.epoch, steps=steps, of="dataset")
         self._note_end(worker)
@@ -245,7 +243,8 @@ class StreamingDataset(IterableDataset[Batch]):
     def _watched_workers(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         self.begin_next()
         self._received.begin()
-        watch = self._watch(Progress(shared=self._findings.reading))
+        progress = Progress(self.index, shared=self._findings.reading)
+        watch = Watch(self, self._contract(), progress, stall_seconds=self.options.stall_seconds)
         over = watch.over(self._named_deaths(batches))
         yield from self._received.counted(over, epoch=self.epoch, steps=len(self), of="dataset")
 
@@ -389,17 +388,6 @@ class StreamingDataset(IterableDataset[Batch]):
             return
         self._progress = progress
         self._shared.go_on_alone(progress.start.epoch)
-
-    def _watch(self, progress: Progress) -> Watch:
-        return Watch(
-            self.index,
-            self.topology,
-            progress,
-            epoch=self.epoch,
-            stall_seconds=self.options.stall_seconds,
-            agree=agreement(self.topology, self, self._contract()),
-            said=self._said,
-        )
 
     def _contract(self) -> dict[str, Any]:
         """What every rank must say alike before a pass."""

@@ -26,8 +26,8 @@ from headrace.stream.order.state import StreamState
 from headrace.stream.packed.passes import PackingPasses
 from headrace.stream.packed.plan import PackingPlan, PackingReport
 from headrace.stream.packed.state import PackingState
-from headrace.stream.ranks.progress import Noted, Progress
 from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.ranks.watch import Noted, Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.transform import check_travels
@@ -89,7 +89,7 @@ class PackingDataset(StreamingDataset):
         self._received.begin()
         turns = max(1, self.num_workers)
         turn = (before + worker) % turns
-        progress = Progress()
+        progress = Progress(self.index)
         made = self._passes.batches(
             Noted(self._passes.read_block, progress.reading, self._notes(worker)),
             start,
@@ -101,7 +101,8 @@ class PackingDataset(StreamingDataset):
         )
         steps = None
         if not self.num_workers:
-            made, steps = self._watch(progress).over(made), len(self)
+            watch = Watch(self, self._contract(), progress, stall_seconds=self.options.stall_seconds)
+            made, steps = watch.over(made), len(self)
         yield from self._received.counted(made, epoch=start.epoch, steps=steps, of="dataset")
         self._note_end(worker)
 
