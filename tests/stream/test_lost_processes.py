@@ -10,6 +10,7 @@ import pytest
 import torch
 from lost_process_cases import BEFORE, ROWS, claim_in_replicas, lose_one
 from rank_processes import end_ranks, run_ranks
+from series_cases import write_run
 from stream_cases import Numbers, index_of
 from test_shared_failure import Board, write
 
@@ -64,6 +65,17 @@ def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, wo
         assert "died during epoch 0 without reporting an error, as happens when the kernel" in other["error"]
         assert other["batches"] == BEFORE
         assert 1 == sum("stopped the stream" in line for line in other["log"])
+
+
+@linux
+def test_a_killed_process_ends_the_others_that_read_windows(tmp_path):
+    write_run(tmp_path / "series", (60, 45, 80))
+    codes = end_ranks(lose_one, 2, 2, str(tmp_path), "killed", 2, 0, str(tmp_path / "series"))
+    (other,) = told(tmp_path, 2, but=[1])
+
+    assert [0, -signal.SIGKILL] == codes
+    assert (BEFORE, "StreamError") == (other["batches"], other["kind"])
+    assert other["error"].startswith("rank 1 of 2 stopped the stream: its process (PID ")
 
 
 def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):

@@ -25,13 +25,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, sha256_hex
@@ -46,6 +44,10 @@ log = logging.getLogger("headrace")
 _LOOK_S, _SAY_S = 0.05, 5.0
 _TIMEOUT_S = 1800.0  # of a store that does not say; torch's own collectives wait as long
 _MOST_FIELDS, _MOST_RANKS = 4, 8
+_SHARED = ("split", "index", "windows", "world_size", "num_workers", "batch_size", "remainder")
+_OPTIONS = (
+    "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
+)  # fmt: skip
 _ALONE = "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0, world_size=1)"
 
 
@@ -66,7 +68,11 @@ def start_together(
     contract = {**contract, "world_size": topology.world_size}
     whole = group.processes == topology.world_size
     name = "all" if whole else sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]
-    starts = _starts_of(group, stream, name)
+    starts = group.starts.get(stream)
+    if starts is None or starts.failures != group.known:
+        group.streams[group.known, name] += 1
+        prefix = f"headrace/begin/{group.known}/{name}/{group.streams[group.known, name]}"
+        starts = group.starts[stream] = _Starts(prefix, group.known)
     text = canonical_json(contract).decode()
     if text == starts.contract:
         return
@@ -80,38 +86,14 @@ def start_together(
     starts.contract = text
 
 
-_SHARED = ("split", "index", "windows", "world_size", "num_workers", "batch_size", "remainder")
-
-
-@dataclass(eq=False)
+@dataclass
 class _Starts:
-    """Counts the different starts of one stream. contract: that of the last one."""
+    """Counts the different starts of one stream since failure `failures`. contract: that of the last start."""
 
     prefix: str
+    failures: int
     count: int = 0
     contract: str = ""
-
-
-@dataclass(eq=False)
-class _Streams:
-    """The streams that this process has read as a member of one group since failure `failures`."""
-
-    failures: int
-    counts: Counter[str] = field(default_factory=Counter)
-    starts: WeakKeyDictionary[Any, _Starts] = field(default_factory=WeakKeyDictionary)
-
-
-_STREAMS: WeakKeyDictionary[Group, _Streams] = WeakKeyDictionary()
-
-
-def _starts_of(group: Group, stream: object, name: str) -> _Starts:
-    streams = _STREAMS.get(group)
-    if streams is None or streams.failures != group.known:
-        streams = _STREAMS[group] = _Streams(group.known)
-    if stream not in streams.starts:
-        streams.counts[name] += 1
-        streams.starts[stream] = _Starts(f"headrace/begin/{streams.failures}/{name}/{streams.counts[name]}")
-    return streams.starts[stream]
 
 
 @dataclass(frozen=True)
@@ -228,25 +210,16 @@ def contract_of(
         "index": index.identity,
         "rows": index.total_rows,
         "filter": index.condition,
-        "batch_size": options.batch_size,
         "num_workers": workers,
         "remainder": remainder,
-        "columns": list(index.schema.names if options.columns is None else options.columns),
-        "seed": options.seed,
         "epoch": epoch,
-        "shuffle": options.shuffle,
-        "position": start.get("position"),
-        "batches": state.get("batches"),
-        "lanes": start.get("lanes"),
-        "window_rows": start.get("window_rows"),
-        "samples_per_epoch": options.samples_per_epoch,
-        "distribution": options.distribution,
+        **{name: getattr(options, name) for name in _OPTIONS},
+        **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
+        "columns": list(index.schema.names if options.columns is None else options.columns),
         "transform": transform and f"{transform.__module__}.{transform.__qualname__}",  # ranks have different objects
-        "batch_format": options.batch_format,
-        "lists": options.lists,
         "packed": repr(options.packed),
         "pack": repr(options.pack),
-        "on_bad_block": options.on_bad_block,
+        "batches": state.get("batches"),
         "steps": steps,
         "state": state.get("digest"),
     }

@@ -31,10 +31,11 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Lock
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from headrace.digest import canonical_json, sha256_hex
@@ -82,6 +83,8 @@ class Group:
         self.topology = Topology(rank=process, world_size=processes)
         self.neighbours: Neighbours | None = None
         self.known = 0
+        self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
+        self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
         self._posting = Lock()
 
     @property
@@ -91,9 +94,7 @@ class Group:
 
     def failure(self, error: BaseException) -> Failure:
         """Describe an error of this process."""
-        rank, world_size = self.topology.rank, self.topology.world_size
-        failure = Failure(rank=rank, world_size=world_size, message=in_short(error))
-        return replace(failure, process=self.process, processes=self.processes)
+        return replace(failure_of(error, self.topology), process=self.process, processes=self.processes)
 
     def post(self, failure: Failure) -> Failure:
         """Publish a failure to all processes, and return it with its number."""
@@ -120,14 +121,18 @@ class Group:
         return seen >= self.processes - 1 - failure.lost
 
     def await_all(self, failure: Failure) -> None:
-        """Wait a few seconds for every process to read this failure: the store may end together with this process."""
+        """Wait a few seconds for every process to read this failure: the store may end together with this process.
+
+        If the store is already gone, it returns at once: there is nobody to wait for.
+        """
         deadline = time.monotonic() + _TELL_S
-        while True:
-            while self.unread() is not None:  # another process that failed at the same time waits for us
-                pass
-            if self.seen_by_all(failure) or time.monotonic() >= deadline:
-                return
-            time.sleep(_LOOK_S)
+        with suppress(RuntimeError):
+            while True:
+                while self.unread() is not None:  # another process that failed at the same time waits for us
+                    pass
+                if self.seen_by_all(failure) or time.monotonic() >= deadline:
+                    return
+                time.sleep(_LOOK_S)
 
     def stop(self, error: Exception | None = None) -> None:
         """Report what ended the interpreter, such as an error of the training loop, unless a failure is known."""
@@ -203,14 +208,8 @@ class Neighbours:
         self._store.set(f"{self.prefix}/{self.place}/pass", next(iter(self._passes.values()), ""))
 
 
-class Stoppable(Protocol):
-    """Has a thread, or a last message to send. `RUNNING` does not keep it alive."""
-
-    def stop(self, error: Exception | None = None) -> None:
-        """End the thread; a second call does nothing. error: what ended the interpreter."""
-
-
-RUNNING: WeakSet[Stoppable] = WeakSet()
+# Objects with a thread, or a last message: stop(error) ends them, where error is what ended the interpreter.
+RUNNING: WeakSet[Any] = WeakSet()
 _GROUPS: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
@@ -258,6 +257,11 @@ def own_connection(store: Any) -> Any:
 def text_of(value: Any) -> str:
     """Return a store's answer, bytes or text, as text."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def failure_of(error: BaseException, topology: Topology) -> Failure:
+    """Describe an error of this rank."""
+    return Failure(rank=topology.rank, world_size=topology.world_size, message=in_short(error))
 
 
 def in_short(error: BaseException) -> str:

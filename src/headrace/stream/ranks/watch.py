@@ -33,7 +33,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.stream.ranks.agreement import RanksDiffer, start_together
-from headrace.stream.ranks.group import RUNNING, Failure, in_short, present_group
+from headrace.stream.ranks.group import RUNNING, Failure, failure_of, present_group
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.workers.notes import WorkerNotes, being_read
 
@@ -116,25 +116,20 @@ class Watch:
     def check(self) -> None:
         """Raise `StreamError` if another rank has failed, once all ranks have read of it."""
         if self.failure is not None:
-            self._await_all(self.failure)
+            if self._group is not None:
+                self._group.await_all(self.failure)
             raise StreamError(f"{self.failure}; fix the cause there, then resume all ranks from the last saved state")
 
     def report(self, error: Exception) -> None:
         """Log an error of this rank, publish it to the others, and give them a moment to read it."""
-        if self._group is None:
-            rank, world_size = self._topology.rank, self._topology.world_size
-            log.error("%s", Failure(rank=rank, world_size=world_size, message=in_short(error)))
-            return
-        failure = self._group.failure(error)
+        failure = failure_of(error, self._topology) if self._group is None else self._group.failure(error)
         log.error("%s", failure)
-        if self.failure is not None:
+        if self._group is None or self.failure is not None:
             return
         try:
-            failure = self._group.post(failure)
+            self._group.await_all(self._group.post(failure))
         except RuntimeError as lost:
             log.warning("%s: cannot report the error to the other ranks: %s", self._topology, lost)
-        else:
-            self._await_all(failure)
 
     def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the group reports it
         """End the thread, and publish that this process reads no pass."""
@@ -178,11 +173,6 @@ class Watch:
         except StreamError as error:
             self.report(error)
             raise
-
-    def _await_all(self, failure: Failure) -> None:
-        if self._group is not None:
-            with suppress(RuntimeError):
-                self._group.await_all(failure)
 
     def _run(self) -> None:
         try:
