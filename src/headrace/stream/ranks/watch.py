@@ -228,7 +228,7 @@ class Snapshot:
     """The state of a pass at one moment. seconds: since its phase began; waited: seconds the loop waited for data.
 
     phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and block), "gather"
-    (waiting while no block is read), "others" (waiting for other ranks) or "done".
+    (waiting while no block is read) or "done".
     """
 
     phase: str
@@ -244,13 +244,12 @@ class Progress:
     """The progress of one pass in one process. Clocks are monotonic seconds, the same in all processes of a machine.
 
     index: names the blocks. shared: where DataLoader workers note what they read (see `notes`). reading: block number →
-    since when a thread reads it. idle: the phase of a wait while no block is read.
+    since when a thread reads it.
     """
 
     index: SplitIndex | None = None
     shared: Any = None
     reading: dict[int, float] = field(default_factory=dict)
-    idle: str = "gather"
     batches: int = 0
     _waited: float = 0.0
     _began: float = field(default_factory=time.monotonic)
@@ -280,7 +279,7 @@ class Progress:
             reading = [(since, block) for block, since in self.reading.copy().items()]
             for slot in () if self.shared is None else self.shared:
                 reading += being_read(slot)
-            phase = "decode" if reading else self.idle
+            phase = "decode" if reading else "gather"
             if reading and self.index is not None:
                 block = min(reading)[1]
                 place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
@@ -315,7 +314,6 @@ class Noted:
 # --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.
 
 Complaint = tuple[str, int]  # its kind and its rank
-_WAITS_FOR = {"gather": "rows that are being put together", "others": "the other ranks"}
 _SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()  # by stream: when each was last logged
 
 
@@ -331,7 +329,7 @@ def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict
     for rank, moment in sorted(moments.items()):
         lag = moments[foremost].batches - moment.batches
         others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays nobody
-        what = f"{moment.place or _WAITS_FOR.get(moment.phase, 'a block')} ({moment.phase})"
+        what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
         now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
         if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
             ahead = f"; rank {foremost} is {lag} batches ahead" if lag else ""

@@ -9,9 +9,9 @@ gets which row, so no run repeats another's order. Choose it for work that is no
 embedding, local updates. A loop with a collective at every batch works too, at the pace of its slowest rank. A batch
 holds rows of one or two blocks, so this mixes less than "balanced" does.
 
-A rank that finds no claim left finishes its rows, waits until all ranks know how many batches their claims make, and
-fills up to the largest of these numbers with batches without a valid row. The number of batches is known only then, so
-there is no `len`.
+A rank that finds no claim left finishes its rows, looks up how many batches the claims of each rank make, and fills up
+to the largest of these numbers with batches without a valid row. The number of batches is known only then, so there is
+no `len`.
 
 The ranks agree through a store: that of torch.distributed's default group, or `store=`. Passes, and `state_dict` during
 or after one, are collective: every rank starts the same passes, and calls it after the same number of batches. Memory:

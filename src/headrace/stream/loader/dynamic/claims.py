@@ -8,22 +8,22 @@ waiting. After a stop, what is left is ranges of the line again, whoever had cla
     <pass>/here/<rank>         counts the processes that read as this rank
     <pass>/start               the state at which the pass starts, the same on every rank
     <pass>/next                a counter: the rank that adds 1 to it has the claim of that number
-    <pass>/empty               set by the first rank that found no claim left
-    <pass>/steps/<rank>        how many batches a rank's claims make, once no claim is left
-    <pass>/left                a rank that left before the end
+    <pass>/rows/<rank>         counts the rows that a rank has claimed
+    <pass>/entered             counts these rows over all ranks, so <pass>/rows is complete once it reaches their total
+    <pass>/left                a rank that left before all blocks were claimed
     <pass>/state/<n>/<rank>    what a rank had claimed and not delivered at the n-th call of state_dict
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +33,13 @@ from headrace.errors import StreamError
 from headrace.stream.order.epoch import EpochOrder, span_rows
 from headrace.stream.order.pools import Pool
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.ranks.group import RUNNING, text_of
+from headrace.stream.ranks.group import text_of
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import Columns
-
-log = logging.getLogger("headrace")
+from headrace.stream.read.threads import end_threads, start_threads
 
 _LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
-_LOOK_S, _LOOK_AT_OTHERS_S = 0.05, 0.5
+_LOOK_S = 0.01
 _TIMEOUT_S = 1800.0  # torch's own collectives wait as long
 
 
@@ -92,7 +91,7 @@ class LocalStore:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.set, self.get = self._values.__setitem__, self._values.__getitem__
 
     def add(self, key: str, amount: int) -> int:
@@ -110,12 +109,11 @@ class LocalStore:
 
 @dataclass(eq=False, kw_only=True)
 class Claims:
-    """The claims of one rank in one pass; use as a context manager, which runs the thread.
+    """The claims of one rank in one pass. Call `end` after it.
 
     The thread claims only when asked, one claim at a time, so a slow rank holds no more than the block it delivers and
-    the next. Between requests it looks whether all claims are taken. From then on this rank's number of batches is
-    known, and published at once, even while the training loop stands in a collective: a rank that ran out of work can
-    wait for these numbers without stopping the others.
+    the next. It enters the rows of each claim in the store at once. A rank that finds no claim left therefore learns
+    how many batches every rank will have without waiting for the slow ones, even while they stand in a collective.
 
     store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
     load: places [start, stop) → their rows, called in the thread. check: raises where another rank has failed.
@@ -129,20 +127,11 @@ class Claims:
     batch_size: int
     load: Callable[[int, int], Columns]
     check: Callable[[], None]
-    stall_seconds: float | None
-    steps: int | None = None  # of every rank, once all have published theirs
-    _claimed: int = 0
-    _rows: int = 0
     _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed and not received
-    _loaded: deque[Columns] = field(default_factory=deque)
-    _asked: bool = False
-    _ended: bool = False
-    _published: bool = False
-    _stopped: bool = False
-    _error: Exception | None = None
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _claiming: threading.Lock = field(default_factory=threading.Lock)
-    _thread: threading.Thread | None = None
+    _claimed: int = 0
+    _next: Future[Columns | None] | None = None
+    _claiming: Lock = field(default_factory=Lock)
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: start_threads(1, name="headrace-claim"))
 
     def arrive(self, start: str) -> None:
         """Register this rank. Raises `StreamError` if another process is it too, or another rank starts elsewhere."""
@@ -161,44 +150,38 @@ class Claims:
             )
 
     def leave(self) -> None:
-        """Publish that this rank leaves before the end of the pass, so its number of batches stays unknown."""
-        self.store.set(f"{self.prefix}/left", str(self.topology.rank))
+        """Publish that this rank leaves before all blocks are claimed, so its number of batches stays unknown."""
+        if not self._all_entered():
+            self.store.set(f"{self.prefix}/left", str(self.topology.rank))
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, name="headrace-claim", daemon=True)
-        RUNNING.add(self)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the group reports it
+    def end(self) -> None:
         """End the thread; it reads its present block to the end."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        end_threads(self._threads)
 
     def ask(self) -> None:
         """Request the next claim, ahead of the `take` that will want it; a second request changes nothing."""
-        with self._changed:
-            self._asked = self._asked or not (self._loaded or self._ended)
-            self._changed.notify_all()
+        if self._next is None:
+            self._next = self._threads.submit(self._claim)
 
     def take(self) -> Columns | None:
         """Return the rows of the next claim; None when no claim is left."""
         self.ask()
-        self._wait(lambda: bool(self._loaded) or self._ended)
-        with self._changed:
-            return self._loaded.popleft() if self._loaded else None
+        assert self._next is not None, "asked for"
+        columns, self._next = self._next.result(), None
+        return columns
 
     def await_steps(self) -> int:
-        """Wait for the number of batches that every rank gives, and return it."""
-        self._wait(lambda: self.steps is not None)
-        assert self.steps is not None, "waited for"
-        return self.steps
+        """Return the number of batches that every rank gives, once no claim is left."""
+        left = f"{self.prefix}/left"
+        self._await(lambda: self.store.check([left]) or self._all_entered(), "the claims of every rank")
+        if self.store.check([left]):
+            raise StreamError(
+                f"{self.topology}: rank {text_of(self.store.get(left))} left epoch {self.epoch} before its end, with"
+                " blocks that only it has; end a pass on all ranks after the same number of batches, and resume all"
+                " from one state"
+            )
+        rows = [int(self.store.add(f"{self.prefix}/rows/{rank}", 0)) for rank in range(self.topology.world_size)]
+        return -(-max(rows) // self.batch_size)
 
     def received(self, rows: int) -> None:
         """Note that the training loop received this many more rows, in the order of `take`."""
@@ -215,98 +198,34 @@ class Claims:
         keys = [f"{self.prefix}/state/{call}/{rank}" for rank in range(self.topology.world_size)]
         with self._claiming:  # until all ranks have called: no claim is missed or counted twice
             self.store.set(keys[self.topology.rank], json.dumps([self._claimed, list(self._held)]))
-            began = time.monotonic()
-            while not self.store.check(keys):
-                time.sleep(0.01)
-                self._give_up_after(began, f"call {call} of state_dict on every rank")
+            self._await(lambda: self.store.check(keys), f"call {call} of state_dict on every rank")
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
         held = [(start, stop) for _, parts in answers for start, stop in parts]
         return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
-        began = looked = time.monotonic()
-        patience_s = self.stall_seconds
-        while not ready() and self._error is None:
-            with self._changed:
-                self._changed.wait(_LOOK_S)
+    def _claim(self) -> Columns | None:
+        with self._claiming:
+            number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
+            if number >= len(self.borders) - 1:
+                return None
+            start, stop = int(self.borders[number]), int(self.borders[number + 1])
+            self._claimed += 1
+            self._held.append((start, stop))
+            self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
+            self.store.add(f"{self.prefix}/entered", stop - start)
+        return self.load(start, stop)
+
+    def _all_entered(self) -> bool:
+        return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.borders[-1])
+
+    def _await(self, ready: Callable[[], bool], what: str) -> None:
+        began = time.monotonic()
+        while not ready():
             self.check()
-            now = time.monotonic()
-            if now - looked < _LOOK_AT_OTHERS_S or not self._is_empty() or ready():
-                continue
-            looked = now
-            if self.store.check([f"{self.prefix}/left"]):
+            waited_s = time.monotonic() - began
+            if waited_s > _TIMEOUT_S:
                 raise StreamError(
-                    f"{self.topology}: rank {text_of(self.store.get(f'{self.prefix}/left'))} left epoch {self.epoch}"
-                    " before its end, with blocks that only it has; end a pass on all ranks after the same number of"
-                    " batches, and resume all from one state"
+                    f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes and call state_dict"
+                    " on every rank"
                 )
-            ranks = range(self.topology.world_size)
-            silent = [rank for rank in ranks if not self.store.check([f"{self.prefix}/steps/{rank}"])]
-            if patience_s is not None and now - began > patience_s and silent:
-                patience_s *= 6
-                message = "%s: has no rows left, and has waited %.0f s for the number of batches of ranks %s"
-                log.warning(message, self.topology, now - began, silent)
-            self._give_up_after(began, f"the number of batches of ranks {silent}")
-        if self._error is not None:
-            raise self._error
-
-    def _give_up_after(self, began: float, what: str) -> None:
-        waited_s = time.monotonic() - began
-        if waited_s > _TIMEOUT_S:
-            raise StreamError(
-                f"{self.topology}: waited {waited_s:.0f} s for {what}; start the same passes and call state_dict on"
-                " every rank"
-            )
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._asked or self._stopped, _LOOK_S)
-                    asked = self._asked and not self._stopped
-                if asked:
-                    self._claim()
-                self._settle()
-        except Exception as error:  # noqa: BLE001 - raised again by whoever takes the next claim
-            self._error = error
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _claim(self) -> None:
-        if not self._claiming.acquire(timeout=_LOOK_S):
-            return  # state_dict may hold it until another rank has its next batch, which may need our steps
-        try:
-            last = len(self.borders) - 1
-            number = last if self._published else int(self.store.add(f"{self.prefix}/next", 1)) - 1
-            if number < last:
-                start, stop = int(self.borders[number]), int(self.borders[number + 1])
-                self._claimed, self._rows = self._claimed + 1, self._rows + stop - start
-                self._held.append((start, stop))
-        finally:
-            self._claiming.release()
-        columns = self.load(start, stop) if number < last else None
-        if columns is None and not self._published:
-            self.store.set(f"{self.prefix}/empty", "1")
-        with self._changed:
-            self._asked = False
-            if columns is None:
-                self._ended = True
-            else:
-                self._loaded.append(columns)
-            self._changed.notify_all()
-
-    def _settle(self) -> None:
-        """Publish this rank's number of batches once it cannot grow, then learn those of the others."""
-        ranks = range(self.topology.world_size)
-        keys = [f"{self.prefix}/steps/{rank}" for rank in ranks]
-        if not self._published and self._is_empty():
-            self.store.set(keys[self.topology.rank], str(-(-self._rows // self.batch_size)))
-            self._published = True
-        if self._published and self.steps is None and self.store.check(keys):
-            self.steps = max(int(text_of(self.store.get(key))) for key in keys)
-            with self._changed:
-                self._changed.notify_all()
-
-    def _is_empty(self) -> bool:
-        return bool(self.store.check([f"{self.prefix}/empty"]))
+            time.sleep(_LOOK_S)

@@ -186,26 +186,25 @@ class DynamicLoader(StreamLoader):
             batch_size=size,
             load=load,
             check=check,
-            stall_seconds=self.options.stall_seconds,
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
         self._claims = claims
         finished = False
         try:
-            with claims:
-                given = 0
-                for columns, real in _batches(claims, size):
-                    claims.received(real)
-                    given += 1
-                    yield batch([columns], real)
-                progress.idle = "others"
-                for _ in range(claims.await_steps() - given):
-                    yield batch([], 0)
-                finished = True
+            given = 0
+            for columns, real in _batches(claims, size):
+                claims.received(real)
+                given += 1
+                yield batch([columns], real)
+            for _ in range(claims.await_steps() - given):
+                yield batch([], 0)
+            finished = True
         finally:
-            if not finished and not self._is_finalizing():  # then the store has gone, and so has `suppress`
+            if not self._is_finalizing():  # then Python has joined the thread, and emptied the modules
+                claims.end()
                 with suppress(RuntimeError):  # the store may have gone first
-                    claims.leave()
+                    if not finished:
+                        claims.leave()
 
     def _find_store(self, store: Any) -> Any:
         if store is not None:
