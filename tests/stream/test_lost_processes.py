@@ -17,7 +17,7 @@ from test_shared_failure import Board, write
 from headrace.errors import StreamError
 from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.ranks.group import Neighbours
+from headrace.stream.ranks.group import LocalProcesses
 from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
@@ -120,9 +120,9 @@ def children():
 @linux
 def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children):
     store = Board()
-    first, second = (Neighbours.join(store, process=process) for process in (5, 6))
+    first, second = (LocalProcesses.join(store, process=process) for process in (5, 6))
     inside, outside, after = (
-        Neighbours.join(store, process=number, pid=child.pid) for number, child in enumerate(children)
+        LocalProcesses.join(store, process=number, pid=child.pid) for number, child in enumerate(children)
     )
     inside.enter(self_of := object(), Topology(rank=0, world_size=1), epoch=7)
     inside.enter(other := object(), Topology(rank=0, world_size=1), epoch=8)
@@ -146,8 +146,8 @@ def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children)
 @linux
 def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(children):
     store = Board()
-    first = Neighbours.join(store, process=0)
-    second = Neighbours.join(store, process=1, pid=children[0].pid)
+    first = LocalProcesses.join(store, process=0)
+    second = LocalProcesses.join(store, process=1, pid=children[0].pid)
     second.enter(store, Topology(rank=1, world_size=2), epoch=0)
     key = f"{second.prefix}/{second.place}"
     process, pid, began = json.loads(store[key])

@@ -151,7 +151,7 @@ class Busy(dict):
 
 def test_a_watch_whose_store_is_busy_is_waited_for_again_before_the_interpreter_ends(monkeypatch):
     store = Busy()
-    monkeypatch.setattr(watch, "present_group", lambda: Group(store, process=0, processes=2))
+    monkeypatch.setattr(watch, "default_group", lambda: Group(store, process=0, processes=2))
     monkeypatch.setattr(watch, "_END_S", 0.01)
     stream = StreamLoader(index_of(ROWS), SlowBlocks(2), StreamOptions(batch_size=1024), topology=ranks(2)[0])
     watched = watch.Watch(stream, contract=None)

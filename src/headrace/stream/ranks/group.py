@@ -81,7 +81,7 @@ class Group:
     def __init__(self, store: Any, *, process: int, processes: int) -> None:
         self.store, self.process, self.processes = store, process, processes
         self.topology = Topology(rank=process, world_size=processes)
-        self.neighbours: Neighbours | None = None
+        self.local: LocalProcesses | None = None
         self.known = 0
         self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
         self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
@@ -143,7 +143,7 @@ class Group:
                 self.await_all(self.post(failure))
 
 
-class Neighbours:
+class LocalProcesses:
     """The processes of a group on this machine. Safe to call from any thread; raises `RuntimeError` as `Group` does."""
 
     def __init__(self, store: Any, prefix: str, *, process: int, pid: int, started: int) -> None:
@@ -220,7 +220,7 @@ def _stop_all() -> None:
         running.stop(error if isinstance(error, Exception) else None)
 
 
-def present_group() -> Group | None:
+def default_group() -> Group | None:
     """Return torch's default process group, the same object for as long as the group lives.
 
     None without a group of several processes, or when its store is gone: then there is nobody to talk to.
@@ -235,7 +235,7 @@ def present_group() -> Group | None:
         except RuntimeError:
             return None
         group = Group(torch.PrefixStore(f"headrace/group/{name}", connection), process=process, processes=processes)
-        group.neighbours = Neighbours.join(group.store, process=process)
+        group.local = LocalProcesses.join(group.store, process=process)
         _GROUPS[store] = group
         RUNNING.add(group)
     return None if store is None else _GROUPS[store]

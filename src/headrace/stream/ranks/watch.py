@@ -33,7 +33,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.stream.ranks.agreement import RanksDiffer, start_together
-from headrace.stream.ranks.group import RUNNING, Failure, failure_of, present_group
+from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.workers.notes import WorkerNotes, being_read
 
@@ -81,8 +81,8 @@ class Watch:
         self._stream, self._contract, self._stall_seconds = stream, contract, stall_seconds
         self._topology, self._epoch = stream.topology, stream.epoch
         self._said = _SAID.setdefault(stream, {})
-        self._group = present_group()
-        self._neighbours = None if self._group is None else self._group.neighbours
+        self._group = default_group()
+        self._local = None if self._group is None else self._group.local
         self._beat = ""
         if self._group is not None:
             self._group.topology = self._topology
@@ -138,14 +138,14 @@ class Watch:
             self._thread.join(_END_S)
             if not self._thread.is_alive():  # else it is joined once more before the interpreter ends
                 RUNNING.discard(self)
-        if self._neighbours is not None:
+        if self._local is not None:
             with suppress(RuntimeError):
-                self._neighbours.leave(self)
+                self._local.leave(self)
 
     def __enter__(self) -> Self:
-        if self._neighbours is not None:
+        if self._local is not None:
             with suppress(RuntimeError):  # the store has gone: there is nobody to tell
-                self._neighbours.enter(self, self._topology, epoch=self._epoch)
+                self._local.enter(self, self._topology, epoch=self._epoch)
         if self._group is not None or self._stall_seconds is not None:
             self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
             RUNNING.add(self)
@@ -180,14 +180,14 @@ class Watch:
             while not self._ends.wait(_LOOK_S):
                 self._look()
         except RuntimeError as lost:  # the store ended with its process: this pass may well be the last to end
-            self._neighbours = None
+            self._local = None
             log.info("%s: no longer watches the other ranks: %s", self._topology, lost)
 
     def _look(self) -> None:
         while self._group is not None and (failure := self._group.unread()) is not None:
             self._hear(failure)
-        if self._group is not None and self._neighbours is not None:
-            for lost in self._neighbours.lost():
+        if self._group is not None and self._local is not None:
+            for lost in self._local.lost():
                 failure = replace(lost, processes=self._group.processes)
                 try:
                     failure = self._group.post(failure)

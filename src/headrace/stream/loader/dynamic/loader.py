@@ -25,7 +25,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.state import StreamState
-from headrace.stream.ranks.group import own_connection, present_group
+from headrace.stream.ranks.group import default_group, own_connection
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.ranks.watch import Noted, Progress, Watch
 from headrace.stream.read.batch import Batch, make_batches
@@ -211,7 +211,7 @@ class DynamicLoader(StreamLoader):
             return own_connection(store)
         if self.topology.world_size == 1:
             return LocalStore()
-        group = present_group()
+        group = default_group()
         if group is None:
             raise SettingsError(
                 f'distribution="dynamic" on {self.topology.world_size} ranks needs a store that they share;'
