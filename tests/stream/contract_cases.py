@@ -15,7 +15,7 @@ from rank_processes import process_group
 
 import headrace
 import headrace.windows
-from headrace.stream.ranks.present_group import group_store
+from headrace.stream.ranks.group import default_store
 
 LONG = "x" * 5000 + "\x1b[31m"
 
@@ -139,7 +139,7 @@ def absent_on_rank(rank: int, world_size: int, folder: str) -> None:
     told = {}
     with process_group(rank, world_size, folder):
         data = headrace.open(root / "data", cache_dir=root / "cache")
-        store = group_store()
+        store = default_store()
         if rank == world_size - 1:
             alone = data.stream(batch_size=5, topology=headrace.Topology(rank=0, world_size=1))
             told["alone"] = sum(len(batch["row"]) for batch in alone)

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.ranks.dynamic import DynamicLoader
 
 ROWS = (40, 3, 71, 1, 90, 17, 28, 64, 64, 64, 200, 11, 64, 64)
 TOTAL, SLOW = sum(ROWS), 2

@@ -14,11 +14,11 @@ from stream_cases import Numbers, index_of
 import headrace
 from headrace.packing.online import OnlinePacker
 from headrace.sealed import seal
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
-from headrace.stream.ranks.dynamic import DynamicLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.state import WindowState
 

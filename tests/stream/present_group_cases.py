@@ -13,9 +13,9 @@ from lost_process_cases import wait_until
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.dynamic import DynamicLoader
 
 ROWS = (40,) * 6
 STEPS = 4
@@ -63,6 +63,7 @@ def live_once(rank: int, world_size: int, port: int, folder: str, life: int, dis
     """The first life saves a state and is killed in the midst of its pass; the second reads the rest."""
     tell_rank(rank, world_size, port)
     meeting = Meeting(Path(folder), rank, world_size)
+    meeting.all_here(f"begun-{life}")  # as gloo sees to: no rank is in the group before all have started
     join(rank, world_size)
     stream, saved = stream_of(distribution), Path(folder, "state.json")
     if life:
@@ -84,6 +85,7 @@ def regroup(rank: int, world_size: int, port: int, folder: str) -> None:
     tell_rank(rank, world_size, port)
     meeting, rows = Meeting(Path(folder), rank, world_size), []
     state = None
+    meeting.all_here("begun")
     for group in range(3):
         join(rank, world_size)
         stream = stream_of("balanced")

@@ -14,14 +14,13 @@ from rank_processes import run_ranks
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.errors import CorruptShard, SettingsError, StreamError
+from headrace.stream.loader.dynamic.claims import LocalStore, claim_borders, claim_rows, left_of
+from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.ranks.claims import claim_borders, claim_rows, left_of
-from headrace.stream.ranks.dynamic import DynamicLoader
-from headrace.stream.ranks.ledger import LocalStore
 
 
 def order_of(rows, *, shuffle=True):
@@ -179,7 +178,7 @@ def test_a_slow_rank_claims_fewer_rows_and_holds_at_most_two_blocks():
             rows += len(real_rows(batch))
             if loader.topology.rank == 1:
                 done.wait(100)  # as slow as can be: the other rank ends its pass meanwhile
-                most.append(len(loader._claims[1].holding()[1]))
+                most.append(len(loader._claims._held))
         done.set()
         return rows
 

@@ -24,8 +24,8 @@ from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.loader.options import VALID
 from headrace.stream.loader.received import Received
 from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
-from headrace.stream.ranks.beginnings import agree_now, agreement
 from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import import_torch
 from headrace.windows.epochs import Epochs
 from headrace.windows.options import Layout
@@ -108,9 +108,8 @@ class WindowLoader:
             log.warning(
                 'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
             )
-        agree_now(agreement(self.topology, self, self._contract()))
         self._received.begin()
-        batches = self._batches(self._start)
+        batches = Watch(self, self._contract()).over(self._batches(self._start))
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
 
     def set_epoch(self, epoch: int) -> None:

@@ -133,11 +133,7 @@ class Dataset(IndexedDataset):
         """
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
-        if parts[2].distribution == "dynamic" and parts[3] is None:
-            from headrace.stream.ranks.dynamic import DynamicLoader
-
-            return DynamicLoader(*parts[:3], topology=topology, store=store)
-        return StreamLoader(*parts, topology=topology)
+        return StreamLoader(*parts, topology=topology, store=store)
 
     def torch_dataset(
         self,

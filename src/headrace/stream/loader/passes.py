@@ -7,7 +7,7 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,6 +36,22 @@ _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
 _MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a second
 
 
+def _nothing() -> None:
+    """No other rank can have failed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
+
+    check: raises where another rank has failed, for whoever waits for others.
+    """
+
+    read_block: ReadBlock
+    quarantine: Quarantine | None = None
+    check: Callable[[], None] = _nothing
+
+
 class Pass(Protocol):
     """What is left of an epoch, for these ranks."""
 
@@ -44,8 +60,8 @@ class Pass(Protocol):
         """Which epoch."""
 
     @property
-    def steps(self) -> int:
-        """Batches that each rank receives; the same for all."""
+    def steps(self) -> int | None:
+        """Batches that each rank receives; the same for all. None: not known yet."""
 
     @property
     def dropped_rows(self) -> int:
@@ -61,9 +77,7 @@ class Pass(Protocol):
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
 
-    def batches(
-        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
-    ) -> Generator[Batch, None, None]:
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
 
 
@@ -159,11 +173,9 @@ class RowPass:
             )
         return replace(self, start=self.start.at(left))
 
-    def batches(
-        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
-    ) -> Generator[Batch, None, None]:
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on."""
-        passes = self.passes
+        passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
         columns = passes.options.check_columns(passes.index.schema.names)
         plan = self.after(first).plan()
         return read_share(
