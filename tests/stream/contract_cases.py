@@ -98,7 +98,7 @@ def cases(folder: Path, series: str | None, state: dict):
         "lanes": (opened, lambda: opened(lanes=9), "lanes is "),
         "remainder": (opened, lambda: opened(remainder="drop"), "remainder is 'pad' on rank 0 and 'drop' on rank 2"),
         "distribution": (opened, lambda: opened(distribution="by_size"), "distribution is 'balanced' on rank 0"),
-        "kind of stream": (opened, lambda: opened(**dynamic), "source is 'StreamLoader' on rank 0 and 'DynamicLoader'"),
+        "kind of stream": (opened, lambda: opened(**dynamic), "source is 'RowPass' on rank 0 and 'DynamicPass'"),
         "dynamic": (lambda: opened(**dynamic), lambda: opened("short", **dynamic), "rows is 180 on rank 0 and 120"),
         "packing": (packing, lambda: packing(batch_size=3), "batch_size is 2 on rank 0 and 3 on rank 2"),
         "workers": (loader, lambda: loader(num_workers=2), "num_workers is 1 on rank 0 and 2 on rank 2"),

@@ -16,7 +16,6 @@ from stream_cases import Numbers, index_of
 
 import headrace
 import headrace.windows
-from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -91,7 +90,7 @@ def claim_in_replicas(process: int, processes: int, folder: str) -> None:
         topology = Topology(rank=process * ranks // processes, world_size=ranks)
         rows = []
         try:
-            for batch in DynamicLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology):
+            for batch in StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology):
                 rows += batch["row"][batch["valid"]].tolist()
             out[ranks] = {"rows": rows, "error": ""}
         except headrace.HeadraceError as error:

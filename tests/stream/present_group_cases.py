@@ -13,7 +13,6 @@ from lost_process_cases import wait_until
 from script_processes import tell_rank
 from stream_cases import Numbers, index_of
 
-from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 
@@ -39,7 +38,7 @@ def join(rank: int, world_size: int) -> None:
 
 def stream_of(distribution: str) -> StreamLoader:
     options = StreamOptions(batch_size=5, shuffle=True, distribution=distribution)
-    kind = DynamicLoader if distribution == "dynamic" else StreamLoader
+    kind = StreamLoader
     return kind(index_of(ROWS), Numbers(ROWS), options)
 
 

@@ -15,8 +15,8 @@ from stream_cases import Numbers, index_of
 from test_shared_failure import Board, write
 
 from headrace.errors import StreamError
-from headrace.stream.loader.dynamic.loader import DynamicLoader
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.group import LocalProcesses
 from headrace.stream.ranks.topology import Topology
 
@@ -90,7 +90,7 @@ def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
 def test_dynamic_sharing_refuses_two_processes_of_one_rank_in_a_store_of_their_own():
     options = StreamOptions(batch_size=10, distribution="dynamic", batch_format="numpy")
     store, topology = Board(), Topology(rank=1, world_size=2)
-    streams = [DynamicLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
+    streams = [StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
     streams[1]._name = streams[0]._name  # as in two processes
     first = iter(streams[0])
     next(first)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from headrace.stream.workers.notes import WorkerNotes, notes_shape
 from rank_processes import run_ranks
 from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
@@ -16,7 +17,6 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
 from headrace.stream.ranks.group import RUNNING, Group
 from headrace.stream.ranks.watch import Noted, Progress, Snapshot, complaints, due
-from headrace.stream.workers.notes import WorkerNotes, notes_shape
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
