@@ -65,7 +65,7 @@ def join(parts: Sequence[Columns]) -> Columns:
     """Columns laid end to end; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
@@ -174,7 +174,8 @@ def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
     return Ragged.gather(columns, index, buffers)
 
 
-def _concatenate(parts: list[Any]) -> Column:
+def concatenate(parts: list[Any]) -> Column:
+    """Parts of one column laid end to end."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if isinstance(parts[0], Ragged):
