@@ -22,9 +22,10 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.stream.read.buffers import Buffers
-from headrace.stream.read.columns import Columns, cut, size_of
+from headrace.stream.read.columns import Columns, copied, cut, size_of
 from headrace.stream.read.threads import end_threads, start_threads
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
@@ -33,7 +34,6 @@ Keep = Literal["copies", "views"]
 
 _PART_BYTES = 1 << 21
 _SPARE_PARTS = 16  # memory of parts that is kept for the next ones
-_ALIGNED = 64
 
 
 class Part(NamedTuple):
@@ -48,7 +48,7 @@ class Fetcher:
     """Blocks by number; use as a context manager, which ends the threads whatever happens.
 
     decode: called in threads; estimate: bytes of a block before it is decoded. keep: "copies" of the rows that are
-    needed, in parts; "views" of whole blocks, for those that are mapped files. Columns that are not arrays are views.
+    needed, in parts; or "views" of whole blocks, for those that are mapped files.
     """
 
     def __init__(
@@ -105,6 +105,18 @@ class Fetcher:
             return use(block, self._decode(block))
 
         return [made.result() for made in [self._threads.submit(decoded, block) for block in blocks]]
+
+    def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
+        """The rows of pieces that were not announced, in order; of their blocks nothing else is held."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for block, start, stop in pieces:
+            spans.setdefault(block, []).append((start, stop))
+
+        def copies(block: int, columns: Columns) -> list[Columns]:
+            return [copied(cut(columns, start, stop), self._room) for start, stop in spans[block]]
+
+        found = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
+        return [next(found[block]) for block, _, _ in pieces]
 
     def announce(self, pieces: Sequence[Piece]) -> None:
         """A coming pool wants these pieces; each announcement is answered by one `release`, in the same order."""
@@ -173,22 +185,13 @@ class Fetcher:
         count = max(1, size_of(columns) // _PART_BYTES)
         size = max(1, -(-rows // count))
         return [
-            Part(start, min(start + size, rows), self._copied(cut(columns, start, start + size)))
+            Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
             for start in range(floor // size * size, rows, size)
         ]
 
-    def _copied(self, columns: Columns) -> Columns:
-        """The same rows, those of arrays in one piece of memory."""
-        arrays = {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
-        room = [-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays.values()]
+    def _room(self, size: int) -> npt.NDArray[np.uint8]:
         with self._memory_lock:
-            memory = self._memory.empty((sum(room),), np.uint8)
-        copies, at = dict(columns), 0
-        for (name, array), taken in zip(arrays.items(), room, strict=True):
-            copy = copies[name] = memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
-            np.copyto(copy, array)
-            at += taken
-        return copies
+            return self._memory.empty((size,), np.uint8)
 
     def _size(self, block: int) -> int:
         if block not in self._sizes:

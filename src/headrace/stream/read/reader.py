@@ -113,7 +113,7 @@ def _gathered(
         return
     scattered = len(first.blocks) > threads and 2 * first.rows <= int(index.rows[first.blocks].sum())
     if scattered:
-        yield first.items, gather(_only(fetcher, first), first.index, buffers)
+        yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
         _announce(fetcher, pools, ahead)
     else:
         ahead.append(first)
@@ -131,21 +131,6 @@ def _gathered(
         if pool is not first:
             yield pool.items, columns
         del columns
-
-
-def _only(fetcher: Fetcher, pool: Pool) -> list[Columns]:
-    """Copies of the pool's pieces, of blocks that are not held."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for block, start, stop in pool.pieces:
-        spans.setdefault(block, []).append((start, stop))
-
-    def copied(block: int, columns: Columns) -> list[Columns]:
-        return [
-            gather([cut(columns, start, stop)], np.arange(stop - start, dtype=np.int64)) for start, stop in spans[block]
-        ]
-
-    found = dict(zip(spans, map(iter, fetcher.decode_each(spans, copied)), strict=True))
-    return [next(found[block]) for block, _, _ in pool.pieces]
 
 
 def _from_memory(
