@@ -115,7 +115,8 @@ def make_large(root: Path) -> dict[str, Path]:
                 table = pa.table(mixed_columns(numbers, FILE_GROUPS * GROUP_ROWS))
             else:
                 table = pa.table({f"d{place}": numbers.standard_normal(SMALL_ROWS) for place in range(SMALL_COLUMNS)})
-            pq.write_table(table, path.with_suffix(".making"), row_group_size=GROUP_ROWS)
+            plain = kind == SMALL  # a dictionary of random numbers would make it larger than what is kept
+            pq.write_table(table, path.with_suffix(".making"), row_group_size=GROUP_ROWS, use_dictionary=not plain)
             path.with_suffix(".making").rename(path)
     return folders
 
