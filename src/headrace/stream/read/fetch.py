@@ -151,7 +151,7 @@ class Fetcher:
             wanted = self._wanted[block]
             wanted.popleft()
             if wanted:
-                floor = self._floors[block] = max(self._floors[block], min(wanted))
+                floor = self._floors[block] = max(self._floors[block], self._first_wanted(block))
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
@@ -172,9 +172,13 @@ class Fetcher:
             count += 1
 
     def _begin(self, block: int) -> None:
-        floor = self._floors[block] = min(self._wanted[block])
+        floor = self._floors[block] = self._first_wanted(block)
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block, floor)
+
+    def _first_wanted(self, block: int) -> int:
+        """The first row that has to be held; a view holds them all."""
+        return min(self._wanted[block]) if self._keep == "copies" else 0
 
     def _parts(self, block: int, floor: int) -> list[Part]:
         """The rows of a block from the part on that holds row `floor`."""

@@ -56,7 +56,7 @@ class KeptSplit:
         return {"_columns": None}  # another process decodes for itself
 
 
-_MOST_PLACES = 1 << 22  # looked up at a time: an epoch may be any number of times as long as a small split
+_MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
 
@@ -81,13 +81,14 @@ def read_share(
     Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
     rank, shard and block.
     """
+    mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
     fetcher = Fetcher(
         lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
         lambda block: int(plan.block_bytes[block]),
         threads=options.read_threads,
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
-        keep="views" if options.cache == "decoded" or "arrow" in index.formats else "copies",
+        keep="views" if mapped or not plan.order.shuffle else "copies",  # in order few blocks are open
     )
     batcher = _Batcher(share, options, quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
@@ -95,7 +96,7 @@ def read_share(
         pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns, least_rows=least_rows)
     else:
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
-        pools = _gathered(fetcher, planned, index, threads=options.read_threads)
+        pools = _gathered(fetcher, planned, index, options)
     ready = one_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
@@ -103,7 +104,7 @@ def read_share(
 
 
 def _gathered(
-    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, *, threads: int
+    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
     buffers = Buffers()
@@ -111,8 +112,8 @@ def _gathered(
     first = next(pools, None)
     if first is None:
         return
-    scattered = len(first.blocks) > threads and 2 * first.rows <= int(index.rows[first.blocks].sum())
-    if scattered:
+    many = options.shuffle and len(first.blocks) > options.read_threads
+    if many and 2 * first.rows <= int(index.rows[first.blocks].sum()):
         yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
         _announce(fetcher, pools, ahead)
     else:
