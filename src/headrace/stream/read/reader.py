@@ -113,7 +113,7 @@ def _gathered(
     if first is None:
         return
     many = options.shuffle and len(first.blocks) > options.read_threads
-    if many and 2 * first.rows <= int(index.rows[first.blocks].sum()):
+    if many and 4 * first.rows <= int(index.rows[first.blocks].sum()):
         yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
         _announce(fetcher, pools, ahead)
     else:
