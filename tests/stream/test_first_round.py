@@ -1,6 +1,7 @@
 """How blocks are decoded and kept changes no batch: the first round alone or whole blocks, in parts or as a whole."""
 
 import json
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order import pools
 from headrace.stream.read import fetch
+
+(ALONE,) = ranks(1)
 
 FORMATS = ("parquet", "arrow", "csv")
 SHARDS, BLOCKS, BLOCK_ROWS = 6, 4, 160
@@ -233,3 +236,24 @@ def test_blocks_of_any_size_give_the_batches_of_whole_blocks(rows, lanes, shuffl
         in_parts = read(read_threads=1)
 
     assert in_parts == read(read_threads=64)
+
+
+def test_the_first_batch_of_many_small_files_reads_its_own_files_only():
+    rows = (1,) * 400
+    read, has_first = [], Event()
+
+    def counted(block, columns):
+        if len(read) >= 4:  # the rest is read while the first batch is used
+            assert has_first.wait(60)
+        read.append(block)
+        return Numbers(rows)(block, columns)
+
+    options = {"shuffle": True, "batch_format": "numpy", "read_threads": 1}
+    batches = iter(StreamLoader(index_of(rows), counted, StreamOptions(batch_size=4, **options), topology=ALONE))
+    ids = next(batches)["row"].tolist()
+    has_first.set()
+    ids += [row for batch in batches for row in batch["row"].tolist()]
+    assert sorted(ids) == list(range(400))
+    assert len(read) == 404
+    whole = StreamLoader(index_of(rows), Numbers(rows), StreamOptions(batch_size=100, **options), topology=ALONE)
+    assert ids == [row for batch in whole for row in batch["row"].tolist()]

@@ -142,7 +142,8 @@ class Plan:
 
         At most: it takes every rank that touches a lane to need each window of it, which one that takes fewer rows than
         there are windows does not, and a block that is needed again later to be decoded again, which a stream that
-        reads far enough ahead does not.
+        reads far enough ahead does not. Not counted: what a stream may decode twice to bring its first batch sooner,
+        at most an eighth of the blocks.
         """
         if self.keeps_split:
             reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])

@@ -5,9 +5,10 @@ one index for all columns; batches are then views. The next pool is gathered in 
 coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory is three
 pools, about half of the rows of their open blocks, and what is decoded ahead.
 
-The loop waits for the first pool. Where that takes few rows of many blocks, only these rows are kept, and the blocks
-are decoded again for the next pool, while the first one is used. Most of the time of a first round goes into memory
-that a process never used before: keeping all rows of its blocks would take several times as long.
+The loop waits for the first pool. Where that takes few rows of many blocks, and at most an eighth of all, only these
+rows are kept, and the blocks are decoded again for the next pool, while the first one is used. Most of the time of a
+first round goes into memory that a process never used before: keeping all rows of its blocks would take several times
+as long.
 
 A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`): its order
 is one permutation, so that every batch needs every block. The threads copy each block to its place as it is decoded.
@@ -27,6 +28,7 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
+from headrace.stream.order.epoch import span_rows
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
 from headrace.stream.order.share import Share
@@ -46,6 +48,11 @@ class KeptSplit:
     def __init__(self) -> None:
         self._columns: Columns | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the columns are decoded."""
+        return self._columns is not None
+
     def columns(self, decode: Callable[[], Columns]) -> Columns:
         """The columns; decoded by the first pass that asks."""
         if self._columns is None:
@@ -58,6 +65,7 @@ class KeptSplit:
 
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
+_MANY_TIMES = 8  # so many blocks for each that would be decoded twice to bring the first batch sooner
 
 
 def read_share(
@@ -96,7 +104,7 @@ def read_share(
         pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns, least_rows=least_rows)
     else:
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
-        pools = _gathered(fetcher, planned, index, options)
+        pools = _gathered(fetcher, planned, index, plan, options)
     ready = one_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
@@ -104,7 +112,7 @@ def read_share(
 
 
 def _gathered(
-    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, options: StreamOptions
+    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, plan: Plan, options: StreamOptions
 ) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
     buffers = Buffers()
@@ -112,8 +120,9 @@ def _gathered(
     first = next(pools, None)
     if first is None:
         return
-    many = options.shuffle and len(first.blocks) > options.read_threads
-    if many and 4 * first.rows <= int(index.rows[first.blocks].sum()):
+    count = len(first.blocks)
+    few_of_all = options.read_threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
+    if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
         yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
         _announce(fetcher, pools, ahead)
     else:
@@ -147,8 +156,16 @@ def _from_memory(
     """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
     if not share.items:
         return
+    begun = 0
+    if not kept.is_there and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
+        # Many small files: the first batch waits for its own blocks alone.
+        begun = share.batch_size
+        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(share.places(0, begun))))
+        blocks, which = np.unique(block, return_inverse=True)
+        found = span_rows(blocks, which, row)
+        yield begun, gather(fetcher.get_alone(found.pieces), found.index)
     columns, buffers = kept.columns(lambda: _decode_whole(fetcher, index, names)), Buffers()
-    for begin in range(0, max(1, share.rows), _MOST_PLACES):
+    for begin in range(begun, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         rows = index.first_row[block] + row
