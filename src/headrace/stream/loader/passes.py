@@ -7,9 +7,11 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
@@ -194,6 +196,12 @@ class RowPasses:
     def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
         self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
         self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
+        self.kept = KeptSplit()
+
+    def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+        """From the next pass on, read these columns of blocks that have this schema by then."""
+        self.index = replace(self.index, schema=schema)
+        self.options = replace(self.options, columns=columns)
         self.kept = KeptSplit()
 
     @property

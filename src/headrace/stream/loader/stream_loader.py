@@ -23,7 +23,7 @@ from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Passes, RowPasses, reader_name
 from headrace.stream.loader.rebatched import refuse_sharing_again
-from headrace.stream.loader.received import Received, warn_of_repeat
+from headrace.stream.loader.received import Given, Received, warn_of_repeat
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
@@ -143,20 +143,27 @@ class StreamLoader:
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
         self.warn_of_repeat()
+        yield from self.counted(self.read())
+
+    def read(self) -> Generator[Batch, None, None]:
+        """The batches of the present pass from its beginning, watched but not counted."""
         progress = Progress()
         self.quarantined = self.make_quarantine()
         batches = self.present.batches(Noted(self.passes.read_block, progress.reading), quarantine=self.quarantined)
-        yield from self.counted(self.watch(progress).over(self.delivered(batches)))
+        yield from self.watch(progress).over(self.delivered(batches))
 
     def begin_next(self) -> None:
         """Go on to the next epoch if the last pass was taken to its end."""
         if self._received.has_ended:
             self._begin(self.passes.begin(self.epoch + 1, self.present))
 
-    def counted(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """The batches of the present pass from its beginning, counted as the loop receives them."""
+    def counted(self, batches: Generator[Given, None, None], *, steps: int | None = None) -> Iterator[Given]:
+        """The batches of the present pass from its beginning, counted as the loop receives them.
+
+        steps: how many there are; None: the batches of the pass.
+        """
         self._received.begin()
-        steps = self.present.steps
+        steps = self.present.steps if steps is None else steps
         return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def set_epoch(self, epoch: int) -> None:
