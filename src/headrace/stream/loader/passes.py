@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.sealed import MOST_EPOCHS
+from headrace.stream.loader.base import AnyPass, Source
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.chain import parts_of, round_border
@@ -37,30 +38,15 @@ _WORTH_A_WARNING = 2.0  # times that what is left is decoded
 _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
 
 
-class Pass(Protocol):
-    """What is left of an epoch, for these ranks."""
-
-    @property
-    def epoch(self) -> int:
-        """Which epoch."""
-
-    @property
-    def steps(self) -> int:
-        """Batches that each rank receives; the same for all."""
+class Pass(AnyPass, Protocol):
+    """What is left of an epoch of rows in blocks, for these ranks."""
 
     @property
     def dropped_rows(self) -> int:
         """Rows that nobody receives, over all ranks."""
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
-
     def plan(self) -> Plan:
         """Steps, rows and bytes of every rank."""
-
-    def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
 
     def batches(
         self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
@@ -68,22 +54,13 @@ class Pass(Protocol):
         """This rank's batches from number `first` on, as they are before a transform."""
 
 
-class Passes(Protocol):
-    """Where passes come from: some rows, in some form, for these ranks. Picklable."""
+class Passes(Source[Pass], Protocol):
+    """Where passes over rows in blocks come from. Picklable."""
 
     index: SplitIndex
     options: StreamOptions
     read_block: ReadBlock
     remainder: Remainder
-
-    def begin(self, epoch: int, after: Pass | None = None) -> Pass:
-        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
-
-    def resume(self, values: Mapping[str, Any]) -> Pass:
-        """What a saved state left. Raises `StreamError` if it is not of these rows, this seed and shuffle."""
-
-    def whole(self, of: Pass) -> Pass:
-        """The epoch of a pass from its beginning, in its order."""
 
 
 @dataclass(frozen=True, eq=False)

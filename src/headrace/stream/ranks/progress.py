@@ -59,7 +59,7 @@ class Progress:
         """The pass is over."""
         self._since, self._waiting, self._done = time.monotonic(), False, True
 
-    def snapshot(self, index: SplitIndex) -> Snapshot:
+    def snapshot(self, index: SplitIndex | None) -> Snapshot:
         """This moment."""
         now = time.monotonic()
         phase, place = ("done" if self._done else "loop"), ""
@@ -67,7 +67,9 @@ class Progress:
             oldest = self._oldest()
             phase = self.otherwise if oldest is None else "decode"
             place = (
-                "" if oldest is None else f"{index.shards[index.shard_of_block[oldest]]} block {index.block[oldest]}"
+                ""
+                if oldest is None or index is None
+                else f"{index.shards[index.shard_of_block[oldest]]} block {index.block[oldest]}"
             )
         waiting = now - self._since if self._waiting else 0.0
         return Snapshot(

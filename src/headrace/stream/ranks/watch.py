@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
@@ -26,7 +26,6 @@ from headrace.stream.ranks.progress import Progress, Snapshot
 from headrace.stream.ranks.shared_failure import Bulletin, Failure, group_bulletin, in_short
 from headrace.stream.ranks.stall import Said, complaints, from_text, to_text
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.batch import Batch
 
 log = logging.getLogger("headrace")
 
@@ -34,19 +33,22 @@ _LOOK_SECONDS = 0.5
 _LOOKS_PER_BEAT = 2
 _END_SECONDS = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
 
+Given = TypeVar("Given")
+
 
 class Watch:
     """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
 
     Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
     its pass otherwise than another one, see `beginnings`; None: that is not compared. said: of the passes before.
+    index: names the blocks that are waited for; None: there are none, and stall_seconds is None too.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
 
     def __init__(
         self,
-        index: SplitIndex,
+        index: SplitIndex | None,
         topology: Topology,
         progress: Progress,
         *,
@@ -58,7 +60,7 @@ class Watch:
         self.progress = progress
         self._epoch = epoch
         self._stall_seconds = stall_seconds
-        self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
+        self._beat = "" if index is None else f"headrace/beat/{index.split}/{index.identity[:16]}"
         self._looks = 0
         self._said = Said() if said is None else said
         self._agree = agree
@@ -74,7 +76,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def over(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+    def over(self, batches: Iterator[Given]) -> Generator[Given, None, None]:
         """The batches as they come, the first when all ranks have begun; what they raise is told to the other ranks.
 
         Raises `StreamError` when another rank has failed, and when ranks are about to read different things.
