@@ -160,6 +160,34 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
     assert 1 == len(steps)
 
 
+@settings(max_examples=12)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
+    st.booleans(),
+)
+def test_a_chain_of_resumes_on_other_ranks_brings_every_row_once(path, lengths, chain, shuffle):
+    got, state = [], None
+    for world_size, batch_size, stop in [*chain, (2, 3, None)]:
+        ranks = [
+            packed(path, rank=rank, world_size=world_size, batch_size=batch_size, shuffle=shuffle)
+            for rank in range(world_size)
+        ]
+        for stream in ranks:
+            if state is not None:
+                stream.load_state_dict(json.loads(json.dumps(state)))
+        steps = len(ranks[0]) if stop is None else min(stop, len(ranks[0]))
+        for stream in ranks:
+            batches = [sequences_of(batch) for batch, _ in zip(stream, range(steps), strict=False)]
+            assert steps == len(batches)
+            got += batches
+        state = ranks[0].state_after(steps)
+
+    assert of_rows(lengths) == sorted(sequence for batch in got for sequence in batch)
+    last = packed(path, shuffle=shuffle)
+    last.load_state_dict(state)
+    assert 0 == len(last)
+
+
 def test_epochs_have_orders_of_their_own_and_follow_one_another(path):
     stream = packed(path)
     first, second = [[sequences_of(batch) for batch in stream] for _ in range(2)]
