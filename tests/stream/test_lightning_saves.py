@@ -18,7 +18,7 @@ from lightning_cases import QUIET, Recorder, SaveAt, saves_of_rank
 import headrace
 from headrace.sealed import seal, unseal
 from headrace.stream.loader.lightning import HeadraceDataModule
-from headrace.stream.order.state import FORMAT_VERSION
+from headrace.stream.loader.resumed import FORMAT_VERSION
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject

@@ -128,8 +128,8 @@ def test_a_shuffled_epoch_has_every_bin_once_and_decodes_each_row_group_once(tmp
     dataset = headrace.open(root)
     reads = []
     stream = dataset.stream(batch_size=16, shuffle=True, seed=3, batch_format=batch_format)
-    inner = stream._read_block
-    stream._read_block = lambda number, columns: reads.append(number) or inner(number, columns)
+    inner = stream.passes.read_block
+    stream.passes.read_block = lambda number, columns: reads.append(number) or inner(number, columns)
 
     batches = list(stream)
 

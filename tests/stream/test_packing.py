@@ -16,6 +16,7 @@ from rank_processes import run_ranks
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stateful import stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
@@ -157,6 +158,34 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
 
     assert of_rows(lengths) == sorted(sequence for batch in got for sequence in batch)
     assert 1 == len(steps)
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
+    st.booleans(),
+)
+def test_a_chain_of_resumes_on_other_ranks_brings_every_row_once(path, lengths, chain, shuffle):
+    got, state = [], None
+    for world_size, batch_size, stop in [*chain, (2, 3, None)]:
+        ranks = [
+            packed(path, rank=rank, world_size=world_size, batch_size=batch_size, shuffle=shuffle)
+            for rank in range(world_size)
+        ]
+        for stream in ranks:
+            if state is not None:
+                stream.load_state_dict(json.loads(json.dumps(state)))
+        steps = len(ranks[0]) if stop is None else min(stop, len(ranks[0]))
+        for stream in ranks:
+            batches = [sequences_of(batch) for batch, _ in zip(stream, range(steps), strict=False)]
+            assert steps == len(batches)
+            got += batches
+        state = ranks[0].state_after(steps)
+
+    assert of_rows(lengths) == sorted(sequence for batch in got for sequence in batch)
+    last = packed(path, shuffle=shuffle)
+    last.load_state_dict(state)
+    assert 0 == len(last)
 
 
 def test_epochs_have_orders_of_their_own_and_follow_one_another(path):
@@ -305,7 +334,7 @@ def test_two_passes_at_a_time_are_an_error_and_not_one_count(path):
     next(first)
     next(second)
 
-    with pytest.raises(StreamError, match="a newer pass of this dataset has begun"):
+    with pytest.raises(StreamError, match="a newer pass of this stream has begun"):
         next(first)
     assert dataset.state_after(1) == dataset.state_dict()
 
@@ -316,15 +345,14 @@ def received(dataset):
 
 
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 3), (2, 2)])
-def test_workers_pack_rows_of_their_own_and_every_rank_has_as_many_batches(path, lengths, world_size, workers):
+def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, workers):
     ranks = [in_workers(path, rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
     got = [received(dataset) for dataset in ranks]
 
     assert of_rows(lengths) == sorted(s for of_rank in got for batch in of_rank for s in batch)
     assert {len(ranks[0])} == {len(of_rank) for of_rank in got}
-    if workers == 0:
-        alone = packed(path, buffer_rows=64)
-        assert [sequences_of(batch) for batch in alone] == got[0]
+    alone = [packed(path, rank=rank, world_size=world_size, buffer_rows=64) for rank in range(world_size)]
+    assert [[sequences_of(batch) for batch in stream] for stream in alone] == got
 
 
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 38])
@@ -376,10 +404,55 @@ def test_a_spawned_worker_packs_the_same(path):
 
 
 def test_states_of_workers_are_counted_in_the_loop(path):
+    dataset = in_workers(path)
+    batches = iter(dataset.data_loader(method="fork"))
+    first = [sequences_of(next(batches)) for _ in range(3)]
+    later = in_workers(path)
+    later.load_state_dict(dataset.state_dict())
+    batches.close()
+
+    assert received(in_workers(path)) == first + received(later)
+    next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")))
     with pytest.raises(StreamError, match="call state_after"):
-        in_workers(path).state_dict()
-    with pytest.raises(StreamError, match="has 4. batches on a rank, not 1000"):
-        in_workers(path).state_after(1000)
+        dataset.state_dict()
+    with pytest.raises(StreamError, match=r"has 4. batches on each rank, and 1000 are said"):
+        dataset.state_after(1000)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
+@pytest.mark.parametrize(("workers", "stop"), [(0, 5), (1, 0), (2, 5), (3, 7), (3, 38)])
+def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, lengths, workers, stop):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+    def loader():
+        method = "fork" if workers else None
+        return stateful.StatefulDataLoader(
+            in_workers(path, workers=workers), batch_size=None, num_workers=workers, multiprocessing_context=method
+        )
+
+    whole = [sequences_of(batch) for batch in loader()]
+    stopped = loader()
+    batches = iter(stopped)
+    before = [sequences_of(next(batches)) for _ in range(stop)]
+    saved = json.loads(json.dumps(stopped.state_dict()))
+    resumed = loader()
+    resumed.load_state_dict(saved)
+    middle = iter(resumed)
+    then = [sequences_of(next(middle)) for _ in range(2)]
+    again = loader()
+    again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+    after = [sequences_of(batch) for batch in again]
+    state = stream_state(saved)
+    elsewhere = [packed(path, rank=rank, world_size=2, batch_size=5, buffer_rows=64) for rank in range(2)]
+    for stream in elsewhere:
+        stream.load_state_dict(state)
+    rest = [[sequences_of(batch) for batch in stream] for stream in elsewhere]
+
+    assert whole == before + then + after
+    assert in_workers(path, workers=0).state_after(stop) == state
+    assert len(rest[0]) == len(rest[1])
+    got = [sequence for batch in [*before, *rest[0], *rest[1]] for sequence in batch]
+    assert of_rows(lengths) == sorted(got)
 
 
 def test_states_of_other_streams_are_refused(path):

@@ -81,10 +81,10 @@ def test_the_verdict_knows_every_order(shards, caplog):
     frame = headrace.open(shards)
     blend = headrace.blend({"a": (frame, "all"), "b": (frame, "all")}, weights={"a": 3, "b": 1})
     of_rank_1 = {"topology": Topology(rank=1, world_size=3)}
-    dealt = group_of(shards, 3, distribution="by_size", batch_size=8, num_workers=2)[1]
+    dealt = group_of(shards, 3, distribution="by_size", batch_size=8)[1]
     parts = group_of(shards, 3, shuffle_shards=True, samples_per_epoch=2 * TOTAL + 7)[1]
     stopped = frame.torch_dataset(batch_size=4, shuffle=True, topology=ALONE)
-    rest = frame.torch_dataset(batch_size=4, shuffle=True, on_topology_change="relane", **of_rank_1)
+    rest = frame.torch_dataset(batch_size=4, shuffle=True, **of_rank_1)
     rest.load_state_dict(stopped.state_after(5))
     mixed = blend.torch_dataset(batch_size=8, shuffle=True, **of_rank_1)
 
@@ -93,9 +93,8 @@ def test_the_verdict_knows_every_order(shards, caplog):
     assert headrace.verify_no_shard_overlap(loader_of(rest, batch_size=None), 3, 1)
     assert headrace.verify_no_shard_overlap(loader_of(mixed, batch_size=None), 3, 1)
     assert {SKIPPED} == {record.message for record in caplog.records}
-    dealt = group_of(shards, 3, distribution="by_size")[1]
-    assert not headrace.verify_no_shard_overlap(loader_of(dealt, workers=2), 3, 2)
-    assert "build it with num_workers=2" in caplog.text
+    of_rows = group_of(shards, 3, distribution="by_size")[1]
+    assert headrace.verify_no_shard_overlap(loader_of(of_rows, workers=2), 3, 2)
 
 
 @pytest.mark.parametrize(("shards_", "ranks", "workers"), [(100, 8, 1), (100, 8, 4), (3, 8, 2), (7, 3, 2)])
@@ -253,6 +252,55 @@ def test_batches_resume_inside_a_stateful_loader(shards):
 
     assert real_ids(whole) == real_ids(before) + real_ids(resumed)
     assert list(range(TOTAL)) == sorted(real_ids(before) + real_ids(other))
+
+
+def test_looking_at_a_row_moves_nothing(shards):
+    dataset, other = dataset_of(shards, shuffle_shards=True), dataset_of(shards, shuffle_shards=True)
+    first = next(iter(dataset))
+    rows = list(dataset)
+
+    assert first == rows[0]
+    assert list(other) == rows
+    assert list(dataset) != rows  # the epoch was taken to its end
+
+
+def test_what_is_declared_after_a_pass_holds_for_the_next(shards):
+    dataset = dataset_of(shards, shuffle_shards=True)
+    dataset.set_epoch(0)
+    before = list(dataset)
+    dataset.set_cat_field_list(["label"])
+    dataset.set_full_field_list(["label", "id", "text"])
+    dataset.set_epoch(0)
+    after = list(dataset)
+
+    assert [{**row, "label": str(row["label"])} for row in before] == after
+    dataset = PipelineIterableDataset({}, dataframe=pa.table({"n": [1, None]}), shuffle=True, topology=ALONE)
+    dataset.set_epoch(0)
+    assert {1, None} == {row["n"] for row in dataset}
+    dataset.fill_missing_value(columns={"n": 3})
+    dataset.set_epoch(0)
+    assert {1, 3} == {row["n"] for row in dataset}
+
+
+@pytest.mark.parametrize("distribution", ["balanced", "by_size"])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch, distribution, workers):
+    monkeypatch.setattr("headrace.tabular.dataset._PIECE_ROWS", 16)  # several for each worker
+    total = write_shards(tmp_path)
+    group = group_of(tmp_path, 3, shuffle_shards=True, distribution=distribution)
+    batches = [list(loader_of(dataset, workers=workers, batch_size=4)) for dataset in group]
+    states = [dataset.state_after(7, batch_size=4, num_workers=workers) for dataset in group]
+    rest = group_of(tmp_path, 2, shuffle_shards=True, distribution=distribution)
+    for dataset in rest:
+        dataset.load_state_dict(json.loads(json.dumps(states[0])))
+    later = [list(loader_of(dataset, workers=2, batch_size=4)) for dataset in rest]
+
+    assert 1 == len({len(part) for part in batches})
+    assert states[0] == states[1] == states[2]
+    assert len(later[0]) == len(later[1])
+    assert {len(dataset) for dataset in rest} == {sum(len(batch["id"]) for batch in part) for part in later}
+    received = [row for part in batches for row in real_ids(part[:7])]
+    assert list(range(total)) == sorted(received + [row for part in later for row in real_ids(part)])
 
 
 @pytest.mark.parametrize("workers", [0, 3])

@@ -123,6 +123,23 @@ def test_a_stream_resumes_on_any_ranks_as_if_it_had_not_stopped(dataset, order, 
     assert 1 == last.epoch
 
 
+def test_a_state_says_where_the_pass_is_as_that_of_every_loader(dataset, caplog):
+    data, _ = dataset
+    stream, other = streams(data, 1, batch_size=20)[0], streams(data, 1, batch_size=20)[0]
+    fresh, state = stream.state_dict(), stream.state_after(3)
+    received(stream, 3)
+
+    assert state == stream.state_dict()
+    assert fresh == stream.epoch_start()
+    other.load_state_dict(state)
+    assert (False, True) == (stream.partial_epoch, other.partial_epoch)
+    assert fresh == other.epoch_start()
+    with pytest.raises(StreamError, match=rf"has {len(other)} batches on each rank, and 100 are said to be received"):
+        other.state_after(100)
+    received(stream)
+    assert "epoch 0: was left after 3 batches and begins again" in caplog.text
+
+
 def test_another_epoch_or_seed_has_another_order(dataset):
     data, _ = dataset
     stream, other = streams(data, 1, batch_size=20)[0], streams(data, 1, batch_size=20, seed=1)[0]

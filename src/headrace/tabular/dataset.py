@@ -8,15 +8,17 @@
         for batch in loader: ...
 
 Rows come one by one as dicts, or in whole batches with `batch_size=`, where nothing is done row by row. Either way a
-`StreamingDataset` decides what is read by whom: over all ranks and workers each row once, equal numbers on every rank,
-another order and another share in each epoch, workers that see set_epoch. Rows are divided among ranks evenly: each has
-ceil(N / ranks) of them for any number of workers, at most one of them a repeated one that is marked.
+`StreamingDataset` decides who reads what: over all ranks and workers each row once, equal numbers on every rank,
+another order and another share in each epoch, workers that see set_epoch.
+
+Rows are divided evenly: each rank has ceil(N / ranks) of them for any number of workers, and marks what it repeats. The
+workers of a rank take pieces of 256 rows in turn.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,16 +30,15 @@ from headrace.checks import check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import BatchFormat, StreamArguments, StreamOptions
-from headrace.stream.loader.passes import state_after
+from headrace.stream.loader.passes import RowPass, RowPasses
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.state import StreamState
+from headrace.stream.order.share import resolve_remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
-from headrace.stream.workers.deaths import WorkerDeath
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks
 from headrace.tabular.delivered import batch_of, processed, rows_of
 from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
-from headrace.tabular.evenly import for_workers, rows_of_rank, rows_of_worker
+from headrace.tabular.evenly import left_after
 from headrace.tabular.fields import Fields, NumberType
 from headrace.tabular.processors import Processor, as_processor
 from headrace.tabular.sources import of_frame, open_files
@@ -53,7 +54,7 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 _SEED = 42  # unless said otherwise
-_PIECE_ROWS = 1 << 10  # read at a time where rows are given one by one
+_PIECE_ROWS = 1 << 8  # handed to a worker at a time where rows are given one by one
 
 
 class PipelineIterableDataset(IterableDataset[Any]):
@@ -64,7 +65,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
     processor_pipelines: a processor for each of some columns, as with `add_pipeline`.
     shuffle_shards: shuffle the rows anew in each epoch, by `seed` (42 unless given); else shards in order.
     batch_size: None gives rows; else whole batches of so many, for DataLoader(dataset, batch_size=None).
-    num_workers: that of the DataLoader. Rows need it only for an efficient order; batches need it.
+    num_workers: of `data_loader()`; a DataLoader of your own may have any number of workers.
     number_type, bad_numbers, null_values: what declared numbers become, what a text that is none is ("error" or
     "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
 
@@ -117,26 +118,23 @@ class PipelineIterableDataset(IterableDataset[Any]):
             bad_numbers=bad_numbers,
             null_values=null_values,
         )
-        # Rows of an order that is made of whole shards are given as that order cuts them: in steps of one row.
-        self._even = batch_size is None and options.get("distribution", "balanced") == "balanced"
         self._format = options.get("batch_format", "torch")
         check_word("batch_format", self._format, get_args(BatchFormat))
         self._remainder = options.get("remainder")
-        if self._even:
-            options["remainder"] = None  # the stream's last piece is cut here, evenly over the ranks
+        if batch_size is None:
+            options["remainder"] = None  # rows are cut here, so that every rank has as many: see `plan`
         options["columns"] = self._columns(options.get("columns"))
         options["batch_format"] = "arrow"
         options.setdefault("shuffle", shuffle_shards)
         options.setdefault("seed", _SEED)
-        piece_rows = batch_size if batch_size is not None else _PIECE_ROWS if self._even else 1
         self._stream = StreamingDataset(
             replace(source.index, schema=self._blocks.schema),
             self._blocks,
-            StreamOptions(batch_size=piece_rows, **options),
+            StreamOptions(batch_size=_PIECE_ROWS if batch_size is None else batch_size, **options),
             num_workers=num_workers or 0,
             topology=topology,
         )
-        if self._remainder == "exact" and self._stream.topology.world_size > 1 and self._even:
+        if self._remainder == "exact" and self._stream.topology.world_size > 1:  # of batches the stream refuses it
             raise SettingsError(
                 f'remainder="exact" gives ranks unequal numbers of rows; here are {self._stream.topology.world_size}:'
                 ' use "pad" (nothing lost, see row["valid"]) or "drop"'
@@ -184,6 +182,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
             | dict.fromkeys((*fields.texts, *fields.cat_field_list), text)
             | dict(columns or {})
         )
+        self._reread()
 
     def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
         """Declare the text column, or the primary and the secondary one. Raises `SettingsError` for other numbers."""
@@ -238,8 +237,11 @@ class PipelineIterableDataset(IterableDataset[Any]):
         self._stream.set_epoch(epoch)
 
     def plan(self) -> Plan:
-        """The present pass as the stream plans it."""
-        return self._stream.plan()
+        """The present pass: batches of every rank, or single rows where rows are given."""
+        plan = self._stream.plan()
+        if self.batch_size is not None:
+            return plan
+        return replace(plan, batch_size=1, remainder=resolve_remainder(self._remainder, self.topology.world_size))
 
     def __len__(self) -> int:
         """Rows of a pass on this rank, or batches with `batch_size`; the same on every rank, over all its workers.
@@ -247,9 +249,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         A DataLoader over rows divides this by its batch size. With workers it then gives up to num_workers - 1 batches
         more than its len says, because each worker ends with a batch of its own; with `batch_size` here len is exact.
         """
-        if not self._even:
-            return len(self._stream)
-        return self._rows_of_rank()
+        return len(self._stream) if self.batch_size is not None else self.plan().steps_per_rank
 
     def __iter__(self) -> Iterator[Any]:
         """One pass of this worker, or of the rank if there are no workers.
@@ -306,10 +306,6 @@ class PipelineIterableDataset(IterableDataset[Any]):
         """As of a `StreamingDataset`: for workers in place of others that died."""
         return self._stream.going_on_after(batches)
 
-    def death_of(self, worker: int, process: int, code: int | None = None) -> WorkerDeath:
-        """As of a `StreamingDataset`: what is known of a worker that died."""
-        return self._stream.death_of(worker, process, code)
-
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""
         if self.batch_size is not None:
@@ -323,19 +319,18 @@ class PipelineIterableDataset(IterableDataset[Any]):
         """The state after so many batches of the present pass on every rank, for `load_state_dict`.
 
         batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
-        Raises `SettingsError` where rows are given and batch_size is not.
+        Raises `SettingsError` where rows are given and batch_size is not, `StreamError` if a pass has fewer batches.
         """
         if self.batch_size is not None:
             return self._stream.state_after(batches)
         if batch_size is None:
             raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
-        return state_after(
-            StreamState.from_dict(self._stream.state_after(0)),
-            batches,
-            StreamOptions(batch_size=batch_size, remainder="pad"),
-            topology=self.topology,
-            workers=num_workers,
-        ).to_dict()
+        present = self._stream.stream.present
+        assert isinstance(present, RowPass)
+        left = left_after(
+            self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=self._stream.options.batch_size
+        )
+        return present.start.at(left).to_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, on any ranks, workers and batch size; before the DataLoader starts workers.
@@ -351,9 +346,11 @@ class PipelineIterableDataset(IterableDataset[Any]):
         info = get_worker_info()
         return distribution_info(
             self._stream.index,
-            self._stream_of(0 if info is None else info.num_workers).plan(),
+            self.plan(),
             rank=self.topology.rank,
             worker=None if info is None else info.id,
+            workers=1 if info is None else info.num_workers,
+            step_rows=self._stream.options.batch_size,
             total_shards=len(self.shard_files) or len(self._stream.index.shards),
         )
 
@@ -362,34 +359,32 @@ class PipelineIterableDataset(IterableDataset[Any]):
         return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
-        info = get_worker_info()
-        worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
-        self.begin_next()
-        left = None
-        if self._even:  # of this rank's rows in order, a worker has every so many-th
-            left = rows_of_worker(self._rows_of_rank(), worker=worker, workers=workers)
-        with closing(self._stream_of(workers).batches(makes="rows")) as pieces:
+        info, stream = get_worker_info(), self._stream.stream
+        if info is not None:
+            yield from self._rows_of_pieces(self._stream.batches(), worker=info.id, workers=info.num_workers)
+            return
+        stream.begin_next()
+        yield from stream.counted(self._rows_of_pieces(stream.read()), steps=len(self))
+
+    def _rows_of_pieces(
+        self, pieces: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
+    ) -> Generator[dict[str, Any], None, None]:
+        """The rows of every `workers`-th piece of this rank, up to the number of rows that all ranks have."""
+        rows, begin = None, worker * self._stream.options.batch_size
+        with closing(pieces):
             for table in pieces:
                 assert isinstance(table, pa.Table)
-                if left is not None:
-                    table = table.slice(0, left)
-                    left -= table.num_rows
-                yield from rows_of(self._processed(table))
-
-    def _stream_of(self, workers: int) -> StreamingDataset:
-        if not workers or not self._even or self.num_workers is not None:
-            return self._stream
-        return for_workers(self._stream, self._blocks, workers)
-
-    def _rows_of_rank(self) -> int:
-        return rows_of_rank(self._stream.pass_rows, ranks=self.topology.world_size, remainder=self._remainder)
+                if rows is None:  # a worker knows its pass from the first piece on
+                    rows = len(self)
+                yield from rows_of(self._processed(table.slice(0, max(0, rows - begin))))
+                begin += workers * self._stream.options.batch_size
 
     def _processed(self, table: pa.Table) -> dict[str, Any]:
         try:
             return processed(table, self._processors, self._asked)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
-                Watch(self._stream, contract=None).report(error)
+                Watch(self._stream.stream, contract=None).report(error)
             raise
 
     @property
@@ -404,9 +399,13 @@ class PipelineIterableDataset(IterableDataset[Any]):
 
     def _declare(self, **values: Any) -> None:
         self._blocks.declare(replace(self._blocks.fields, **values))
-        self._stream.index = replace(self._stream.index, schema=self._blocks.schema)
-        if "full_field_list" in values:
-            self._stream.options = replace(self._stream.options, columns=self._columns(None))
+        self._reread(self._columns(None) if "full_field_list" in values else self._asked)
+
+    def _reread(self, columns: tuple[str, ...] | None = None) -> None:
+        """Read these columns from the next pass on, as they are declared now; None: the same columns."""
+        passes = self._stream.stream.passes
+        assert isinstance(passes, RowPasses)
+        passes.declare(self._blocks.schema, self._asked if columns is None else columns)
 
     def _known(self, name: str, where: str) -> None:
         if name not in self._stream.index.schema.names:

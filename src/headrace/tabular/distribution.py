@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
 from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import resolve_remainder
 
 _PART_ROWS = 1 << 18
 
@@ -28,28 +27,39 @@ _log = logging.getLogger("headrace")
 
 
 def distribution_info(
-    index: SplitIndex, plan: Plan, *, rank: int, worker: int | None, total_shards: int
+    index: SplitIndex,
+    plan: Plan,
+    *,
+    rank: int,
+    worker: int | None,
+    workers: int,
+    step_rows: int,
+    total_shards: int,
 ) -> dict[str, Any]:
-    """What one rank (worker None) or one of its workers reads in a pass.
+    """Return what one rank (worker None) or one of its workers delivers in a pass.
 
-    total_shards: all there are, those without rows included; shards_per_rank: how many this rank takes rows from;
-    shards_per_worker: how many this worker does, or in the parent the busiest worker; rank, world_size; worker_id (0 in
-    the parent), num_workers (at least 1); assigned_shards: the names, relative to the directory, of this worker's
-    shards, in the parent of the rank's.
+    workers: W; worker w has the steps w, w + W, … of its rank, of `step_rows` rows each. total_shards: all there are,
+    those without rows included; shards_per_rank: how many this rank takes rows from; shards_per_worker: how many this
+    worker does, or in the parent the rank; rank, world_size; worker_id (0 in the parent), num_workers (1 in the
+    parent); assigned_shards: the names, relative to the directory, of this worker's shards, or of the rank's.
     """
-    workers = range(max(1, plan.workers))
-    per_worker = {each: _shards(index, plan, rank=rank, worker=each) for each in workers}
-    of_rank = sorted(set().union(*per_worker.values()))
-    mine = of_rank if worker is None else sorted(per_worker[worker])
+    own = np.zeros((workers, len(index.shards)), np.bool_)
+    ends, item = index.first_row + index.rows, 0
+    for positions in _positions(plan, rank=rank):
+        rows = _rows_at(index, plan, positions)
+        shards = index.shard_of_block[np.searchsorted(ends, rows, side="right")]
+        own[np.arange(item, item + len(rows)) // step_rows % workers, shards] = True
+        item += len(rows)
+    mine = own.any(axis=0) if worker is None else own[worker]
     return {
         "total_shards": total_shards,
-        "shards_per_rank": len(of_rank),
-        "shards_per_worker": max(map(len, per_worker.values())) if worker is None else len(mine),
+        "shards_per_rank": int(own.any(axis=0).sum()),
+        "shards_per_worker": int(mine.sum()),
         "rank": rank,
         "world_size": plan.world_size,
         "worker_id": worker or 0,
-        "num_workers": len(workers),
-        "assigned_shards": [index.shards[shard] for shard in mine],
+        "num_workers": workers,
+        "assigned_shards": [index.shards[shard] for shard in np.flatnonzero(mine).tolist()],
     }
 
 
@@ -101,30 +111,19 @@ def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
         raise StreamError(f"the dataset was built for {topology.world_size} ranks, {num_ranks} are expected")
     if max(1, dataloader.num_workers) != num_workers:
         raise StreamError(f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected")
-    declared = getattr(dataset, "num_workers", None)
-    if declared is not None and declared != dataloader.num_workers:
-        raise StreamError(f"the dataset was built with num_workers={declared}, the DataLoader has {num_workers}")
-    consumers = num_ranks * num_workers
     plan = dataset.plan()
-    if plan.regions is not None and max(1, plan.workers) != num_workers:
-        raise StreamError(
-            f"the dataset gives whole shards to {max(1, plan.workers)} workers of each rank, the DataLoader has"
-            f" {num_workers}; build it with num_workers={num_workers}"
-        )
-    plan = replace(plan, workers=num_workers, remainder=resolve_remainder(stream.options.remainder, consumers))
     ranks = (topology.rank,) if _group() else tuple(range(num_ranks))
     by_position = isinstance(plan.order, MixedOrder)  # it may have a row several times
     seen = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
     twice = 0
     for rank in ranks:
-        for worker in range(num_workers):
-            for positions in _positions(plan, rank=rank, worker=worker):
-                read = positions if by_position else _rows_at(index, plan, positions)
-                twice += int(np.count_nonzero(seen[read]))
-                seen[read] = 1
+        for positions in _positions(plan, rank=rank):
+            read = positions if by_position else _rows_at(index, plan, positions)
+            twice += int(np.count_nonzero(seen[read]))
+            seen[read] = 1
     return _Evidence(
         ranks=ranks,
-        order={**stream.pass_state, "workers": plan.workers},
+        order={**stream.stream.state_after(0), "workers": num_workers},
         total=plan.remaining.total,
         dropped=plan.dropped_rows,
         twice=twice,
@@ -162,26 +161,9 @@ def _compared(parts: Sequence[_Evidence], num_ranks: int) -> list[str]:
     return problems
 
 
-def _shards(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> set[int]:
-    """The shards that one (rank, worker) takes rows from."""
-    found: set[int] = set()
-    ends = index.first_row + index.rows
-    for rows in _rows(index, plan, rank=rank, worker=worker):
-        found.update(np.unique(index.shard_of_block[np.searchsorted(ends, rows, side="right")]).tolist())
-        if len(found) == len(index.shards):
-            break
-    return found
-
-
-def _rows(index: SplitIndex, plan: Plan, *, rank: int, worker: int) -> Iterator[I64]:
-    """The row numbers in the split that one (rank, worker) takes, a part at a time."""
-    for positions in _positions(plan, rank=rank, worker=worker):
-        yield _rows_at(index, plan, positions)
-
-
-def _positions(plan: Plan, *, rank: int, worker: int) -> Iterator[I64]:
-    """The positions that one (rank, worker) takes, a part at a time."""
-    share = plan.share(rank=rank, worker=worker)
+def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
+    """The positions that one rank takes, a part at a time."""
+    share = plan.share(rank)
     for start in range(0, share.rows, _PART_ROWS):
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
 

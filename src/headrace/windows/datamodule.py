@@ -45,7 +45,7 @@ from headrace.windows.windows import Windows, windows_of
 class EpochLoader(CountedLoader[WindowLoader]):
     """One pass per iteration over a stream of windows."""
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         if self._trainer is not None:
             is_over = self._loaded_ended and not self._begun and self._trainer.current_epoch == self._loaded_epoch
             epoch = self.begin()
@@ -62,7 +62,7 @@ class EpochLoader(CountedLoader[WindowLoader]):
 
     def position(self) -> dict[str, Any]:
         """Where the stream is after the batches that are done: epoch, chunk, pass and position."""
-        return self.stream.state_after(self.done).to_dict()
+        return self.stream.state_after(self.done)
 
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Go on from what a checkpoint kept; see `CountedLoader.resumed`."""
@@ -307,7 +307,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         )
 
     def _tell_of_lengths(self, loader: EpochLoader) -> None:
-        whole = loader.stream.fresh_steps(loader.stream.epoch)
+        whole = loader.stream.passes.whole(loader.stream.present).steps
         self._ask_lengths_again(differ=isinstance(loader.stream.epochs, Chunked) or len(loader) != whole)
         trainer = self.trainer
         if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:

@@ -2,17 +2,15 @@
 
 The positions of an epoch are dealt out in turn: rank r of R takes every R-th, batch_size at a time, so a step of all
 ranks together is a run of positions, and there are as many steps everywhere. The order of the positions knows nothing
-of ranks. The rules of passes are those of rows (see `stream.loader`):
-
-- `set_epoch(e)` makes the next pass epoch e; a pass taken to its end is followed by the next epoch by itself.
-- A new iterator before the end begins the same pass again.
-- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so.
+of ranks. Passes and states follow the rules of every loader, see `stream.loader.base`; a state resumes on any
+number of ranks and with any batch size.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,10 +18,10 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.errors import SettingsError, StreamError
-from headrace.sealed import MOST_EPOCHS, MOST_LANES
+from headrace.sealed import MOST_LANES
+from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import VALID
-from headrace.stream.loader.received import Received
-from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
+from headrace.stream.order.share import Remainder, Share, check_batches, resolve_remainder, share_of
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import import_torch
@@ -40,7 +38,118 @@ BatchFormat = Literal["torch", "numpy"]
 _LOCATED = 1 << 14  # windows whose places are looked up at a time
 
 
-class WindowLoader:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WindowPasses:
+    """Passes over windows, as batches of `batch_size` windows on each rank; see `WindowLoader`."""
+
+    epochs: Epochs
+    batch_size: int
+    shuffle: Shuffle
+    seed: int
+    remainder: Remainder
+    lanes: int
+    stretch: int
+    batch_format: BatchFormat
+    topology: Topology
+
+    def begin(self, epoch: int, after: WindowPass | None = None) -> WindowPass:
+        """An epoch from its beginning, in lanes and stretches like those of the pass before."""
+        number, chunk = self.epochs.place(epoch)
+        order = self if after is None else after.start
+        state = WindowState(
+            windows=self.epochs.identity,
+            count=self.epochs.count(epoch),
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            lanes=order.lanes,
+            stretch=order.stretch,
+            pass_number=number,
+            chunk=chunk,
+        )
+        return WindowPass(self, state)
+
+    def whole(self, of: WindowPass) -> WindowPass:
+        """The epoch of a pass from its beginning, in its order."""
+        return replace(of, start=of.start.at(0))
+
+    def resume(self, values: Mapping[str, Any]) -> WindowPass:
+        """What a saved state left. Raises `StreamError` if it is of other windows, chunks, seed or shuffle."""
+        state = WindowState.from_dict(values)
+        state.check(self.begin(0).start)
+        here = self.begin(state.epoch).start
+        if (state.count, state.pass_number, state.chunk) != (here.count, here.pass_number, here.chunk):
+            raise StreamError(
+                f"window state: epoch {state.epoch} was chunk {state.chunk} of pass {state.pass_number} with"
+                f" {state.count} windows; here it is chunk {here.chunk} of pass {here.pass_number} with {here.count};"
+                " begin the epoch anew"
+            )
+        return WindowPass(self, state)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowPass:
+    """What is left of an epoch of windows. start: where it begins."""
+
+    passes: WindowPasses
+    start: WindowState
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+        return self.start.epoch
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
+        return bool(self.start.position)
+
+    @property
+    def share(self) -> Share:
+        """The windows of this rank."""
+        passes = self.passes
+        return share_of(
+            self.start.count - self.start.position,
+            rank=passes.topology.rank,
+            ranks=passes.topology.world_size,
+            batch_size=passes.batch_size,
+            remainder=passes.remainder,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Batches that each rank receives."""
+        return self.share.steps
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank. Raises `StreamError` if the pass has fewer."""
+        check_batches(batches, self.steps)
+        step = self.passes.topology.world_size * self.passes.batch_size
+        return self.start.at(min(self.start.count, self.start.position + batches * step)).to_dict()
+
+    def batches(self) -> Generator[dict[str, Any], None, None]:
+        """This rank's batches."""
+        start, share, batch_size = self.start, self.share, self.passes.batch_size
+        if not share.items:
+            return
+        windows = self.passes.epochs.windows(start.epoch)
+        order = _order(windows, start)
+        piece = max(1, _LOCATED // batch_size) * batch_size
+        for begin in range(0, share.items, piece):
+            end = min(begin + piece, share.items)
+            places = windows.locate(order.numbers(start.position + _items(share, begin, end)))
+            for first in range(begin, end, batch_size):
+                last = min(first + batch_size, end)
+                yield self._batch(windows, places.part(first - begin, last - begin), share.rows - first)
+
+    def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
+        in_torch = self.passes.batch_format == "torch"
+        batch = windows.gather(places, "views" if in_torch else None)
+        batch[VALID] = np.arange(len(places.entity)) < real
+        return as_tensors(batch, import_torch(), windows.options.layout) if in_torch else batch
+
+
+class WindowLoader(BaseLoader[WindowPasses, WindowPass]):
     """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
 
     remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
@@ -71,154 +180,61 @@ class WindowLoader:
         check_integer("windows: seed", seed)
         if remainder is not None:
             check_word("windows: remainder", remainder, get_args(Remainder))
-        self.epochs, self.batch_size, self.seed, self.shuffle = epochs, batch_size, seed, shuffle
-        self.topology = capture() if topology is None else topology
-        self.remainder: Remainder = resolve_remainder(remainder, self.topology.world_size)
-        self._torch = import_torch() if batch_format == "torch" else None
-        self._lanes, self._stretch = lanes, stretch
-        self._received = Received()
-        self._start = self._fresh(0)
-        if self.remainder == "drop" and self._start.count and not self.fresh_steps(0):
+        if batch_format == "torch":
+            import_torch()
+        topology = capture() if topology is None else topology
+        passes = WindowPasses(
+            epochs=epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            remainder=resolve_remainder(remainder, topology.world_size),
+            lanes=lanes,
+            stretch=stretch,
+            batch_format=batch_format,
+            topology=topology,
+        )
+        super().__init__(passes, topology)
+        count = self.present.start.count
+        if passes.remainder == "drop" and count and not self.present.steps:
             raise SettingsError(
-                f'windows: remainder="drop" leaves no step: the first epoch has {self._start.count} windows, and a step'
-                f" of {self.topology.world_size} ranks takes {self.topology.world_size * batch_size}; give a smaller"
+                f'windows: remainder="drop" leaves no step: the first epoch has {count} windows, and a step'
+                f" of {topology.world_size} ranks takes {topology.world_size * batch_size}; give a smaller"
                 ' batch_size or larger chunks, or pass remainder="pad"'
             )
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the present pass, or of the last one if that is finished."""
-        return self._start.epoch
+    def epochs(self) -> Epochs:
+        """The windows of every epoch."""
+        return self.passes.epochs
 
     @property
-    def received(self) -> int:
-        """Batches handed out since the present pass began."""
-        return self._received.batches
+    def is_shuffled(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self.passes.shuffle != "none"
 
     def __len__(self) -> int:
         """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
-        return self.fresh_steps(self.epoch + 1) if self._received.is_over else self.steps_from(self._start)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
         confirm(self.topology)
-        if self._received.has_ended:
-            self._begin(self._fresh(self._start.epoch + 1))
-        if self._start.count and not self.steps_from(self._start) and not self._start.position:
-            log.warning(
-                'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
-            )
-        self._received.begin()
-        batches = Watch(self, self._contract()).over(self._batches(self._start))
-        yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
+        following = self.passes.begin(self.epoch + 1, self.present) if self._received.is_over else self.present
+        return following.steps
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
-        check_integer("set_epoch: epoch", epoch, least=0, most=MOST_EPOCHS)
-        if epoch != self._start.epoch or self._received.has_ended:
-            self._begin(self._fresh(epoch))
+    def read(self) -> Generator[dict[str, Any], None, None]:
+        """The batches of the present pass from its beginning, watched but not counted."""
+        start = self.present.start
+        if start.count and not self.present.steps and not start.position:
+            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', start.epoch, start.count)
+        yield from Watch(self, self.contract()).over(self.present.batches())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
-        return self.state_after(self.received).to_dict()
-
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Go on from a saved state, in its order, whatever ranks or batch size it was saved with.
-
-        Raises `StreamError` if it is a state of other windows, chunks, seed or shuffle.
-        """
-        state = WindowState.from_dict(values)
-        state.check(self._start)
-        self._lanes, self._stretch = state.lanes, state.stretch
-        if (state.count, state.pass_number, state.chunk) != (
-            self.epochs.count(state.epoch),
-            *self.epochs.place(state.epoch),
-        ):
-            raise StreamError(
-                f"window state: epoch {state.epoch} was chunk {state.chunk} of pass {state.pass_number} with"
-                f" {state.count} windows; here it is chunk and pass {self.epochs.place(state.epoch)[::-1]} with"
-                f" {self.epochs.count(state.epoch)}; begin the epoch anew"
-            )
-        self._begin(state)
-
-    def state_after(self, batches: int) -> WindowState:
-        """The state when every rank has received so many batches since the pass began."""
-        step = self.topology.world_size * self.batch_size
-        return self._start.at(min(self._start.count, self._start.position + batches * step))
-
-    def steps_from(self, state: WindowState) -> int:
-        """Batches that every rank gets of what a state leaves."""
-        left = state.count - state.position
-        ranks = self.topology.world_size
-        return count_steps(left, ranks=ranks, batch_size=self.batch_size, remainder=self.remainder)
-
-    def fresh_steps(self, epoch: int) -> int:
-        """Batches that every rank gets of a whole epoch."""
-        return self.steps_from(self._fresh(epoch))
-
-    def _contract(self) -> dict[str, Any]:
-        """What every rank must say alike before a pass."""
+    def contract(self, *, workers: int = 0) -> dict[str, Any]:  # noqa: ARG002 - windows have no workers
+        """What every rank must say alike before the present pass."""
         return {
             "source": "windows",
-            "batch_size": self.batch_size,
-            "remainder": self.remainder,
-            **self._start.to_dict(),
-            "steps": self.steps_from(self._start),
+            "batch_size": self.passes.batch_size,
+            "remainder": self.passes.remainder,
+            **self.present.start.to_dict(),
+            "steps": self.present.steps,
         }
-
-    def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
-        share = share_of(
-            start.count - start.position,
-            rank=self.topology.rank,
-            ranks=self.topology.world_size,
-            batch_size=self.batch_size,
-            remainder=self.remainder,
-        )
-        if not share.items:
-            return
-        windows = self.epochs.windows(start.epoch)
-        order = self._order(windows, start)
-        piece = max(1, _LOCATED // self.batch_size) * self.batch_size
-        for begin in range(0, share.items, piece):
-            end = min(begin + piece, share.items)
-            places = windows.locate(order.numbers(start.position + _items(share, begin, end)))
-            for first in range(begin, end, self.batch_size):
-                last = min(first + self.batch_size, end)
-                yield self._batch(windows, places.part(first - begin, last - begin), share.rows - first)
-
-    def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
-        batch = windows.gather(places, None if self._torch is None else "views")
-        batch[VALID] = np.arange(len(places.entity)) < real
-        return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
-
-    def _order(self, windows: Windows, state: WindowState) -> WindowOrder:
-        if state.shuffle == "none":
-            return InOrder()
-        if state.shuffle == "everywhere":
-            return everywhere(state.count, seed=state.seed, epoch=state.epoch)
-        entities = windows.store.entities
-        return nearby(
-            entities.names, entities.rows, windows.per_entity, seed=state.seed, epoch=state.epoch,
-            lanes=state.lanes, stretch=state.stretch,
-        )  # fmt: skip
-
-    def _fresh(self, epoch: int) -> WindowState:
-        number, chunk = self.epochs.place(epoch)
-        return WindowState(
-            windows=self.epochs.identity,
-            count=self.epochs.count(epoch),
-            seed=self.seed,
-            epoch=epoch,
-            shuffle=self.shuffle,
-            lanes=self._lanes,
-            stretch=self._stretch,
-            pass_number=number,
-            chunk=chunk,
-        )
-
-    def _begin(self, state: WindowState) -> None:
-        self._start = state
-        self._received.forget()
 
 
 def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
@@ -228,6 +244,18 @@ def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -
         for name, values in batch.items()
     }
     return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}
+
+
+def _order(windows: Windows, state: WindowState) -> WindowOrder:
+    if state.shuffle == "none":
+        return InOrder()
+    if state.shuffle == "everywhere":
+        return everywhere(state.count, seed=state.seed, epoch=state.epoch)
+    entities = windows.store.entities
+    return nearby(
+        entities.names, entities.rows, windows.per_entity, seed=state.seed, epoch=state.epoch,
+        lanes=state.lanes, stretch=state.stretch,
+    )  # fmt: skip
 
 
 def _items(share: Share, begin: int, end: int) -> I64:

@@ -7,13 +7,16 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.sealed import MOST_EPOCHS
+from headrace.stream.loader.base import AnyPass, Source
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.chain import parts_of, round_border
@@ -52,51 +55,27 @@ class Reading:
     check: Callable[[], None] = _nothing
 
 
-class Pass(Protocol):
-    """What is left of an epoch, for these ranks."""
-
-    @property
-    def epoch(self) -> int:
-        """Which epoch."""
-
-    @property
-    def steps(self) -> int | None:
-        """Batches that each rank receives; the same for all. None: not known yet."""
+class Pass(AnyPass, Protocol):
+    """What is left of an epoch of rows in blocks, for these ranks."""
 
     @property
     def dropped_rows(self) -> int:
         """Rows that nobody receives, over all ranks."""
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
-
     def plan(self) -> Plan:
         """Steps, rows and bytes of every rank."""
-
-    def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
 
 
-class Passes(Protocol):
-    """Where passes come from: some rows, in some form, for these ranks. Picklable."""
+class Passes(Source[Pass], Protocol):
+    """Where passes over rows in blocks come from. Picklable."""
 
     index: SplitIndex
     options: StreamOptions
     read_block: ReadBlock
     remainder: Remainder
-
-    def begin(self, epoch: int, after: Pass | None = None) -> Pass:
-        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
-
-    def resume(self, values: Mapping[str, Any]) -> Pass:
-        """What a saved state left. Raises `StreamError` if it is not of these rows, this seed and shuffle."""
-
-    def whole(self, of: Pass) -> Pass:
-        """The epoch of a pass from its beginning, in its order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +188,12 @@ class RowPasses:
         self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
         self.kept = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
+
+    def declare(self, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+        """From the next pass on, read these columns of blocks that have this schema by then."""
+        self.index = replace(self.index, schema=schema)
+        self.options = replace(self.options, columns=columns)
+        self.kept = KeptSplit()
 
     @property
     def ranks(self) -> int:

@@ -17,10 +17,9 @@ except ImportError as error:
     raise MissingExtra("lightning", "lightning") from error
 
 from headrace.sealed import MOST_POSITIONS, seal, shown, unseal
-from headrace.stream.order.state import FORMAT_VERSION
 from headrace.stream.ranks.topology import Topology
 
-_KIND = "data module"
+_KIND, FORMAT_VERSION = "data module", 2  # of this record; the state inside it has a version of its own
 
 
 class _Stream(Protocol):

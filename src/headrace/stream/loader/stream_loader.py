@@ -1,34 +1,21 @@
-"""A stream of batches for one rank: this process, and threads that decode ahead.
-
-An epoch is a pass over everything; the rules of passes are those of a torch loop:
-
-- `set_epoch(e)` makes the next pass epoch e; a pass that is taken to its end is followed by the next epoch by itself.
-- A new iterator before the end begins the same pass again, so that looking at one batch on one rank moves nothing.
-- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so. The state of
-  an epoch's end gives an empty pass, as there is nothing left of it.
-"""
+"""A stream of batches of rows for one rank: this process, and threads that decode ahead."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator
 from typing import Any, TypeAlias
 
 from headrace.arrays import I32
-from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
-from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.accelerated import told_to_accelerate
+from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
-from headrace.stream.loader.rebatched import refuse_sharing_again
-from headrace.stream.loader.received import Received, warn_of_repeat
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.agreement import contract_of
-from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.ranks.topology import Topology, capture
 from headrace.stream.ranks.watch import Noted, Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
@@ -40,7 +27,7 @@ from headrace.stream.read.transform import transformed
 Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions, I32 | None]  # the arguments of a `StreamLoader`
 
 
-class StreamLoader:
+class StreamLoader(BaseLoader[Passes, Pass]):
     """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
 
     Rows come in the global order of the epoch: rank r of R takes the places r, r + R, r + 2R, … of it, batch_size at a
@@ -62,11 +49,9 @@ class StreamLoader:
         topology: Topology | None = None,
         store: Any = None,
     ) -> None:
-        self.topology = capture() if topology is None else topology
-        self.passes = passes_of(index, read_block, options, lengths, topology=self.topology, store=store)
-        self._received = Received()
+        topology = capture() if topology is None else topology
+        super().__init__(passes_of(index, read_block, options, lengths, topology=topology, store=store), topology)
         self.quarantined = self.make_quarantine()
-        self._begin(self.passes.begin(0))
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
@@ -88,26 +73,6 @@ class StreamLoader:
     def remainder(self) -> Remainder:
         """What becomes of the last, incomplete step."""
         return self.passes.remainder
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the present pass, or of the last one if that is finished."""
-        return self.present.epoch
-
-    @property
-    def present(self) -> Pass:
-        """The present pass, or the last one if that is finished."""
-        return self._present
-
-    @property
-    def received(self) -> int:
-        """Batches that the loop received since the present pass began."""
-        return self._received.batches
-
-    @property
-    def partial_epoch(self) -> bool:
-        """Whether the present pass is what a loaded state left of an epoch."""
-        return self.present.is_partial
 
     @property
     def dropped_rows(self) -> int:
@@ -132,73 +97,18 @@ class StreamLoader:
         found: PackingReport = report()
         return found
 
-    def __len__(self) -> int:
-        """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
-        confirm(self.topology)
-        if self.present.steps is None:
-            raise TypeError(
-                'distribution="dynamic": how many batches there are is known when the last block is claimed'
-            )
-        return self.present.steps
-
-    def __iter__(self) -> Iterator[Batch]:
-        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
-        confirm(self.topology)
-        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
-        self.begin_next()
-        self.warn_of_repeat()
+    def read(self) -> Generator[Batch, None, None]:
+        """The batches of the present pass from its beginning, watched but not counted."""
         progress = Progress(self.index)
         watch = self.watch(progress)
         self.quarantined = self.make_quarantine()
         read_block = Noted(self.passes.read_block, progress.reading)
         batches = self.present.batches(Reading(read_block, self.quarantined, watch.check))
-        yield from self.counted(watch.over(self.delivered(batches)))
+        yield from watch.over(self.delivered(batches))
 
-    def begin_next(self) -> None:
-        """Go on to the next epoch if the last pass was taken to its end."""
-        if self._received.has_ended:
-            self._begin(self.passes.begin(self.epoch + 1, self.present))
-
-    def counted(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """The batches of the present pass from its beginning, counted as the loop receives them."""
-        self._received.begin()
-        steps = self.present.steps
-        return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
-
-        Raises `SettingsError` unless it is an integer of 0 or more.
-        """
-        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
-        if epoch != self.epoch or self._received.has_ended:
-            self._begin(self.passes.begin(epoch, self.present))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
-        return self.state_after(self._received.batches)
-
-    def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches of the present pass on every rank. Raises `StreamError` beyond its end."""
-        return self.present.state_after(batches)
-
-    def epoch_start(self) -> dict[str, Any]:
-        """The state at the beginning of the present epoch, in the order that the stream has now."""
-        return self.passes.whole(self.present).state_after(0)
-
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved state, whatever ranks or batch size it was saved with.
-
-        Raises `StreamError` if the state is not of this split, seed and shuffle.
-        """
-        self._begin(self.passes.resume(values))
-
-    def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
-        """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all.
-
-        workers: of a DataLoader.
-        """
-        contract = contract_of(
+    def contract(self, *, workers: int = 0) -> dict[str, Any]:
+        """What every rank must say alike before the present pass. workers: of a DataLoader."""
+        return contract_of(
             self.index,
             self.options,
             self.state_after(0),
@@ -208,7 +118,10 @@ class StreamLoader:
             remainder=self.remainder,
             steps=self.present.steps,
         )
-        return Watch(self, contract, progress, stall_seconds=self.options.stall_seconds)
+
+    def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
+        """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all."""
+        return Watch(self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds)
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
         """The batches as the loop receives them: transformed, and in pinned memory, if the options ask for it."""
@@ -222,14 +135,10 @@ class StreamLoader:
             return None
         return Quarantine(index=self.index, limit=self.options.quarantine_limit, reader=reader_name(self.topology))
 
-    def warn_of_repeat(self) -> None:
-        """Warn where a pass was left inside and begins again in the same order."""
-        if self.options.shuffle or self.options.samples_per_epoch:
-            warn_of_repeat(self._received, self.epoch, of="stream")
-
-    def _begin(self, present: Pass) -> None:
-        self._present = present
-        self._received.forget()
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return bool(self.options.shuffle or self.options.samples_per_epoch)
 
 
 def passes_of(

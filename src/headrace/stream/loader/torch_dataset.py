@@ -154,9 +154,16 @@ class StreamingDataset(IterableDataset[Batch]):
         quarantined = self.stream.quarantined
         return 0 if quarantined is None else quarantined.rows
 
+    @property
+    def present(self) -> Pass:
+        """The present pass; in a worker, the one that it delivers steps of."""
+        if get_worker_info() is None:
+            return self.stream.present
+        return self.stream.passes.resume(self._begun().start)
+
     def plan(self) -> Plan:
         """The present pass: steps, rows and bytes of every rank."""
-        return self.stream.plan()
+        return self.present.plan()
 
     def report(self) -> PackingReport:
         """The present pass in numbers where rows are packed while they are streamed."""

@@ -1,0 +1,174 @@
+"""The rules of passes, which every loader of one rank has; what a pass is made of is its source's business.
+
+An epoch is a pass over everything, as in a torch loop:
+
+- `set_epoch(e)` makes the next pass epoch e; a pass that is taken to its end is followed by the next epoch by itself.
+- A new iterator before the end begins the same pass again, so that looking at one batch on one rank moves nothing.
+- `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so. The state of
+  an epoch's end gives an empty pass, as there is nothing left of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from headrace.checks import check_integer
+from headrace.sealed import MOST_EPOCHS
+from headrace.stream.loader.accelerated import told_to_accelerate
+from headrace.stream.loader.rebatched import refuse_sharing_again
+from headrace.stream.loader.received import Given, Received, warn_of_repeat
+from headrace.stream.ranks.topology import Topology, confirm
+from headrace.stream.read.batch import Batch
+
+
+class AnyPass(Protocol):
+    """What is left of an epoch, for these ranks, whatever it is made of."""
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+
+    @property
+    def steps(self) -> int | None:
+        """Batches that each rank receives; the same for all. None: not known yet."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+
+
+P = TypeVar("P", bound=AnyPass)
+S = TypeVar("S", bound="Source[Any]")
+
+
+class Source(Protocol[P]):
+    """Where passes come from: some data, in some form, for these ranks."""
+
+    def begin(self, epoch: int, after: P | None = None) -> P:
+        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
+
+    def resume(self, values: Mapping[str, Any]) -> P:
+        """What a saved state left. Raises `StreamError` if it is not of these data, this seed and shuffle."""
+
+    def whole(self, of: P) -> P:
+        """The epoch of a pass from its beginning, in its order."""
+
+
+class BaseLoader(ABC, Generic[S, P]):
+    """Batches of one rank, pass after pass, and one state that counts them.
+
+    passes: where they come from. topology: this rank.
+    """
+
+    def __init__(self, passes: S, topology: Topology) -> None:
+        self.topology, self.passes = topology, passes
+        self._received = Received()
+        self._begin(passes.begin(0))
+
+    @abstractmethod
+    def read(self) -> Generator[Batch, None, None]:
+        """The batches of the present pass from its beginning, watched but not counted."""
+
+    @abstractmethod
+    def contract(self, *, workers: int = 0) -> dict[str, Any]:
+        """What every rank must say alike before the present pass. workers: of a DataLoader."""
+
+    @property
+    @abstractmethod
+    def is_shuffled(self) -> bool:
+        """Whether every epoch has an order of its own."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present pass, or of the last one if that is finished."""
+        return self.present.epoch
+
+    @property
+    def present(self) -> P:
+        """The present pass, or the last one if that is finished."""
+        return self._present
+
+    @property
+    def received(self) -> int:
+        """Batches that the loop received since the present pass began."""
+        return self._received.batches
+
+    @property
+    def partial_epoch(self) -> bool:
+        """Whether the present pass is what a loaded state left of an epoch."""
+        return self.present.is_partial
+
+    def __len__(self) -> int:
+        """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
+        confirm(self.topology)
+        if self.present.steps is None:
+            raise TypeError(
+                'distribution="dynamic": how many batches there are is known when the last block is claimed'
+            )
+        return self.present.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        confirm(self.topology)
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
+        self.begin_next()
+        self.warn_of_repeat()
+        yield from self.counted(self.read())
+
+    def begin_next(self) -> None:
+        """Go on to the next epoch if the last pass was taken to its end."""
+        if self._received.has_ended:
+            self._begin(self.passes.begin(self.epoch + 1, self.present))
+
+    def counted(self, batches: Generator[Given, None, None], *, steps: int | None = None) -> Iterator[Given]:
+        """The batches of the present pass from its beginning, counted as the loop receives them.
+
+        steps: how many there are; None: the batches of the pass.
+        """
+        self._received.begin()
+        steps = self.present.steps if steps is None else steps
+        return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so.
+
+        Raises `SettingsError` unless it is an integer of 0 or more.
+        """
+        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
+        if epoch != self.epoch or self._received.has_ended:
+            self._begin(self.passes.begin(epoch, self.present))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is after the batches handed out so far: JSON, the same on every rank."""
+        return self.state_after(self._received.batches)
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches of the present pass on every rank. Raises `StreamError` beyond its end."""
+        return self.present.state_after(batches)
+
+    def epoch_start(self) -> dict[str, Any]:
+        """The state at the beginning of the present epoch, in the order that the stream has now."""
+        state: dict[str, Any] = self.passes.whole(self.present).state_after(0)
+        return state
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Continue from a saved state, whatever ranks or batch size it was saved with.
+
+        Raises `StreamError` if the state is not of these data, this seed and shuffle.
+        """
+        self._begin(self.passes.resume(values))
+
+    def warn_of_repeat(self) -> None:
+        """Warn where a pass was left inside and begins again in the same order."""
+        if self.is_shuffled:
+            warn_of_repeat(self._received, self.epoch, of="stream")
+
+    def _begin(self, present: P) -> None:
+        self._present = present
+        self._received.forget()
