@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -65,13 +66,13 @@ class Data:
 
 
 DATA = (
-    Data(name="small", words="smaller than a round: one permutation", rows=3007, files=7, block_rows=100),
+    Data(name="small", words="smaller than a round: one permutation", rows=1507, files=7, block_rows=100),
     Data(
         name="rounds",
-        words="ten rounds, `lanes=48, shuffle_rows=960`",
-        rows=9607,
+        words="five rounds and a little, `lanes=48, shuffle_rows=960`",
+        rows=4807,
         files=20,
-        block_rows=50,
+        block_rows=25,
         settings={"lanes": 48, "shuffle_rows": 960},
     ),
     Data(
@@ -114,6 +115,7 @@ def global_steps(dataset: headrace.Dataset, data: Data, world_size: int, workers
 
 def batches_tables(_asked: argparse.Namespace) -> Iterator[Table]:
     """A table for each size of data: how many of one rank's global batches every topology gives."""
+    warnings.filterwarnings("ignore", message="This DataLoader will create")  # counts do not mind few processors
     for data in DATA:
         rows: list[tuple[Cell, ...]] = []
         with tempfile.TemporaryDirectory() as folder:
@@ -141,6 +143,7 @@ def batches_tables(_asked: argparse.Namespace) -> Iterator[Table]:
 # ---- mixing ---------------------------------------------------------------------------------------------------------
 
 FILES, RANKS, BLOCK_ROWS, SHARD_BYTES = (1, 20, 200, 2000), 8, 65_536, 1 << 26
+MOSAIC_ROWS = 4_000_000  # that its py1e and py1br shuffle among themselves on one node, by default
 EPOCHS_OF_PEERS = ("py1e", "py1br", "py1s", "py2s")
 # (ranks, rows in the batch of one)
 ALONE, SMALL_BATCHES, BATCHES = (1, 8), (RANKS, 8), (RANKS, 32)
@@ -170,13 +173,20 @@ def cut(rows: int, files: int, most: int) -> list[int]:
     return [min(most, rows // files - first) for _ in range(files) for first in range(0, rows // files, most)]
 
 
-def ours(rows: int, files: int) -> Epoch:
+def ours(rows: int, files: int, shuffle_rows: int | None = None) -> Epoch:
     """Files of row groups of 65,536 rows at most."""
     index = wide_index(cut(rows, files, BLOCK_ROWS))
 
     def epoch(ranks: int, batch_rows: int) -> I64:
         order = make_plan(
-            index, batch_size=batch_rows, world_size=ranks, shuffle=True, seed=SEED, epoch=EPOCH, remainder="pad"
+            index,
+            batch_size=batch_rows,
+            world_size=ranks,
+            shuffle=True,
+            shuffle_rows=shuffle_rows,
+            seed=SEED,
+            epoch=EPOCH,
+            remainder="pad",
         ).order
         steps = order.rows // (ranks * batch_rows)
         positions = np.arange(steps * ranks * batch_rows, dtype=np.int64)
@@ -194,7 +204,7 @@ def mosaic(algorithm: str, rows: int, files: int) -> Epoch:
 
     sizes = np.array(cut(rows, files, SHARD_BYTES // (4 * COLUMNS + 8)), np.int64)
     canonical = 64 if algorithm in ("py1s", "py2s") else 1
-    block_rows = max(4_000_000 // canonical, 1 << 18)
+    block_rows = max(MOSAIC_ROWS // canonical, 1 << 18)
     shuffled: list[I64] = []
 
     def epoch(ranks: int, batch_rows: int) -> I64:
@@ -247,6 +257,9 @@ def mixing_tables(asked: argparse.Namespace) -> Iterator[Table]:
         lines: list[tuple[Cell, ...]] = [("–", "a permutation", *cells)]
         for files in FILES:
             lines.append((f"{files:,}", "headrace", *mixing_of(ours(rows, files), rows)))
+            if rows > MOSAIC_ROWS:
+                widened = mixing_of(ours(rows, files, MOSAIC_ROWS), rows)
+                lines.append((f"{files:,}", f"headrace, `shuffle_rows={MOSAIC_ROWS:_}`", *widened))
             for algorithm in EPOCHS_OF_PEERS if not missing else ():
                 lines.append((f"{files:,}", f"Mosaic `{algorithm}`", *mixing_of(mosaic(algorithm, rows, files), rows)))
         title = f"{rows:,} rows sorted by label, every batch of an epoch; global batches on 1 and {RANKS} ranks"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,13 +50,17 @@ Read = Callable[[Pass], tuple[list[list[int]], Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """read: its batches of a pass, and its state after them. needs: imports what it takes, beside the package."""
+    """read: its batches of a pass, and its state after them. needs: imports what it takes, beside the package.
+
+    workers: whether its worker processes are forked, or are interpreters that import everything anew.
+    """
 
     name: str
     package: str
     read: Read
     prepare: Callable[[Path], None] = lambda _data: None
     needs: Callable[[], Any] = lambda: None
+    workers: Literal["forked", "imported"] = "forked"
 
     def missing(self) -> str | None:
         """Why it cannot be compared here; None if it can."""
@@ -181,7 +185,8 @@ def mosaic(asked: Pass) -> Any:
 
 def one_by_one(numbers: list[int]) -> Iterable[dict[str, int]]:
     """What litData writes of a list of rows."""
-    return ({"row": number} for number in numbers)
+    for number in numbers:  # it asks whether the function is a generator
+        yield {"row": number}
 
 
 def write_litdata(data: Path) -> None:
@@ -292,7 +297,14 @@ PEERS = {
             read=lance_db,
             prepare=write_lance,
             needs=lambda: importlib.import_module("lancedb.streaming"),
+            workers="imported",
         ),
-        Peer(name="grain", package="grain", read=grain_dataset, needs=lambda: importlib.import_module("grain")),
+        Peer(
+            name="grain",
+            package="grain",
+            read=grain_dataset,
+            needs=lambda: importlib.import_module("grain"),
+            workers="imported",
+        ),
     )
 }
