@@ -66,13 +66,13 @@ class Data:
 
 
 DATA = (
-    Data(name="small", words="smaller than a round: one permutation", rows=1507, files=7, block_rows=100),
+    Data(name="small", words="smaller than a round: one permutation", rows=3007, files=7, block_rows=100),
     Data(
         name="rounds",
-        words="five rounds and a little, `lanes=48, shuffle_rows=960`",
-        rows=4807,
+        words="ten rounds, `lanes=48, shuffle_rows=960`",
+        rows=9607,
         files=20,
-        block_rows=25,
+        block_rows=50,
         settings={"lanes": 48, "shuffle_rows": 960},
     ),
     Data(

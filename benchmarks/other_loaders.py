@@ -45,7 +45,7 @@ from reporting import parser, publish
 
 GLOBAL_BATCH, STOP, SMALL, LARGE = 48, 6, 2, 3
 WORLDS, WORKERS = (1, 2, 3, 4, 6, 8), (0, 1, 2, 3)
-PATIENCE_S = 600  # for a group of processes to give all its passes
+PATIENCE_S = 1800  # for a group of processes to give all its passes
 HEADS = (
     "loader",
     "workers",
@@ -200,8 +200,10 @@ def _range(values: Iterable[int]) -> str:
 
 
 def _resumed(world_size: int, workers: int, found: Found, rows: int) -> str:
-    straight, before = found[SMALL, workers, "whole"], found.get((SMALL, workers, "before"), "")
-    rest = found.get((world_size, workers, "rest"), "ended early")
+    passes = (SMALL, workers, "whole"), (SMALL, workers, "before"), (world_size, workers, "rest")
+    if any(each not in found for each in passes):  # the processes did not get that far
+        return "not counted"
+    straight, before, rest = (found[each] for each in passes)
     if isinstance(straight, str) or isinstance(before, str) or isinstance(rest, str):
         return "refused"
     wanted = steps(straight)[STOP:]
