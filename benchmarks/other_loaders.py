@@ -84,6 +84,8 @@ def on_rank(rank: int, world_size: int, name: str, folder: str, workers: tuple[i
 
     def run(kind: str, workers: int, *, resumed: bool = False, stop: int | None = None) -> None:
         saved = [_file(folder, name, SMALL, other, workers, "before") for other in range(SMALL)]
+        if resumed and not all(path.exists() for path in saved):  # the two ranks did not get that far
+            return
         try:
             states = [pickle.loads(path.read_bytes())[1] for path in saved] if resumed else None
             work = Path(folder, f"work-{name}-{world_size}-{workers}-{kind}")
