@@ -49,7 +49,7 @@ $(VENV)/package: $(VENV)/base
 	@touch $@
 
 # Measured beside ours without what they depend on, which asks for another torch; one that cannot be had is named.
-PEERS := mosaicml-streaming trl llamafactory binpacking axolotl torchtune megatron-bridge chatterbot-corpus
+PEERS := mosaicml-streaming litdata lancedb deprecation lightning-utilities overrides trl llamafactory binpacking axolotl torchtune megatron-bridge chatterbot-corpus
 $(VENV)/bench: $(VENV)/base
 	$(PIP) install --quiet $(CONSTRAINTS) -e '.[bench]'
 	-for each in $(PEERS); do $(PIP) install --quiet --no-deps $$each; done
@@ -147,7 +147,7 @@ OPTIONS_streaming := --rounds 3
 OPTIONS_first_batch := --rounds 21
 OPTIONS_series = $(if $(wildcard $(SERIES_PEERS)),--peers $(SERIES_PEERS))
 BENCHES := streaming first_batch split stores dynamic index packed_reading tokenising \
-	entities cache packing histories contexts series series_prep plan scale other_loaders
+	entities cache packing histories contexts series series_prep plan scale order other_loaders
 
 bench: ## every table of docs/performance.md; each program's output is kept in build/bench
 	@failed=; for each in $(BENCHES); do $(MAKE) --no-print-directory bench-$$each || failed="$$failed $$each"; done; \

@@ -1,53 +1,65 @@
-"""What other loaders deliver of the same rows: how often each comes, in how many steps, and after a stop.
+"""What other loaders deliver of the same rows: how often each comes, in which global batches, and after a stop.
 
-    python benchmarks/other_loaders.py [--rows 1003] [--shards 6]
+    python benchmarks/other_loaders.py [--rows 1003] [--shards 6] [--loaders headrace grain] [--workers 0 1 2 3]
 
-No clock: counts only, so any machine gives the same. Real processes, first two and then three of them, read the same
-rows with the same global batch of 48. Each loader is used as its documentation says: shuffled, an epoch; six steps and
-a saved state; the rest on as many ranks, and on three, and which of its global batches are those of the run without a
-stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
+No clock: counts only, so any machine gives the same. Real processes, from one to eight of them, read the same rows with
+the same global batch of 48, each in its own process or with one to three worker processes. Each loader is used as its
+documentation says: shuffled, an epoch; on two ranks six steps and a saved state; the rest on as many ranks, and on
+three. Its global batches are compared with its own on one rank without workers, and after a stop with those of the run
+without a stop. Delivered is what the loop receives, a filling row counted unless the batch says that it is one.
 
-Not compared: LanceDB, litData, Grain and Ray Data, more than three ranks, and other batches, workers or blocks; the
-page says so. A library that is not installed is named. For mosaicml-streaming it is enough to have
-`pip install --no-deps mosaicml-streaming` and `pip install brotli catalogue pillow python-snappy zstd`.
+LanceDB and Grain, whose workers import everything anew, are played with workers on one, two and three ranks only.
+
+Each loader and number of ranks is a process group of its own, so what one refuses or hangs in costs the others nothing.
+A library that is not installed is named. Without what they depend on, which asks for another torch:
+`pip install --no-deps mosaicml-streaming litdata lancedb pylance lance-namespace lance-namespace-urllib3-client` and
+`pip install brotli catalogue deprecation grain lightning-utilities overrides pillow python-snappy torchdata zstd`.
+Not compared: Ray Data, whose ranks are not processes of their own here.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import multiprocessing
 import os
 import pickle
+import shutil
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
-from figures import Table
-from other_loaders_peers import PEERS
+from figures import Cell, Table
+from other_loaders_peers import PEERS, Pass
 from reporting import parser, publish
 
 GLOBAL_BATCH, STOP, SMALL, LARGE = 48, 6, 2, 3
-HEADER = (
+WORLDS, WORKERS = (1, 2, 3, 4, 6, 8), (0, 1, 2, 3)
+PATIENCE_S = 1800  # for a group of processes to give all its passes
+HEADS = (
     "loader",
-    "steps on 2 ranks",
-    "on 3",
-    "rows again, on 2",
-    "on 3",
-    "never, on 2",
-    "on 3",
-    "same batches on 2 and 3",
+    "workers",
+    "rows again",
+    "rows never",
+    "equal steps on all ranks",
+    "global batches as on one rank without workers",
     "resumed on 2: batches as without a stop",
     "resumed on 3",
 )
 
 Batches = list[list[int]]
+# (ranks, workers, kind of pass) → the batches of each rank, or why there are none
+Found = dict[tuple[int, int, str], list[Batches] | str]
 
 
 def write_shards(root: Path, rows: int, shards: int) -> None:
@@ -59,36 +71,94 @@ def write_shards(root: Path, rows: int, shards: int) -> None:
         pq.write_table(pa.table({"row": row, "x": row.cast(pa.float32())}), root / f"part-{shard:05d}.parquet")
 
 
-def on_rank(rank: int, world_size: int, folder: str) -> None:
-    """What one rank receives of every loader; the first states are those of two ranks."""
+def on_rank(rank: int, world_size: int, name: str, folder: str, workers: tuple[int, ...]) -> None:
+    """All passes of one loader on one rank; each is kept in a file as soon as it is there."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of DataLoader workers, as under torchrun on Linux
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ.update({name: str(value) for name, value in names.items()})
-    store = f"file://{folder}/{world_size}.store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    record: dict[str, dict[str, Batches]] = {}
-    for name, peer in PEERS.items():
-        state = Path(folder, f"{name}.{rank if peer.state == 'of each rank' else 0}.state")
+    os.environ.update({key: str(value) for key, value in names.items()})
+    store = f"file://{folder}/{name}-{world_size}.store"
+    patience = timedelta(seconds=PATIENCE_S)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=patience)
 
-        def run(kind: str, *, peer=peer, resume: bytes | None = None, stop: int | None = None, state: Path = state):
-            work = Path(folder, "work", f"{peer.name}-{world_size}-{kind}")
-            batches, saved = peer.read(Path(folder, "data"), work, GLOBAL_BATCH // world_size, resume, stop)
-            if stop is not None and (rank == 0 or peer.state == "of each rank"):
-                state.write_bytes(pickle.dumps(saved))
-            dist.barrier()
-            return batches
+    def run(kind: str, workers: int, *, resumed: bool = False, stop: int | None = None) -> None:
+        saved = [_file(folder, name, SMALL, other, workers, "before") for other in range(SMALL)]
+        if resumed and not all(path.exists() for path in saved):  # the two ranks did not get that far
+            return
+        try:
+            states = [pickle.loads(path.read_bytes())[1] for path in saved] if resumed else None
+            work = Path(folder, f"work-{name}-{world_size}-{workers}-{kind}")
+            asked = Pass(
+                data=Path(folder, "data"),
+                work=work,
+                batch_size=GLOBAL_BATCH // world_size,
+                workers=workers,
+                states=states,
+                stop=stop,
+            )
+            found = PEERS[name].read(asked)
+        except Exception as error:  # noqa: BLE001 - whatever a loader refuses with is its answer
+            found = f"{type(error).__name__}: {error}", None
+        _file(folder, name, world_size, rank, workers, kind).write_bytes(pickle.dumps(found))
+        dist.barrier()
 
-        if peer.missing() is not None:
-            continue
-        mine = record[name] = {"whole": run("whole")}
+    for each in plays(name, world_size, workers):
+        run("whole", each)
         if world_size == SMALL:
-            mine["before"] = run("before", stop=STOP)
-        # Of a rank that there was not, there is no state.
-        mine["rest"] = run("rest", resume=state.read_bytes() if state.exists() else None)
-    Path(folder, f"{world_size}-{rank}.json").write_text(json.dumps(record))
-    dist.barrier()
+            run("before", each, stop=STOP)
+        if world_size in (SMALL, LARGE):
+            run("rest", each, resumed=True)
     dist.destroy_process_group()
+
+
+def plays(name: str, world_size: int, workers: tuple[int, ...]) -> tuple[int, ...]:
+    """With how many workers a loader is played on so many ranks: dozens of interpreters would take an hour."""
+    return (
+        workers
+        if PEERS[name].workers == "forked" or world_size <= LARGE
+        else tuple(each for each in workers if not each)
+    )
+
+
+def _file(folder: str, name: str, world_size: int, rank: int, workers: int, kind: str) -> Path:
+    return Path(folder, f"{name}-{world_size}-{rank}-{workers}-{kind}.pickle")
+
+
+def played(name: str, folder: str, workers: tuple[int, ...]) -> Found:
+    """All passes of one loader, on every number of ranks in turn: three go on from the states of two."""
+    found: Found = {}
+    for world_size in WORLDS:
+        group = torch.multiprocessing.start_processes(
+            on_rank, (world_size, name, folder, workers), nprocs=world_size, join=False, start_method="forkserver"
+        )
+        why = ended(group)
+        for each in plays(name, world_size, workers):
+            for kind in ("whole", "before", "rest"):
+                files = [_file(folder, name, world_size, rank, each, kind) for rank in range(world_size)]
+                if all(path.exists() for path in files):
+                    batches = [pickle.loads(path.read_bytes())[0] for path in files]
+                    refused = next((one for one in batches if isinstance(one, str)), None)
+                    found[world_size, each, kind] = batches if refused is None else refused
+                elif kind == "whole":
+                    found[world_size, each, kind] = why or "ended early"
+        for path in Path(folder).glob(f"work-{name}-{world_size}-*"):
+            shutil.rmtree(path)
+    return found
+
+
+def ended(group: Any) -> str | None:
+    """Wait for the processes of a group; why it has not ended well, if it has not."""
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < until:
+            if group.join(timeout=5):
+                return None
+    except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
+        return f"{error}".strip().splitlines()[-1]
+    for process in group.processes:
+        process.kill()
+    return f"not ready in {PATIENCE_S} s"
 
 
 def counted(batches: Iterable[Batches], rows: int) -> tuple[int, int]:
@@ -102,48 +172,81 @@ def steps(ranks: list[Batches]) -> list[frozenset[int]]:
     return [frozenset(chain.from_iterable(step)) for step in zip_longest(*ranks, fillvalue=[])]
 
 
-def line(name: str, rows: int, small: list[dict[str, Batches]], large: list[dict[str, Batches]]) -> tuple[str, ...]:
-    """One loader in the table."""
-    whole = {world: [rank["whole"] for rank in ranks] for world, ranks in ((SMALL, small), (LARGE, large))}
-    again, never = zip(*(counted(ranks, rows) for ranks in whole.values()), strict=True)
-    same = sum(a == b for a, b in zip(steps(whole[SMALL]), steps(whole[LARGE]), strict=False))
-    cells = ["/".join(str(n) for n in sorted({len(rank) for rank in ranks})) for ranks in whole.values()]
-    cells += [str(n) for n in (*again, *never)]
-    cells.append(f"{same} of {max(map(len, whole[LARGE]))}")
-    before = [rank["before"] for rank in small]
-    straight = steps(whole[SMALL])[STOP:]
-    for ranks in (small, large):
-        rest = [rank["rest"] for rank in ranks]
-        more, missing = counted([*before, *rest], rows)
-        kept = sum(a == b for a, b in zip(straight, steps(rest), strict=False))
-        cells.append(f"{kept} of {len(straight)} batches; {more} again, {missing} never")
-    return name, *cells
+def line(name: str, workers: int, found: Found, rows: int) -> tuple[Cell, ...]:
+    """One loader with one number of workers in the table."""
+    whole = {world: found[world, workers, "whole"] for world in WORLDS if (world, workers, "whole") in found}
+    given = {world: ranks for world, ranks in whole.items() if not isinstance(ranks, str)}
+    if not given:
+        return (name, str(workers), *["refused"] * (len(HEADS) - 2))
+    again, never = zip(*(counted(ranks, rows) for ranks in given.values()), strict=True)
+    equal = sum(len({len(rank) for rank in ranks}) == 1 for ranks in given.values())
+    wanted = found[1, 0, "whole"]
+    assert not isinstance(wanted, str)
+    same = []
+    for ranks in given.values():
+        pairs = zip(steps(wanted), steps(ranks), strict=False)
+        same.append((sum(a == b for a, b in pairs), max(map(len, [*wanted, *ranks]))))
+    fewest, most = min(same), max(same)
+    cells = [_range(again), _range(never), f"{equal} of {len(given)} worlds"]
+    cells.append(f"{_range([a for a, _ in same])} of {_range([b for _, b in same])}")
+    if fewest == most and fewest[0] == fewest[1]:
+        cells[-1] = f"all {fewest[1]}"
+    if len(given) < len(WORLDS):
+        cells[-1] += f", on {len(given)} of {len(WORLDS)} worlds"
+    return (name, str(workers), *cells, *(_resumed(world, workers, found, rows) for world in (SMALL, LARGE)))
 
 
-def tables(rows: int, shards: int) -> Iterator[Table]:
-    """Real processes, two and then three."""
-    missing = {name: why for name, peer in PEERS.items() if (why := peer.missing()) is not None}
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder, "data")
-        data.mkdir()
-        write_shards(data, rows, shards)
-        for name, peer in PEERS.items():
-            if name not in missing:
-                peer.prepare(data)
-        found = {}
-        for world in (SMALL, LARGE):
-            torch.multiprocessing.start_processes(on_rank, (world, folder), nprocs=world, start_method="spawn")
-            found[world] = [json.loads(Path(folder, f"{world}-{rank}.json").read_text()) for rank in range(world)]
-    lines = []
-    for name, peer in PEERS.items():
-        if name not in missing:
-            small, large = ([rank[name] for rank in found[world]] for world in (SMALL, LARGE))
-            lines.append(line(f"{name} {peer.version()}", rows, small, large))
+def _range(values: Iterable[int]) -> str:
+    least, most = min(values := list(values)), max(values)
+    return str(least) if least == most else f"{least}–{most}"
+
+
+def _resumed(world_size: int, workers: int, found: Found, rows: int) -> str:
+    passes = (SMALL, workers, "whole"), (SMALL, workers, "before"), (world_size, workers, "rest")
+    if any(each not in found for each in passes):  # the processes did not get that far
+        return "not counted"
+    straight, before, rest = (found[each] for each in passes)
+    if isinstance(straight, str) or isinstance(before, str) or isinstance(rest, str):
+        return "refused"
+    wanted = steps(straight)[STOP:]
+    again, never = counted([*before, *rest], rows)
+    kept = sum(a == b for a, b in zip(wanted, steps(rest), strict=False))
+    return f"{kept} of {len(wanted)}; {again} again, {never} never"
+
+
+def refusals(name: str, found: Found) -> str:
+    """What a loader refused, in its own words: each answer once, with where it was given first."""
+    said: dict[str, list[str]] = {}
+    for (world_size, workers, kind), answer in found.items():
+        if isinstance(answer, str):
+            where = f"{world_size} ranks with {workers} workers{', resumed' if kind == 'rest' else ''}"
+            said.setdefault(answer.strip().splitlines()[-1][:160], []).append(where)
+    return " ".join(f"{name} on {'; '.join(where)}: {answer.rstrip('.')}." for answer, where in said.items())
+
+
+def tables(asked: argparse.Namespace) -> Iterator[Table]:
+    """Every loader that is there, one after the other."""
+    missing = {name: why for name in asked.loaders if (why := PEERS[name].missing()) is not None}
+    lines: list[tuple[Cell, ...]] = []
+    notes = []
+    workers = tuple(asked.workers)
+    for name in asked.loaders:
+        if name in missing:
+            continue
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            data = Path(folder, "data")
+            data.mkdir()
+            write_shards(data, asked.rows, asked.shards)
+            PEERS[name].prepare(data)
+            found = played(name, folder, workers)
+        lines += [line(f"{name} {PEERS[name].version()}", each, found, asked.rows) for each in workers]
+        if said := refusals(name, found):
+            notes.append(said)
     title = (
-        f"{rows:,} rows in {shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled; stopped after"
-        f" {STOP} steps on {SMALL} ranks"
+        f"{asked.rows:,} rows in {asked.shards} shards of unequal sizes, global batches of {GLOBAL_BATCH}, shuffled, on"
+        f" {', '.join(map(str, WORLDS))} ranks; stopped after {STOP} steps on {SMALL}"
     )
-    yield Table("delivered", title, HEADER, lines, missing=missing)
+    yield Table("delivered", title, HEADS, lines, note=" ".join(notes), missing=missing)
 
 
 def main() -> None:
@@ -151,8 +254,11 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--rows", type=int, default=1003)
     made.add_argument("--shards", type=int, default=6)
+    made.add_argument("--loaders", nargs="+", choices=PEERS, default=list(PEERS))
+    made.add_argument("--workers", nargs="+", type=int, default=WORKERS, choices=WORKERS)
     asked = made.parse_args()
-    publish(tables(asked.rows, asked.shards), asked.json, [*dict.fromkeys(peer.package for peer in PEERS.values())])
+    multiprocessing.set_forkserver_preload(["other_loaders_peers"])  # imported once, not by every rank
+    publish(tables(asked), asked.json, [*dict.fromkeys(PEERS[name].package for name in asked.loaders)])
 
 
 if __name__ == "__main__":

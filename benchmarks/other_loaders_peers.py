@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import pickle
+import multiprocessing
 import shutil
 import sys
 import types
@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -22,20 +23,44 @@ import headrace
 
 SEED, EPOCH, BUFFER = 1, 2, 200
 
-# (data, an empty folder of this pass, batch size of a rank, a state or None, steps before a stop or None)
-Read = Callable[[Path, Path, int, bytes | None, int | None], tuple[list[list[int]], Any]]
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What one rank is asked for. work: a folder of this pass, of all ranks, not made yet.
+
+    states: of every rank there was, by rank, or None to begin an epoch; stop: steps before a stop, None: to the end.
+    """
+
+    data: Path
+    work: Path
+    batch_size: int
+    workers: int
+    states: list[Any] | None
+    stop: int | None
+
+    @property
+    def own_state(self) -> Any:
+        """This rank's; of a rank that there was not, there is none."""
+        rank = dist.get_rank()
+        return self.states[rank] if self.states is not None and rank < len(self.states) else None
+
+
+Read = Callable[[Pass], tuple[list[list[int]], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """state: who has to save it. needs: imports what it takes, beside the package itself."""
+    """read: its batches of a pass, and its state after them. needs: imports what it takes, beside the package.
+
+    workers: whether its worker processes are forked, or are interpreters that import everything anew.
+    """
 
     name: str
     package: str
     read: Read
     prepare: Callable[[Path], None] = lambda _data: None
     needs: Callable[[], Any] = lambda: None
-    state: Literal["one", "of each rank"] = "one"
+    workers: Literal["forked", "imported"] = "forked"
 
     def missing(self) -> str | None:
         """Why it cannot be compared here; None if it can."""
@@ -56,15 +81,19 @@ def listed(batches: Iterable[Any], stop: int | None) -> list[list[int]]:
     return [batch["row"].tolist() for batch in islice(batches, stop)]
 
 
-def ours(data: Path, _work: Path, batch_size: int, resume: bytes | None, stop: int | None) -> Any:
-    """A stream; what only fills a batch is said by the batch."""
-    dataset = headrace.open(str(data / "*.parquet"), cache_dir=data / "cache")
-    stream = dataset.stream(batch_size=batch_size, shuffle=True, seed=SEED, shuffle_rows=BUFFER)
-    stream.set_epoch(EPOCH)
-    if resume is not None:
-        stream.load_state_dict(pickle.loads(resume))
-    batches = [batch["row"][batch["valid"]].tolist() for batch in islice(stream, stop)]
-    return batches, stream.state_dict()
+def ours(asked: Pass) -> Any:
+    """A stream, or a DataLoader over it with workers; what only fills a batch is said by the batch."""
+    dataset = headrace.open(str(asked.data / "*.parquet"), cache_dir=asked.data / "cache")
+    workers = asked.workers
+    rows = dataset.torch_dataset(batch_size=asked.batch_size, num_workers=workers, shuffle=True, seed=SEED)
+    rows.set_epoch(EPOCH)
+    if asked.states is not None:
+        rows.load_state_dict(asked.states[0])
+    batches = [
+        batch["row"][batch["valid"]].tolist()
+        for batch in islice(DataLoader(rows, batch_size=None, num_workers=workers), asked.stop)
+    ]
+    return batches, rows.state_after(len(batches)) if asked.stop is not None else None
 
 
 class Rows(Dataset):
@@ -80,38 +109,41 @@ class Rows(Dataset):
         return self.rows[number]
 
 
-def sampler(data: Path, _work: Path, batch_size: int, resume: bytes | None, stop: int | None, drop=False) -> Any:
+def sampler(asked: Pass, *, drop: bool = False) -> Any:
     """DistributedSampler has no state: what was seen is skipped, by global batches."""
-    rows = Rows(data)
+    rows = Rows(asked.data)
     sampler = DistributedSampler(rows, shuffle=True, seed=SEED, drop_last=drop)
     sampler.set_epoch(EPOCH)
-    loader = DataLoader(rows, batch_size=batch_size, sampler=sampler, drop_last=drop)
-    skip = 0 if resume is None else pickle.loads(resume)
-    batches = listed(loader, stop)[skip:]
+    loader = DataLoader(rows, batch_size=asked.batch_size, sampler=sampler, drop_last=drop, num_workers=asked.workers)
+    skip = 0 if asked.states is None else asked.states[0]
+    batches = listed(loader, asked.stop)[skip:]
     return batches, len(batches)
 
 
-def sampler_dropping(*arguments: Any) -> Any:
+def sampler_dropping(asked: Pass) -> Any:
     """The same with drop_last, of the sampler and the loader."""
-    return sampler(*arguments, drop=True)
+    return sampler(asked, drop=True)
 
 
-def hugging_face(data: Path, work: Path, batch_size: int, resume: bytes | None, stop: int | None) -> Any:
-    """Streaming, shuffled in a buffer, divided by node; the state is that of the dataset, of each rank its own."""
+def hugging_face(asked: Pass) -> Any:
+    """Streaming, shuffled in a buffer, divided by node, in torchdata's loader, which saves the states of workers."""
     import datasets
     from datasets.distributed import split_dataset_by_node
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     datasets.disable_progress_bars()
-    files = sorted(map(str, data.glob("*.parquet")))
-    streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True, cache_dir=str(work))
+    files = sorted(map(str, asked.data.glob("*.parquet")))
+    streamed = datasets.load_dataset(
+        "parquet", data_files=files, split="train", streaming=True, cache_dir=str(asked.work)
+    )
     shuffled = streamed.shuffle(seed=SEED, buffer_size=BUFFER)
-    divided = split_dataset_by_node(shuffled, rank=dist.get_rank(), world_size=dist.get_world_size())
-    mine = divided.with_format("torch")
+    mine = split_dataset_by_node(shuffled, rank=dist.get_rank(), world_size=dist.get_world_size()).with_format("torch")
     mine.set_epoch(EPOCH)
-    if resume is not None:
-        mine.load_state_dict(pickle.loads(resume))
-    batches = listed(DataLoader(mine, batch_size=batch_size), stop)
-    return batches, mine.state_dict()
+    loader = StatefulDataLoader(mine, batch_size=asked.batch_size, num_workers=asked.workers)
+    if asked.own_state is not None:
+        loader.load_state_dict(asked.own_state)
+    batches = listed(loader, asked.stop)
+    return batches, loader.state_dict() if asked.stop is not None else None
 
 
 def mosaic_modules() -> Any:
@@ -137,18 +169,100 @@ def write_mds(data: Path) -> None:
             writer.write({"row": row["row"]})
 
 
-def mosaic(data: Path, work: Path, batch_size: int, resume: bytes | None, stop: int | None) -> Any:
+def mosaic(asked: Pass) -> Any:
     """StreamingDataset in its own loader, which counts what the loop has received."""
     base = mosaic_modules()
     if dist.get_rank() == 0:
-        shutil.copytree(data / "mds", work)  # a folder of its own: it keeps shared memory by folder
+        shutil.copytree(asked.data / "mds", asked.work)  # a folder of its own: it keeps shared memory by folder
     dist.barrier()
-    dataset = base.StreamingDataset(local=str(work), shuffle=True, shuffle_seed=SEED, batch_size=batch_size)
-    loader = base.StreamingDataLoader(dataset, batch_size=batch_size)
-    if resume is not None:
-        loader.load_state_dict(pickle.loads(resume))
-    batches = listed(loader, stop)
-    return batches, loader.state_dict() if stop is not None else None
+    dataset = base.StreamingDataset(local=str(asked.work), shuffle=True, shuffle_seed=SEED, batch_size=asked.batch_size)
+    loader = base.StreamingDataLoader(dataset, batch_size=asked.batch_size, num_workers=asked.workers)
+    if asked.states is not None:
+        loader.load_state_dict(asked.states[0])
+    batches = listed(loader, asked.stop)
+    return batches, loader.state_dict() if asked.stop is not None else None
+
+
+def one_by_one(numbers: list[int]) -> Iterable[dict[str, int]]:
+    """What litData writes of a list of rows."""
+    for number in numbers:  # it asks whether the function is a generator
+        yield {"row": number}
+
+
+def write_litdata(data: Path) -> None:
+    """Its own format, chunks of 100 rows at most."""
+    import litdata
+
+    numbers = [row["row"] for row in Rows(data).rows]
+    parts = [numbers[first : first + 500] for first in range(0, len(numbers), 500)]
+    litdata.optimize(
+        fn=one_by_one, inputs=parts, output_dir=str(data / "litdata"), chunk_size=100, num_workers=1, verbose=False
+    )
+
+
+def lit_data(asked: Pass) -> Any:
+    """StreamingDataset in its own loader; it begins with its first epoch."""
+    import litdata
+
+    dataset = litdata.StreamingDataset(
+        str(asked.data / "litdata"), cache_dir=f"{asked.work}-{dist.get_rank()}", shuffle=True, seed=SEED
+    )
+    loader = litdata.StreamingDataLoader(dataset, batch_size=asked.batch_size, num_workers=asked.workers)
+    if asked.states is not None:
+        loader.load_state_dict(asked.states[0])
+    batches = listed(loader, asked.stop)
+    return batches, loader.state_dict() if asked.stop is not None else None
+
+
+def write_lance(data: Path) -> None:
+    """A table of its own format."""
+    import lancedb
+
+    rows = pa.table({"row": [row["row"] for row in Rows(data).rows]})
+    lancedb.connect(str(data / "lance")).create_table("rows", rows)
+
+
+def lance_db(asked: Pass) -> Any:
+    """StreamingDataset in its own loader, as many splits as a global batch has rows; the states of all ranks merged."""
+    import lancedb
+    from lancedb.streaming import StreamingDataLoader, StreamingDataset
+
+    table = lancedb.connect(str(asked.data / "lance")).open_table("rows")
+    ranks = dist.get_world_size()
+    dataset = StreamingDataset(
+        table,
+        num_splits=asked.batch_size * ranks,
+        shuffle_seed=SEED,
+        epoch=EPOCH,
+        rank=dist.get_rank(),
+        world_size=ranks,
+    )
+    if asked.states is not None:
+        dataset.load_state_dict(StreamingDataset.merge_state_dicts(asked.states))
+    context = multiprocessing.get_context("forkserver") if asked.workers else None  # its threads do not survive a fork
+    loader = StreamingDataLoader(
+        dataset, batch_size=asked.batch_size, num_workers=asked.workers, multiprocessing_context=context
+    )
+    batches = listed(loader, asked.stop)
+    return batches, dataset.state_dict() if asked.stop is not None else None
+
+
+def grain_dataset(asked: Pass) -> Any:
+    """A global shuffle, a rank's slice of it and batches of that; its workers take turns at the batches."""
+    import grain
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    ranks = grain.MapDataset.source(Rows(asked.data)).seed(SEED).shuffle()[dist.get_rank() :: dist.get_world_size()]
+    batches = ranks.batch(asked.batch_size).to_iter_dataset()
+    if asked.workers:
+        batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=asked.workers))
+    given = iter(batches)
+    if asked.own_state is not None:
+        given.set_state(asked.own_state)
+    found = listed(given, asked.stop)
+    return found, given.get_state() if asked.stop is not None else None
 
 
 PEERS = {
@@ -161,8 +275,7 @@ PEERS = {
             name="datasets",
             package="datasets",
             read=hugging_face,
-            needs=lambda: importlib.import_module("datasets"),
-            state="of each rank",
+            needs=lambda: [importlib.import_module(name) for name in ("datasets", "torchdata")],
         ),
         Peer(
             name="mosaicml-streaming",
@@ -170,6 +283,28 @@ PEERS = {
             read=mosaic,
             prepare=write_mds,
             needs=mosaic_modules,
+        ),
+        Peer(
+            name="litdata",
+            package="litdata",
+            read=lit_data,
+            prepare=write_litdata,
+            needs=lambda: importlib.import_module("litdata"),
+        ),
+        Peer(
+            name="lancedb",
+            package="lancedb",
+            read=lance_db,
+            prepare=write_lance,
+            needs=lambda: importlib.import_module("lancedb.streaming"),
+            workers="imported",
+        ),
+        Peer(
+            name="grain",
+            package="grain",
+            read=grain_dataset,
+            needs=lambda: importlib.import_module("grain"),
+            workers="imported",
         ),
     )
 }

@@ -90,7 +90,10 @@ def test_the_plan_agrees_with_the_stream_and_its_laws_hold(out):
     assert sum(rows) == record["rows"]
     assert len(loaders[0]) == record["steps_per_rank"]
     assert record["read_amplification"] >= 1
-    assert 0 < record["shuffle_quality"] <= 1
+    assert ["8_rows", "256_rows", "global_batch", "rank_batch"] == list(record["mixing"])
+    assert 16 == record["mixing"]["global_batch"]["rows"]
+    for found in record["mixing"].values():
+        assert 0 <= found["single_class"] <= 1 <= found["classes"] <= min(100, found["rows"])
 
 
 def test_the_plan_of_plain_shards_reads_only_the_index(tmp_path, home, monkeypatch):

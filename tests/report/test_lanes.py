@@ -1,5 +1,6 @@
 """The page of a plan draws what the plan says: every block where it is read, what is read twice, and who idles."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.report.write import publish
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import first_state, plan_pass
 from headrace.stream.order.epoch import EpochOrder
+from headrace.stream.order.mixing import mixing_of_plan
 from headrace.stream.order.plan import Plan, estimate_peak_bytes
 from headrace.stream.ranks.topology import Topology
 
@@ -29,7 +31,7 @@ def plan_of(
         "read_amplification": 1.0,
         "better_lanes": better,
         "peak_memory_bytes_per_worker": estimate_peak_bytes(plan),
-        "shuffle_quality": 0.5,
+        "mixing": {kind: asdict(found) for kind, found in mixing_of_plan(index, plan).items()},
     }
     return plan, plan_page(plan, index, record)
 
@@ -92,6 +94,16 @@ def test_readers_without_rows_are_idle_and_named(runs: dict[str, Path]) -> None:
     assert idle
     assert idle <= {each["label"] for each in stretches(page) if each["role"] == "nothing left"}
     assert f"{len(idle)} readers have no row at all" in words(page, "load")
+
+
+def test_what_batches_meet_stands_beside_a_permutation(runs: dict[str, Path]) -> None:
+    _, page = plan_of(runs["temporal_split"], ranks=1)
+    _, in_order = plan_of(runs["temporal_split"], ranks=1, shuffle=False)
+    figures = [next(each for each in one.figures if each.key == "mixing") for one in (page, in_order)]
+
+    assert ["good", "warning"] == [each.tone for each in figures]
+    assert "A global step, 4 rows, meets" in words(page, "mixing")
+    assert any("classes" in name for name, _ in page.tiles)
 
 
 def test_thousands_of_readers_are_drawn_as_a_few(runs: dict[str, Path]) -> None:

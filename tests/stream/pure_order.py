@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from reference import deliver
+from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.plan import Plan
+from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.state import StreamState
+
+LARGE = np.full(1500, 65_536)  # 98 M rows
 
 
 def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:
@@ -36,3 +39,15 @@ def batches_of_rank(plan: Plan, index: SplitIndex, rank: int) -> list[list[int]]
 def left_after(state: dict[str, object]) -> int:
     """How many rows a saved state has left."""
     return StreamState.from_dict(state).remaining.total
+
+
+def rows_of_steps(rows, world_size, batch_size, steps, **settings):
+    """The rows of some global batches, each sorted: int64 [steps, G]."""
+    plan = make_plan(index_of(rows), world_size=world_size, batch_size=batch_size, shuffle=True, **settings)
+    share = [plan.share(rank=rank) for rank in range(world_size)]
+    found = []
+    for step in steps:
+        places = np.concatenate([each.places(step * batch_size, (step + 1) * batch_size) for each in share])
+        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
+        found.append(np.sort(np.concatenate([[0], np.cumsum(rows)])[block] + row))
+    return np.stack(found)

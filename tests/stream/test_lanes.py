@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pure_order import LARGE, rows_of_steps
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.stream.loader.options import StreamOptions
@@ -11,23 +12,9 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes, choose_lanes
 from headrace.stream.order.plan import make_plan
 
-LARGE = np.full(1500, 65_536)  # 98 M rows
-
 
 def chosen(rows, readers=1, batch_size=256, **settings):
     return choose_lanes(index_of(rows), shuffle=True, readers=readers, batch_size=batch_size, **settings)
-
-
-def rows_of_steps(rows, world_size, batch_size, steps, **settings):
-    """The rows of some global batches, each sorted: int64 [steps, G]."""
-    plan = make_plan(index_of(rows), world_size=world_size, batch_size=batch_size, shuffle=True, **settings)
-    share = [plan.share(rank=rank) for rank in range(world_size)]
-    found = []
-    for step in steps:
-        places = np.concatenate([each.places(step * batch_size, (step + 1) * batch_size) for each in share])
-        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
-        found.append(np.sort(np.concatenate([[0], np.cumsum(rows)])[block] + row))
-    return np.stack(found)
 
 
 def test_small_data_is_one_permutation():

@@ -13,7 +13,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import make_plan
 from headrace.stream.order.state import StreamState
-from headrace.stream.order.whereabouts import find_row, row_number, seen_per_shard, shuffle_quality
+from headrace.stream.order.whereabouts import find_row, row_number, seen_per_shard
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -113,10 +113,3 @@ def test_shards_are_named_by_path_or_file_name():
     for shard, row, message in [("part-9", 0, "is no shard"), ("part-00000.parquet", 7, "it has 7 rows")]:
         with pytest.raises(InputError, match=message):
             row_number(index, shard, row)
-
-
-def test_shuffle_quality_is_near_one_shuffled_and_near_zero_in_order():
-    index = index_of((1000,) * 50)
-
-    assert 0.8 < shuffle_quality(index, make_plan(index, batch_size=8, shuffle=True).order)
-    assert 0.01 > shuffle_quality(index, make_plan(index, batch_size=8).order)

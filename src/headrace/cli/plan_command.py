@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,8 +37,9 @@ def plan(
 
     Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all readers decode over each
     block once; a stream decodes that much or less. Better lanes are other lanes that were computed to decode less.
-    Shuffle quality is the mean distance in the natural
-    order between neighbours of the global order, relative to that of a full shuffle (1.0), on a sample.
+    Mixing is computed for a column that is sorted in the order of the files, the worst case, on sampled batches: the
+    share of batches whose rows are all of one of two equal classes, and how many of 100 equal classes a batch meets.
+    What a true permutation gives stands beside it.
 
     With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
 
@@ -67,8 +68,8 @@ def plan(
 
 def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
     """What the plan says, by names that machines may rely on."""
+    from headrace.stream.order.mixing import mixing_of_plan
     from headrace.stream.order.plan import estimate_peak_bytes
-    from headrace.stream.order.whereabouts import shuffle_quality
 
     coverage = found.coverage()
     steps = {found.share(rank).steps for rank in range(asked.ranks)}
@@ -97,7 +98,10 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "decoded_again_bytes": found.decoded_again_bytes,
         "better_lanes": _better_lanes(asked, index, found),
         "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
-        "shuffle_quality": round(shuffle_quality(index, found.order), 3),
+        "mixing": {
+            kind: {name: round(value, 6) for name, value in asdict(mixing).items()}
+            for kind, mixing in mixing_of_plan(index, found).items()
+        },
         "ok": not (coverage.overlap_rows or coverage.missing_rows) and delivered and len(steps) == 1,
     }
 
@@ -121,9 +125,30 @@ def _print_record(title: str, record: dict[str, Any]) -> None:
     table.add_column()
     table.add_column(justify="right")
     for name, value in record.items():
-        if name != "split":
+        if name not in ("split", "mixing"):
             table.add_row(_LABELS.get(name, name.replace("_", " ")), _text(value))
     printer().print(table)
+    if record["mixing"]:
+        printer().print(_mixing_table(record["mixing"]))
+
+
+def _mixing_table(mixing: dict[str, dict[str, float]]) -> RenderableType:
+    from rich.table import Table
+
+    from headrace.report.words import KINDS_OF_BATCHES, share
+
+    table = Table(title="mixing of a sorted column: all of one class of 2, and classes of 100", title_justify="left")
+    table.add_column("batches")
+    for head in ("rows", "of one class", "permuted", "classes met", "permuted"):
+        table.add_column(head, justify="right")
+    for kind, found in mixing.items():
+        table.add_row(
+            KINDS_OF_BATCHES[kind],
+            f"{found['rows']:,}",
+            *(share(found[name], 1) for name in ("single_class", "permutation_single_class")),
+            *(f"{found[name]:.1f}" for name in ("classes", "permutation_classes")),
+        )
+    return table
 
 
 _LABELS = {"read_amplification": "read amplification, at most"}

@@ -13,12 +13,13 @@ from headrace.report import charts
 from headrace.report.bins import counted, edges_for, thinned
 from headrace.report.figure import Figure, Page, Tone
 from headrace.report.stretches import lanes_by_reader, row_of, stretches_of
-from headrace.report.words import listed, many, share, size
+from headrace.report.words import KINDS_OF_BATCHES, listed, many, share, size
 from headrace.stream.order.plan import Plan
 
 _MOST_LINES = 24
 _MOST_BARS = 16
 _NO_COST_BYTES = 1 << 26  # a fraction of a second of one core, over all readers
+_POORLY_MIXED = 0.1  # of the batches more than in a permutation are of one class
 _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by several readers", "idle": "nothing left"}
 
 
@@ -34,15 +35,53 @@ def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
             ("blocks in shards", f"{len(index.rows):,} in {len(index.shards):,}"),
             ("read amplification", f"at most {plan.read_amplification:.2f}"),
             ("memory of a reader", f"up to {size(record['peak_memory_bytes_per_rank'])}"),
-            ("shuffle quality", f"{record['shuffle_quality']:.2f} of 1"),
+            *_mixing_tile(record["mixing"]),
         ],
         figures=[
             _lanes_figure(plan, index),
             _amplification_figure(plan, record["better_lanes"]),
             _load_figure(plan),
             _steps_figure(plan),
+            *_mixing_figure(record["mixing"]),
         ],
     )
+
+
+def _mixing_tile(mixing: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
+    """For those with an order that all ranks have in common."""
+    if "256_rows" not in mixing:
+        return []
+    found = mixing["256_rows"]
+    met = f"{found['classes']:.0f}, a permutation {found['permutation_classes']:.0f}"
+    return [(f"of 100 sorted classes in {found['rows']:,} rows", met)]
+
+
+def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
+    """How many classes of a sorted column does a batch meet? mixing: by kind of batch, as the record has it."""
+    if not mixing:
+        return []
+    labels, values, roles, texts = [], [], [], []
+    for kind, found in mixing.items():
+        name = f"{KINDS_OF_BATCHES[kind]}: {found['rows']:,}" if kind.endswith("_batch") else KINDS_OF_BATCHES[kind]
+        labels += [name, f"{name}, permuted"]
+        values += [found["classes"], found["permutation_classes"]]
+        roles += ["plain", "context"]
+        singles = (found["single_class"], found["permutation_single_class"])
+        texts += [f"{met:.1f} · {share(single, 1)}" for met, single in zip(values[-2:], singles, strict=True)]
+    kind = "global_batch" if "global_batch" in mixing else "rank_batch"
+    found = mixing[kind]
+    answer = (
+        "Taken for a column that is sorted in the order of the files, the worst case: the mean number of 100 equal"
+        " classes that a batch meets, and the share of batches whose rows are all of one of two classes."
+        f" {KINDS_OF_BATCHES[kind].capitalize()}, {many(found['rows'], 'row')}, meets {found['classes']:.1f},"
+        f" and {found['permutation_classes']:.1f} in a true permutation."
+    )
+    of_one_class = found["single_class"] > found["permutation_single_class"] + _POORLY_MIXED
+    poor = of_one_class or found["classes"] < found["permutation_classes"] / 2
+    chart = charts.bars(
+        labels, values, roles, unit="", texts=texts, names={"plain": "here", "context": "a permutation"}
+    )
+    return [Figure("mixing", "How well do batches mix?", answer, chart, "warning" if poor else "good")]
 
 
 def _lanes_figure(plan: Plan, index: SplitIndex) -> Figure:

@@ -7,6 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+KINDS_OF_BATCHES = {  # as `headrace plan --json` calls them
+    "8_rows": "any 8 rows",
+    "256_rows": "any 256 rows",
+    "global_batch": "a global step",
+    "rank_batch": "a rank's batch",
+}
 _SPANS = ((365.25 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
-from headrace.stream.order.epoch import Order
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
@@ -21,7 +20,6 @@ from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
 
 _PART_ROWS = 1 << 20
-_SAMPLES, _SAMPLE_ROWS = 4, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,23 +93,6 @@ def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
     if fewer is left:
         counts = index.rows - counts
     return counts
-
-
-def shuffle_quality(index: SplitIndex, order: Order) -> float:
-    """How far neighbours of the global order are apart in the natural one: 1.0 as in a full shuffle, 0.0 not at all.
-
-    Measured on four stretches of at most 2,048 positions spread over the epoch: the mean distance between the natural
-    row numbers of neighbours, over N/3, which is the mean distance between two random rows; capped at 1.
-    """
-    if order.rows < 2:
-        return 1.0
-    length = min(_SAMPLE_ROWS, order.rows)
-    distances = []
-    for sample in range(_SAMPLES):
-        start = (order.rows - length) * sample // (_SAMPLES - 1)
-        blocks, rows = order.locate(order.line_of(np.arange(start, start + length, dtype=np.int64)))
-        distances.append(float(np.abs(np.diff(index.first_row[blocks] + rows)).mean()))
-    return min(1.0, sum(distances) / _SAMPLES / (order.rows / 3))
 
 
 def _complement(remaining: Remaining) -> Remaining:

@@ -1,0 +1,161 @@
+"""How well batches mix a column that is sorted in the natural order of the split: numbers beside a true permutation's.
+
+A sorted column is the worst case: rows that lie together are alike. Two numbers describe a batch: whether all its rows
+are in the same half of the split (one class of two), and how many hundredths of the split it meets (classes of 100).
+Their means are counted on sampled batches, and follow for a permutation from counting draws without replacement.
+
+A sample is at most 200,000 positions, in clusters spread evenly over the epoch. A round has to be permuted as a whole,
+so there are as many clusters as keep the permuted rows near four million. The cost therefore does not grow with the
+epoch, except for one round of a small split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.arrays import I64
+from headrace.dataset.index import SplitIndex
+from headrace.stream.order.epoch import Order
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.regions import RegionOrder
+
+SAMPLED_ROWS = 200_000
+_KINDS = 4  # of batches that a plan is asked about; they share the sample
+_PERMUTED_ROWS, _MOST_CLUSTERS = 1 << 22, 64
+_GROUP_ROUNDS = 1 << 13  # that may be touched: each has a fixed cost, which counts where rounds or groups are many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """Batches of one kind. rows: in a batch; single_class: share of batches whose rows are all of one class of two.
+
+    classes: mean number of the 100 classes that a batch meets. The others are what a true permutation gives.
+    """
+
+    rows: int
+    single_class: float
+    permutation_single_class: float
+    classes: float
+    permutation_classes: float
+
+
+def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
+    """Mixing by kind of batch: "8_rows", "256_rows", "global_batch" and "rank_batch". Empty for an epoch without rows.
+
+    8_rows and 256_rows are global batches of that size. Ranks with whole shards of their own have no order in common,
+    so these two are left out for them, and "global_batch" too where a rank has less than one batch.
+    """
+    order, rows, ranks = plan.order, plan.batch_size, plan.world_size
+    if not order.rows:
+        return {}
+    most = SAMPLED_ROWS // _KINDS
+    if plan.regions is None:
+        if order.shuffle:
+            most = min(most, _GROUP_ROUNDS // _KINDS * (order.lanes // order.groups) * order.window_rows)
+        kinds = {"8_rows": (8, 1), "256_rows": (256, 1), "global_batch": (ranks * rows, 1), "rank_batch": (rows, ranks)}
+        sizes = {kind: min(size, max(1, order.rows // among)) for kind, (size, among) in kinds.items()}
+        sampled = {
+            kind: sample_batches(order, batch_rows=sizes[kind], ranks=among, most_rows=most)
+            for kind, (_, among) in kinds.items()
+        }
+    else:
+        sampled = _sample_regions(plan.regions.bases, order, batch_rows=rows, ranks=ranks, most_rows=most)
+        sizes = {"rank_batch": rows, "global_batch": ranks * rows}
+    laid_out = np.concatenate([positions.ravel() for positions in sampled.values()])
+    natural = natural_rows(index, order, laid_out)
+    cuts = np.cumsum([positions.size for positions in sampled.values()])[:-1]
+    return {
+        kind: measure(part.reshape(positions.shape), total_rows=index.total_rows, batch_rows=sizes[kind])
+        for (kind, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True)
+    }
+
+
+def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
+    """The row number in the natural order of the split of each position."""
+    blocks, rows = order.locate(order.line_of(positions))
+    return index.first_row[blocks] + rows
+
+
+def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:
+    """Of batches, given by the natural row numbers of what was looked at of each: int64 [batches, rows]."""
+    halves, classes = natural * 2 // total_rows, np.sort(natural * 100 // total_rows, axis=1)
+    permutation_single_class, permutation_classes = permutation_mixing(total_rows, natural.shape[1])
+    return Mixing(
+        rows=batch_rows,
+        single_class=float((halves.min(axis=1) == halves.max(axis=1)).mean()),
+        permutation_single_class=permutation_single_class,
+        classes=float((np.diff(classes, axis=1) > 0).sum(axis=1).mean()) + 1,
+        permutation_classes=permutation_classes,
+    )
+
+
+def permutation_mixing(total_rows: int, batch_rows: int) -> tuple[float, float]:
+    """(share of single-class batches, mean classes of 100) of batches of a true permutation, in closed form.
+
+    A batch draws rows without replacement. It misses a class of n rows with probability C(N - n, B) / C(N, B).
+    """
+    drawn = np.arange(min(batch_rows, total_rows))
+
+    def missing(rows: int) -> float:
+        """The probability that no drawn row is among `rows` given ones."""
+        left = np.maximum(total_rows - rows - drawn, 0)
+        with np.errstate(divide="ignore"):
+            return float(np.exp(np.log(left / (total_rows - drawn)).sum()))
+
+    def sizes(classes: int) -> I64:
+        return np.diff(-(-np.arange(classes + 1, dtype=np.int64) * total_rows // classes))
+
+    if total_rows < 2:
+        return 1.0, float(total_rows)
+    counts = [np.unique(sizes(classes), return_counts=True) for classes in (2, 100)]
+    single, met = ([(missing(int(rows)), int(count)) for rows, count in zip(*found, strict=True)] for found in counts)
+    return sum(chance * count for chance, count in single), sum((1 - chance) * count for chance, count in met)
+
+
+def sample_batches(order: Order, *, batch_rows: int, ranks: int, most_rows: int = SAMPLED_ROWS) -> I64:
+    """Positions of batches of one rank each, of `ranks` ranks: int64 [batches, rows]; all whole steps if they fit.
+
+    At most `most_rows` positions: of larger batches, the first ones.
+    """
+    ranks = min(ranks, order.rows)  # the others have no row
+    looked_at = np.arange(min(batch_rows, most_rows), dtype=np.int64)
+    number = _clusters(max(1, order.rows // (batch_rows * ranks)) * ranks, order, most_rows // len(looked_at))
+    step, rank = np.divmod(number, ranks)
+    return (step * batch_rows * ranks + rank)[:, None] + looked_at * ranks
+
+
+def _sample_regions(bases: I64, order: Order, *, batch_rows: int, ranks: int, most_rows: int) -> dict[str, I64]:
+    """The same where every reader has a region of positions of its own: batches of readers, and of all ranks."""
+    held = np.diff(bases)
+    held, begins = held[held > 0], bases[:-1][held > 0]
+    looked_at = np.arange(min(batch_rows, most_rows, int(held.min())), dtype=np.int64)
+    batches = np.maximum(1, held // batch_rows)
+    number = _clusters(int(batches.sum()), order, most_rows // len(looked_at))
+    reader = np.searchsorted(np.cumsum(batches), number, side="right")
+    step = number - (np.cumsum(batches) - batches)[reader]
+    found = {"rank_batch": (begins[reader] + step * batch_rows)[:, None] + looked_at}
+    steps = int(np.diff(bases[: ranks + 1]).min()) // batch_rows
+    if steps:
+        among = bases[: min(ranks, most_rows)]
+        looked_at = np.arange(min(batch_rows, max(1, most_rows // len(among))), dtype=np.int64)
+        step = _clusters(steps, order, max(1, most_rows // (len(among) * len(looked_at))))
+        rows = among[:, None] + looked_at
+        found["global_batch"] = step[:, None] * batch_rows + rows.ravel()
+    return found
+
+
+def _clusters(total: int, order: Order, most: int) -> I64:
+    """Up to `most` of the numbers 0..total-1: all, or runs of neighbours that are spread evenly."""
+    most = max(1, most)
+    if total <= most:
+        return np.arange(total, dtype=np.int64)
+    shape = order.parts[0] if isinstance(order, RegionOrder) else order
+    clusters = min(_MOST_CLUSTERS, most)
+    if order.shuffle:
+        permuted = min(order.rows, shape.lanes * shape.window_rows)
+        clusters = max(1, min(clusters, _PERMUTED_ROWS // permuted, _GROUP_ROUNDS // shape.groups))
+    run = most // clusters
+    starts = np.arange(clusters, dtype=np.int64) * (total - run) // max(1, clusters - 1)
+    return (starts[:, None] + np.arange(run, dtype=np.int64)).ravel()
