@@ -10,11 +10,11 @@ from kinds_of_states import of_others, of_streams, of_workers
 FLIPS = 300
 NAMES = (
     "stream",
-    "stream of new lanes",
+    "stream in the rest of a round",
+    "stream cut again",
     "stream of whole shards",
     "stream of a part of the rows",
     "dynamic stream",
-    "stream of workers in mid-round",
     "worker",
     "StatefulDataLoader",
     "blend",

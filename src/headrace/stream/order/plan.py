@@ -5,7 +5,7 @@ are r (mod R) and group d holds the positions d (mod D), so it touches exactly t
 each pool the rounds that lie there. A block is decoded once for each row of pools that follow one another and need it;
 a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
 that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
-the middle of an epoch, each part of its order is counted by itself. Cost is O(blocks + pools * L + R).
+the middle of an epoch, the parts of its order follow one another. Cost is O(blocks + pools * L + R).
 """
 
 from __future__ import annotations
@@ -240,17 +240,17 @@ class Plan:
 
     @cached_property
     def _needs(self) -> list[_Needs]:
-        """The blocks that pools need, for each part of the order."""
-        found = []
+        """The blocks that pools need, by the kinds of ranks that the parts of the order tell apart."""
+        by_kinds: dict[int, list[_Needs]] = {}
         for part in parts_of(self.order):
             if part.end <= self.remaining.first:
                 continue
-            if self.regions is None:
-                found.append(self._needs_of(part, self.share(0), kind=None))
-                continue
-            parts = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
-            found.append(_Needs.join(parts))
-        return found
+            found = [self._needs_of(part, self.share(0), kind=None)] if self.regions is None else []
+            if self.regions is not None:
+                found = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
+            by_kinds.setdefault(found[0].kinds, []).extend(found)
+        # Parts with the same kinds are one sequence of pools: a block at their border stays decoded.
+        return [_Needs.join(parts) for parts in by_kinds.values()]
 
     def _needs_of(self, part: Part, share: Share, *, kind: int | None) -> _Needs:
         """Those of one rank's region in a part (kind: its rank), or of all ranks together where they stride (None)."""
@@ -295,7 +295,7 @@ class _Needs:
 
     @classmethod
     def join(cls, parts: Sequence[_Needs]) -> _Needs:
-        """Those of several regions together."""
+        """Put those of several regions, or of several parts, together."""
         arrays = ([each.group, each.block, each.pool, each.laying] for each in parts)
         group, block, pool, laying = (np.concatenate(each) for each in zip(*arrays, strict=True))
         return cls(group, block, pool, laying, parts[0].kinds)
