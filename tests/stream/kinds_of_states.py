@@ -17,7 +17,6 @@ from headrace.sealed import seal
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.dynamic import DynamicLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.state import WindowState
 
@@ -40,16 +39,20 @@ def of_streams() -> dict[str, Kind]:
     late = _loader(topology=three, **_CUT)
     late.load_state_dict(moved.state_dict())
     _read(late, 8)
-    dynamic = DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
-    _read(dynamic, 3)
     return {
         "stream": _of_loader(stopped),
         "stream in the rest of a round": _of_loader(moved, topology=three, **_CUT),
         "stream cut again": _of_loader(late, topology=three, **_CUT),
         "stream of whole shards": _of_loader(_loader(distribution="by_size"), distribution="by_size"),
         "stream of a part of the rows": _of_loader(_loader(samples_per_epoch=70), samples_per_epoch=70),
-        "dynamic stream": (dynamic.state_dict(), lambda state: _again(_dynamic(), state)),
     }
+
+
+def of_claims() -> dict[str, Kind]:
+    """The state of ranks that claim blocks as they are ready for them."""
+    loader = _dynamic()
+    _read(loader, 3)
+    return {"dynamic stream": (loader.state_dict(), lambda state: _again(_dynamic(), state))}
 
 
 def of_workers() -> dict[str, Kind]:
@@ -128,7 +131,9 @@ def _loader(topology: Topology = ALONE, **settings: Any) -> StreamLoader:
     return StreamLoader(index_of(ROWS), Numbers(ROWS), _options(**settings), topology=topology)
 
 
-def _dynamic() -> DynamicLoader:
+def _dynamic() -> Any:
+    from headrace.stream.ranks.dynamic import DynamicLoader
+
     return DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
 
 

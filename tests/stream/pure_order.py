@@ -20,9 +20,7 @@ def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:
 def batches_of_rank(plan: Plan, index: SplitIndex, rank: int) -> list[list[int]]:
     """The real rows of every batch a rank receives."""
     left = rows_in_order(plan, index)
-    return list(
-        deliver(left, rank=rank, ranks=plan.world_size, batch_size=plan.batch_size, remainder=plan.remainder)
-    )
+    return list(deliver(left, rank=rank, ranks=plan.world_size, batch_size=plan.batch_size, remainder=plan.remainder))
 
 
 def left_after(state: dict[str, object]) -> int:

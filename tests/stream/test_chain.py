@@ -1,8 +1,6 @@
 """An epoch whose ranks change on the way: every row once, equal steps, resumable, and read about once."""
 
 import json
-import logging
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +14,7 @@ from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.chain import RestOfRound, parts_of
+from headrace.stream.order.chain import parts_of
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.pools import plan_pools
 from headrace.stream.order.remaining import Remaining
@@ -238,3 +236,183 @@ def test_blocks_are_decoded_about_once_before_and_after_a_change_of_ranks(blocks
         assert factor_of(blocks, before, ranks_now) <= 2.2, (before, ranks_now)
     assert factor_of(blocks, 64, 63) <= 2.8
     assert factor_of(blocks, 16, 8) <= 1.25
+
+
+CUT = {"lanes": 6, "shuffle_rows": 60, "batch_size": 6}  # rounds of 60 rows; six groups on one to three ranks
+BLOCKS = (30, 1, 0, 17, 44, 8, 100)
+
+
+def loaders_of(world_size, **options):
+    values = {"shuffle": True, "seed": 3, "batch_format": "numpy", **CUT, **options}
+    return [
+        StreamLoader(index_of(BLOCKS), Numbers(BLOCKS), StreamOptions(**values), topology=topology)
+        for topology in ranks(world_size)
+    ]
+
+
+def resumed(state, world_size, **options):
+    loaders = loaders_of(world_size, **options)
+    for loader in loaders:
+        loader.load_state_dict(state)
+    return loaders
+
+
+def test_a_resume_deals_out_the_rest_of_the_round_and_cuts_the_rest_again():
+    _, state = read_ranks(loaders_of(2), 3)
+    changed = resumed(state, 5)[0].state_dict()
+    rest = {"position": 36, "ranks": 5}
+
+    assert state["changes"] == []
+    assert changed["changes"][0] == rest
+    assert (changed["changes"][1]["position"], changed["changes"][1]["groups"] % 5) == (60, 0)
+    assert state == resealed(changed, changes=[])
+    assert state == resumed(state, 3)[0].state_dict() == resumed(state, 6)[0].state_dict()  # they divide the groups
+
+
+def test_a_resume_at_the_border_of_a_round_only_cuts_again():
+    _, state = read_ranks(loaders_of(2), 5)
+    (change,) = resumed(state, 5)[0].state_dict()["changes"]
+
+    assert (state["position"], change["position"], change["groups"] % 5) == (60, 60, 0)
+
+
+def test_a_second_change_replaces_what_the_first_one_planned():
+    _, state = read_ranks(loaders_of(2), 3)
+    _, state = read_ranks(resumed(state, 5, batch_size=2), 1)
+    again = resumed(state, 4)[0].state_dict()["changes"]
+    kept = resumed(state, 5)[0].state_dict()["changes"]
+
+    assert [36, 60] == [change["position"] for change in again]  # the rest of the round stays as it was dealt
+    assert again[0] == kept[0] == {"position": 36, "ranks": 5}
+    assert 0 == again[1]["groups"] % 4
+
+
+def test_the_next_epoch_has_no_changes_and_lanes_for_these_ranks():
+    _, state = read_ranks(loaders_of(2, lanes=None, shuffle_rows=30), 3)
+    group = resumed(state, 5, lanes=None, shuffle_rows=30)
+    read_ranks(group)
+    rows, after = read_ranks(group)
+
+    assert sorted(flat(rows)) == list(range(sum(BLOCKS)))
+    assert (after["epoch"], after["changes"], after["lanes"] % 5) == (1, [], 0)
+
+
+def test_a_state_before_the_first_batch_simply_begins_on_the_new_ranks():
+    state = loaders_of(2, lanes=None, shuffle_rows=30)[0].state_dict()
+    new = resumed(state, 5, lanes=None, shuffle_rows=30)[0].state_dict()
+
+    assert (new["changes"], new["lanes"] % 5) == ([], 0)
+
+
+def test_a_state_of_the_end_leaves_nothing_on_any_ranks():
+    _, state = read_ranks(loaders_of(2))
+    for world_size in (3, 5):
+        group = resumed(state, world_size)
+        assert [0] * world_size == [len(loader) for loader in group]
+        assert state == group[0].state_dict()
+
+
+def test_small_data_goes_on_in_its_permutation_on_any_ranks():
+    begun = loaders_of(2, lanes=None, shuffle_rows=None)
+    _, state = read_ranks(begun, 3)
+
+    assert state == resumed(state, 5, lanes=None, shuffle_rows=None)[0].state_dict()
+
+
+def test_where_and_seen_answer_for_a_changed_epoch():
+    _, state = read_ranks(loaders_of(2), 3)
+    group = resumed(state, 5)
+    plan = group[0].plan()
+    rows, after = read_ranks(group, 4)
+    saved = StreamState.from_dict(after)
+    index = index_of(BLOCKS)
+
+    assert (seen_per_shard(index, saved).sum(), saved.remaining.total) == (36 + 120, sum(BLOCKS) - 156)
+    for rank, own in enumerate(rows):
+        for step, batch in enumerate(own):
+            for place, row in enumerate(batch):
+                block = int(np.searchsorted(np.cumsum(BLOCKS), row, side="right"))
+                found = find_row(plan, block=block, row=row - int(index.first_row[block]))
+                assert found is not None
+                assert (rank, step, place) == (found.rank, found.step, found.place)
+
+
+def test_after_too_many_changes_the_order_is_kept():
+    rows = (50,) * 80
+    cut = {"lanes": 4, "shuffle_rows": 8, "batch_size": 1}
+    state = passes_of(rows, 4, **cut).begin(0).start
+    index = index_of(rows)
+    for number in range(MOST_CHANGES):
+        stopped = moved(state, state.position + 3)
+        state = passes_of(rows, 3 + 2 * (number % 2), **cut).resume(stopped.to_dict()).start
+    left = rows_at(order_of_state(index, state), np.arange(sum(rows)))
+
+    assert len(state.changes) <= MOST_CHANGES
+    assert len(set(left)) == sum(rows)
+
+
+HUGE = 1 << 24
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"position": 60, "ranks": 3}],  # nothing is left of that round
+        [{"position": 30, "lanes": 5, "window_rows": 4, "groups": 5}],  # lanes stand in the middle of windows
+        [{"position": 30, "ranks": 3}],  # the rest of the round, and then nothing
+        [{"position": 30, "ranks": 3}, {"position": 40, "ranks": 2}, {"position": 60, "lanes": 2, "window_rows": 9, "groups": 1}],
+        [{"position": 30, "ranks": 3}, {"position": 120, "lanes": 2, "window_rows": 9, "groups": 1}],
+        [{"position": 0, "ranks": 3}],
+    ],
+)  # fmt: skip
+def test_changes_that_the_order_cannot_have_are_refused(changes):
+    _, state = read_ranks(loaders_of(2), 3)
+    for world_size in (1, 2, 5):
+        with pytest.raises(StreamError, match="the order cannot change; pass what state_dict|which it never does"):
+            resumed(resealed(state, changes=changes, position=140), world_size)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.fixed_dictionaries({"position": st.integers(0, 199)}, optional={"ranks": st.integers(1, 9)})
+        | st.fixed_dictionaries(
+            {"position": st.integers(0, 199), "lanes": st.integers(1, 9), "window_rows": st.integers(1, 99)}
+        ).map(lambda change: {**change, "groups": change["lanes"]}),
+        max_size=4,
+        unique_by=lambda change: change["position"],
+    ),
+    st.integers(0, 200),
+    st.integers(1, 5),
+)
+def test_any_changes_are_refused_or_deliver_every_row_once(changes, position, world_size):
+    state = loaders_of(2)[0].state_dict()
+    made = resealed(state, changes=sorted(changes, key=lambda change: change["position"]), position=position)
+    try:
+        start = passes_of(BLOCKS, world_size, **CUT, seed=3).resume(made).start
+        order = order_of_state(index_of(BLOCKS), start)
+    except StreamError:
+        return
+
+    assert len(set(rows_at(order, np.arange(200)))) == 200
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lanes": HUGE, "groups": 1},
+        {"window_rows": (1 << 62) // 6},
+        {"lanes": HUGE, "groups": 1 << 12, "window_rows": 1 << 38},
+        {"changes": [{"position": 30, "ranks": HUGE - 1}, {"position": 60, "lanes": 1, "window_rows": 1 << 62, "groups": 1}]},
+        {"changes": [{"position": 60, "lanes": HUGE, "window_rows": 1 << 38, "groups": 1}]},
+    ],
+)  # fmt: skip
+def test_numbers_at_their_bounds_deliver_every_row_once(changed):
+    """Nothing overflows, and nothing is held that grows with what a state says alone."""
+    state = loaders_of(2)[0].state_dict()
+    made = resealed(state, **{"position": 140, **changed})
+    resumed_ = passes_of(BLOCKS, 1, **CUT, seed=3).resume(made)
+    order = resumed_.plan().order
+
+    assert len(set(rows_at(order, np.arange(200)))) == 200
+    assert resumed_.steps == 10

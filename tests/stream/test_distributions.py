@@ -57,9 +57,7 @@ def test_round_robin_strides_over_shards(world_size, shuffle, epoch):
 
 
 def test_round_robin_deals_anew_every_epoch_when_shuffled():
-    dealt = {
-        tuple(deal_shards(INDEX, ranks=2, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)
-    }
+    dealt = {tuple(deal_shards(INDEX, ranks=2, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)}
 
     assert len(dealt) > 1
 
@@ -176,14 +174,10 @@ def test_states_leave_what_the_batches_before_did_not_deliver(distribution, worl
 def test_bytes_are_those_of_the_own_shards():
     plan = first_pass(INDEX, options_of("by_size"), 3).plan()
     for rank in range(3):
-        blocks = {
-            each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank)) for each in pool.blocks
-        }
+        blocks = {each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank)) for each in pool.blocks}
         expected = sum(int(estimate_block_bytes(INDEX)[block]) for block in blocks)
 
-        assert (
-            expected <= plan.bytes_per_rank[rank] <= 3 * expected
-        )  # a lane border may cut any of these few blocks
+        assert expected <= plan.bytes_per_rank[rank] <= 3 * expected  # a lane border may cut any of these few blocks
     assert plan.rows_per_rank.sum() == sum(ROWS)
 
 

@@ -119,7 +119,9 @@ def test_resumed_is_uninterrupted_on_ranks_that_divide_the_groups_and_any_batch_
     received = []
     assert state["groups"] == 6
     while len(received) < TOTAL:
-        group = loaders(dice.choice([1, 2, 3, 6]), batch_size=dice.randint(1, 20), lanes=6, seed=number, remainder="pad")
+        group = loaders(
+            dice.choice([1, 2, 3, 6]), batch_size=dice.randint(1, 20), lanes=6, seed=number, remainder="pad"
+        )
         for loader in group:
             loader.load_state_dict(state)
             loader.set_epoch(2)

@@ -16,14 +16,14 @@ from headrace.dataset.index import SplitIndex
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.order.chain import parts_of, round_border
+from headrace.stream.order.chain import parts_of
 from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
 from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.quarantine import Quarantine
@@ -270,7 +270,13 @@ class RowPasses:
             return state
         border = last.end  # it was stopped again before its round was over
         if isinstance(last.order, EpochOrder):
-            border = last.begin + round_border(last.order, state.position - last.begin)
+            border = last.begin + round_border(
+                state.position - last.begin,
+                lanes=last.order.lanes,
+                window_rows=last.order.window_rows,
+                shuffle=state.shuffle,
+                rows=last.order.rows,
+            )
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:

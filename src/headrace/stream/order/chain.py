@@ -34,24 +34,17 @@ def parts_of(order: Order) -> Sequence[Part]:
     return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
 
 
-def round_border(order: EpochOrder, position: int) -> int:
-    """The first position from `position` on at which every lane stands at the border of a window, or the end."""
-    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
-    return min(-(-position // round_rows) * round_rows, order.rows)
-
-
 def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
     """The rows that an order leaves from the border of a round on, in other lanes. O(blocks left + lanes)."""
     taken = np.minimum(border // order.lanes, order.lane_rows)
     by_start = np.argsort(order.lane_starts, kind="stable")
     starts = (order.lane_starts + taken)[by_start]
     stops = (order.lane_starts + order.lane_rows)[by_start]
-    pieces = np.array(order.pieces_between(starts, stops), np.int64).reshape(-1, 3)
-    line = np.concatenate([[0], np.cumsum(pieces[:, 2] - pieces[:, 1])]).astype(np.int64)
+    blocks, firsts, ends = order.rows_between(starts, stops)
     return EpochOrder(
-        blocks=pieces[:, 0].copy(),
-        firsts=pieces[:, 1].copy(),
-        line=line,
+        blocks=blocks,
+        firsts=firsts,
+        line=np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64),
         seed=derive_key(order.seed, "cut again", order.epoch, border)[0],
         epoch=order.epoch,
         lanes=lanes.lanes,

@@ -201,7 +201,8 @@ class EpochOrder:
             stops.append(begins + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
-        pieces = self.pieces_between(np.concatenate(starts), np.concatenate(stops))
+        found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
+        pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
         return Pieces(pieces, None if as_it_lies else index)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
@@ -287,21 +288,15 @@ class EpochOrder:
         """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
         return permutation(derive_key(self.seed, "round", self.epoch, group, round_), int(counts.sum()))
 
-    def pieces_between(self, starts: I64, stops: I64) -> list[tuple[int, int, int]]:
-        """Stretches of the line as rows of blocks; stretches and blocks without rows are left out."""
+    def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
+        """Stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
         starts, stops = starts[starts < stops], stops[starts < stops]
-        pieces = []
-        firsts = np.searchsorted(self.line, starts, side="right") - 1
-        lasts = np.searchsorted(self.line, stops, side="left") - 1
-        for start, stop, first, last in zip(
-            starts.tolist(), stops.tolist(), firsts.tolist(), lasts.tolist(), strict=True
-        ):
-            for along in range(first, last + 1):
-                begin, end = int(self.line[along]), int(self.line[along + 1])
-                if begin < end:
-                    shift = begin - (0 if self.firsts is None else int(self.firsts[along]))
-                    pieces.append((int(self.blocks[along]), max(start, begin) - shift, min(stop, end) - shift))
-        return pieces
+        span, along = expand(starts, stops, self.line)
+        begins, ends = np.maximum(starts[span], self.line[along]), np.minimum(stops[span], self.line[along + 1])
+        held = begins < ends
+        along, begins, ends = along[held], begins[held], ends[held]
+        shift = self.line[along] if self.firsts is None else self.line[along] - self.firsts[along]
+        return self.blocks[along], begins - shift, ends - shift
 
 
 def pieces_one_by_one(order: Order, positions: I64) -> Pieces:

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again, round_border
+from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again
 from headrace.stream.order.epoch import EpochOrder, Order, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
 from headrace.stream.order.lanes import Lanes
@@ -125,34 +125,30 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
 
 
 def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
-    """The order that an epoch has after changes of its ranks. Raises `StreamError` where they cannot be of it."""
-    parts = [Part(0, order.rows, order)]
+    """The order of an epoch after changes of its ranks, which `StreamState` has checked.
+
+    Raises `StreamError` for blends and parts of epochs, whose order never changes.
+    """
+    if not isinstance(order, EpochOrder):
+        raise StreamError(
+            f"stream state: at position {changes[0].position} the order of a blend or of a part of the rows changes,"
+            " which it never does; pass what state_dict() gave, unchanged"
+        )
     base, begin = order, 0
-    for change in changes:
+    parts = [Part(0, order.rows, order)]
+    ends = [*(change.position for change in changes[1:]), order.rows]
+    for change, end in zip(changes, ends, strict=True):
         position = change.position - begin
-        if not isinstance(base, EpochOrder) or not parts[-1].begin <= change.position < order.rows:
-            raise _no_change(change)
-        border = round_border(base, position)
-        following: RestOfRound | EpochOrder
-        if change.ranks is not None and parts[-1].order is base and position < border:
-            following = RestOfRound(base=base, begin=position, end=border, ranks=change.ranks)
-        elif change.lanes and change.window_rows and change.groups and position == border:
-            following = cut_again(base, position, Lanes(change.lanes, change.window_rows, change.groups))
-            base, begin = following, change.position
-        else:
-            raise _no_change(change)
-        parts[-1] = parts[-1]._replace(end=change.position)
-        parts.append(Part(change.position, order.rows, following))
-    for part in parts[1:]:
-        if (isinstance(part.order, RestOfRound) or part is parts[-1]) and part.end - part.begin != part.order.rows:
-            raise _no_change(changes[-1])
+        if change.ranks is not None:
+            rest = RestOfRound(base=base, begin=position, end=end - begin, ranks=change.ranks)
+            parts.append(Part(change.position, end, rest))
+            continue
+        assert change.lanes and change.window_rows and change.groups
+        following = cut_again(base, position, Lanes(change.lanes, change.window_rows, change.groups))
+        parts.append(Part(change.position, end, following))
+        base, begin = following, change.position
+    parts[0] = parts[0]._replace(end=changes[0].position)
     return ChainedOrder(parts=tuple(parts))
-
-
-def _no_change(change: Change) -> StreamError:
-    return StreamError(
-        f"stream state: at position {change.position} the order cannot change; pass what state_dict() gave, unchanged"
-    )
 
 
 def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:
