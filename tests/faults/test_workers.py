@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from fault_table import note
 from forks import run_child
-from headrace.stream.workers.notes import WorkerNotes, being_read, notes_shape, process_of, read_last
 from hypothesis import given
 from hypothesis import strategies as st
 from stream_cases import index_of
@@ -17,6 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError
 from headrace.stream.loader.stateful import turn_after
 from headrace.stream.workers.deaths import WorkerDeath, told_by_torch, why_not_again
+from headrace.stream.workers.notes import WorkerNotes, being_read, notes_shape, process_of, read_last
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
 METHODS = ("fork", "spawn", "forkserver")

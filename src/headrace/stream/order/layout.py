@@ -143,10 +143,9 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
             rest = RestOfRound(base=base, begin=position, end=end - begin, ranks=change.ranks)
             parts.append(Part(change.position, end, rest))
             continue
-        assert change.lanes and change.window_rows and change.groups
-        following = cut_again(base, position, Lanes(change.lanes, change.window_rows, change.groups))
-        parts.append(Part(change.position, end, following))
-        base, begin = following, change.position
+        base = cut_again(base, position, Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1))
+        begin = change.position
+        parts.append(Part(begin, end, base))
     parts[0] = parts[0]._replace(end=changes[0].position)
     return ChainedOrder(parts=tuple(parts))
 

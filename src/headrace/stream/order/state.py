@@ -236,11 +236,10 @@ def _check_changes(state: StreamState) -> None:
     base: StreamState | Change = state
     begin, dealt = 0, False
     for number, change in enumerate(state.changes):
-        assert base.lanes and base.window_rows
         border = begin + round_border(
             (positions[number - 1] if dealt else change.position) - begin,
-            lanes=base.lanes,
-            window_rows=base.window_rows,
+            lanes=base.lanes or 1,
+            window_rows=base.window_rows or 1,
             shuffle=state.shuffle,
             rows=state.rows - begin,
         )
