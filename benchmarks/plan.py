@@ -52,7 +52,7 @@ def make_index(blocks: int) -> SplitIndex:
 
 def reads_nothing(block: int, columns: Any) -> Any:
     """Stand in for what decodes blocks: a plan needs none."""
-    raise AssertionError(f"a plan read block {block}")
+    raise AssertionError(f"a plan read block {block}: {columns}")
 
 
 def peak_bytes() -> int:

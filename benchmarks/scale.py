@@ -38,7 +38,7 @@ def peak_bytes() -> int:
 
 def reads_nothing(block: int, columns: Any) -> Any:
     """Stand in for what decodes blocks: a plan needs none."""
-    raise AssertionError(f"a plan read block {block}")
+    raise AssertionError(f"a plan read block {block}: {columns}")
 
 
 def plan(shards: int, ranks: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
 from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
-from headrace.stream.order.regions import Regions
 from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
@@ -110,8 +109,10 @@ class RowPass:
     def steps(self) -> int:
         """Batches that each rank receives."""
         passes, left = self.passes, self.start.remaining
-        if self._regions is not None:
-            return self._regions.steps(left, batch_size=passes.options.batch_size, remainder=passes.remainder)
+        if self.start.regions is not None:
+            return self.start.regions.steps(
+                left, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
+            )
         return count_steps(
             left.total, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
         )
@@ -121,7 +122,7 @@ class RowPass:
         """Rows that "drop" leaves out, over all ranks."""
         if self.passes.remainder != "drop":
             return 0
-        if self._regions is not None:
+        if self.start.regions is not None:
             return self.plan().dropped_rows
         return self.rows % (self.passes.ranks * self.passes.options.batch_size)
 
@@ -134,7 +135,7 @@ class RowPass:
             order=order_of_state(self.passes.index, self.start),
             remainder=self.passes.options.remainder,
             remaining=self.start.remaining,
-            regions=self._regions,
+            regions=self.start.regions,
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
@@ -144,9 +145,13 @@ class RowPass:
     def after(self, batches: int) -> RowPass:
         """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
         passes, left = self.passes, self.start.remaining
-        if self._regions is not None:
-            left = self._regions.advance(
-                left, batches, batch_size=passes.options.batch_size, remainder=passes.remainder
+        if self.start.regions is not None:
+            left = self.start.regions.advance(
+                left,
+                batches,
+                ranks=passes.ranks,
+                batch_size=passes.options.batch_size,
+                remainder=passes.remainder,
             )
         else:
             left = advance(
@@ -177,12 +182,6 @@ class RowPass:
             kept=passes.kept,
         )
 
-    @property
-    def _regions(self) -> Regions | None:
-        """The regions of the state, if they are those of as many ranks; else what is left is strided over."""
-        regions = self.start.regions
-        return regions if regions is not None and len(regions.rows) == self.passes.ranks else None
-
 
 class RowPasses:
     """Passes over the rows of a split, as batches of `options.batch_size` rows on each rank.
@@ -207,7 +206,8 @@ class RowPasses:
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
         if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
-            return RowPass(self, state.fresh(epoch))
+            fresh = state.fresh(epoch)
+            return RowPass(self, fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
         chosen = self._lanes(self.ranks if regions is None else 1)
         if state is not None and state.regions is not None and self._fits(state):
@@ -253,21 +253,26 @@ class RowPasses:
             return changed
         plan = RowPass(self, changed).plan()
         factor = plan.read_amplification
-        said = "split %r: %d ranks go on with epoch %d at row %d of %d; over all, what is left is decoded %.1f times"
-        told = (self.index.split, self.ranks, state.epoch, state.position, state.rows, factor)
+        said = "split %r: %d ranks go on with %d of %d rows of epoch %d; over all, these are decoded %.1f times"
+        told = (self.index.split, self.ranks, plan.remaining.total, state.rows, state.epoch, factor)
         if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
-            log.warning(said + "; resume on a number of ranks that divides %d to decode it once", *told, state.groups)
+            remedy = "; resume on a number of ranks that divides %d to decode them once"
+            if state.regions is not None:
+                remedy = "; resume on %d ranks to decode them once"
+            log.warning(said + remedy, *told, len(state.regions.rows) if state.regions else state.groups)
         else:
             log.info(said, *told)
         return changed
 
     def _changed(self, state: StreamState) -> StreamState:
-        """With new lanes from the next border of a round on, where the order has lanes that can be cut."""
+        """With new lanes from the next border of a round on; in a blend, with all that is left dealt to these ranks."""
         changes = [change for change in state.changes if change.position < state.position]
+        if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
+            return state
         *before, last = parts_of(order_of_state(self.index, state))[: len(changes) + 1]
         cut = last if isinstance(last.order, EpochOrder) else before[-1] if before else None
-        if state.holes or cut is None or not isinstance(cut.order, EpochOrder) or len(changes) > MOST_CHANGES - 2:
-            return state
+        if cut is None or not isinstance(cut.order, EpochOrder):
+            return replace(state, changes=(*changes, Change(position=state.position, ranks=self.ranks)))
         border = last.end  # it was stopped again before its round was over
         if isinstance(last.order, EpochOrder):
             border = last.begin + round_border(

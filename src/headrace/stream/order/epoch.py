@@ -247,8 +247,9 @@ class EpochOrder:
     def positions_of_row(self, block: int, row: int) -> I64:
         """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
         wanted = np.array([block], np.int64), np.array([row], np.int64)
-        places = self.places_of(*wanted)
-        return self.positions_of(places) if self.locate(places) == wanted else places[:0]
+        places = self.places_of(*wanted) if self.rows else wanted[0][:0]
+        places = places[(places >= 0) & (places < self.rows)]
+        return self.positions_of(places) if len(places) and self.locate(places) == wanted else places[:0]
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.

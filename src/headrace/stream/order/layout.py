@@ -127,26 +127,29 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
 def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
     """The order of an epoch after changes of its ranks, which `StreamState` has checked.
 
-    Raises `StreamError` for blends and parts of epochs, whose order never changes.
+    Raises `StreamError` where the lanes of a blend, or of a part of the rows, are said to be cut again.
     """
-    if not isinstance(order, EpochOrder):
-        raise StreamError(
-            f"stream state: at position {changes[0].position} the order of a blend or of a part of the rows changes,"
-            " which it never does; pass what state_dict() gave, unchanged"
-        )
     base, begin = order, 0
     parts = [Part(0, order.rows, order)]
-    ends = [*(change.position for change in changes[1:]), order.rows]
-    for change, end in zip(changes, ends, strict=True):
-        position = change.position - begin
+    for number, change in enumerate(changes):
+        _, _, last = parts[-1]
+        since = change.position - parts[-1].begin
+        following: Order
         if change.ranks is not None:
-            rest = RestOfRound(base=base, begin=position, end=end - begin, ranks=change.ranks)
-            parts.append(Part(change.position, end, rest))
-            continue
-        base = cut_again(base, position, Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1))
-        begin = change.position
-        parts.append(Part(begin, end, base))
-    parts[0] = parts[0]._replace(end=changes[0].position)
+            cuts = [each.position for each in changes[number:] if each.ranks is None]
+            end = min([*cuts, order.rows]) - parts[-1].begin
+            following = RestOfRound(base=last, begin=since, end=end, ranks=change.ranks)
+        elif isinstance(base, EpochOrder):
+            lanes = Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1)
+            following = base = cut_again(base, change.position - begin, lanes)
+            begin = change.position
+        else:
+            raise StreamError(
+                f"stream state: at position {change.position} the lanes of a blend or of a part of the rows are cut"
+                " again, which they never are; pass what state_dict() gave, unchanged"
+            )
+        parts[-1] = parts[-1]._replace(end=change.position)
+        parts.append(Part(change.position, order.rows, following))
     return ChainedOrder(parts=tuple(parts))
 
 

@@ -65,7 +65,7 @@ class Plan:
     """Who reads which rows when, for one epoch and one number of ranks; build it with `make_plan`.
 
     Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
-    has fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each rank, else None.
+    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for each rank, or equal parts of what they left, else None.
     """
 
     order: Order
@@ -97,7 +97,9 @@ class Plan:
     def steps_per_rank(self) -> int:
         """Batches each rank receives; the same for all."""
         if self.regions is not None:
-            return self.regions.steps(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+            return self.regions.steps(
+                self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+            )
         return count_steps(
             self.remaining.total, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
         )
@@ -236,7 +238,9 @@ class Plan:
     @cached_property
     def _region_shares(self) -> list[RegionShare]:
         assert self.regions is not None
-        return self.regions.shares(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+        return self.regions.shares(
+            self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+        )
 
     @cached_property
     def _needs(self) -> list[_Needs]:
@@ -342,7 +346,7 @@ def make_plan(
     """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
 
     order: of the epoch, where it is known already; the settings of an order are not looked at then.
-    regions: of these ranks, in that order.
+    regions: of whole shards, in that order.
     """
     if order is None:
         chosen = choose_lanes(

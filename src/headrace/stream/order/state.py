@@ -27,7 +27,8 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 class Change:
     """From `position` on the epoch has another order: see `chain`.
 
-    ranks: the rest of a round, dealt to so many ranks; or lanes, window_rows and groups of what is left, cut again.
+    ranks: what is left until lanes are cut again, or all of it, is dealt to so many ranks; or lanes, window_rows and
+    groups of what is left, cut again.
     """
 
     position: int
@@ -225,7 +226,7 @@ def _check_numbers(state: StreamState) -> None:
 
 
 def _check_changes(state: StreamState) -> None:
-    """The rest of a round begins inside one, at most once, and lanes are cut again at its border."""
+    """Lanes are cut again at the border of a round. What is left may be dealt to other ranks anywhere."""
     positions = [change.position for change in state.changes]
     if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
         raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
@@ -234,23 +235,20 @@ def _check_changes(state: StreamState) -> None:
     if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
         raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
     base: StreamState | Change = state
-    begin, dealt = 0, False
-    for number, change in enumerate(state.changes):
+    begin = 0
+    for change in state.changes:
+        if change.ranks is not None:
+            continue
         border = begin + round_border(
-            (positions[number - 1] if dealt else change.position) - begin,
+            change.position - begin,
             lanes=base.lanes or 1,
             window_rows=base.window_rows or 1,
             shuffle=state.shuffle,
             rows=state.rows - begin,
         )
-        if change.ranks is not None:
-            following = positions[number + 1] if number + 1 < len(positions) else state.rows
-            fits, dealt = not dealt and change.position < border == following, True
-        else:
-            fits, dealt = change.position == border, False
-            base, begin = change, change.position
-        if not fits:
-            raise _bad("changes", positions, f"at {change.position} the order cannot change")
+        if change.position != border:
+            raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
+        base, begin = change, change.position
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
