@@ -18,9 +18,7 @@ from headrace.stream.order.plan import Plan, estimate_peak_bytes
 from headrace.stream.ranks.topology import Topology
 
 
-def plan_of(
-    path: Path, *, ranks: int, better: dict[str, float] | None = None, **settings: object
-) -> tuple[Plan, Page]:
+def plan_of(path: Path, *, ranks: int, better: dict[str, float] | None = None, **settings: object) -> tuple[Plan, Page]:
     dataset = headrace.open(path)
     index = dataset.split_index("train")
     options = StreamOptions(**{"shuffle": True, "batch_size": 4, **settings})

@@ -438,3 +438,18 @@ def test_a_row_is_looked_for_in_parts_that_do_not_hold_it():
     whole = rows_at(order, np.arange(16))
 
     assert [[position] for position in range(16)] == [order.positions_of_row(*row).tolist() for row in whole]
+
+
+@pytest.mark.parametrize("kind", [{}, {"samples_per_epoch": 150}, {"shuffle": False}], ids=str)
+def test_the_start_of_a_changed_epoch_is_in_the_order_that_its_ranks_gave_it(kind):
+    group = loaders_of(2, **kind)
+    head, state = read_ranks(group, 3)
+    group = resumed(state, 5, **kind)
+    tail, _ = read_ranks(group, 2)
+    whole = order_of_state(index_of(BLOCKS), StreamState.from_dict(group[0].epoch_start()))
+    firsts = np.concatenate([[0], np.cumsum(BLOCKS)])
+    rows = [int(firsts[block]) + row for block, row in rows_at(whole, np.arange(36 + 60))]
+
+    assert group[0].epoch_start()["position"] == 0
+    assert sorted(rows[:36]) == sorted(flat(head))
+    assert sorted(rows[36:]) == sorted(flat(tail))

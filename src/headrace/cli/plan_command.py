@@ -39,15 +39,15 @@ def plan(
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
-    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all readers decode over each
+    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all ranks decode over each
     block once; a stream decodes that much or less. Better lanes are other lanes that were computed to decode less.
-    Shuffle quality is the mean distance in the natural
-    order between neighbours of the global order, relative to that of a full shuffle (1.0), on a sample.
+    Shuffle quality is the mean distance in the natural order between neighbours of the global order, relative to
+    that of a full shuffle (1.0), on a sample.
 
-    With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Its epoch, seed
-    and order are those of the state; read amplification is how many times what is left is decoded.
+    With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Epoch, seed
+    and order are those of the state. Read amplification is how many times what is left is decoded.
 
-    With --html, of a whole epoch: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
+    With --html: pictures of who reads what when, what is decoded more than once, and who has nothing to do.
 
     Example:  headrace plan out --split train --ranks 8 --batch-size 1024
 

@@ -228,7 +228,7 @@ class RowPasses:
     def whole(self, of: Pass) -> RowPass:
         """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, RowPass)
-        return RowPass(self, of.start.fresh(of.epoch))
+        return RowPass(self, replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
         """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""

@@ -23,7 +23,6 @@ from headrace.digest import derive_key
 from headrace.stream.order.epoch import EpochOrder, Order, Pieces, Reads
 from headrace.stream.order.lanes import Lanes
 
-
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 
 

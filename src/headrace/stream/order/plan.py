@@ -65,7 +65,8 @@ class Plan:
     """Who reads which rows when, for one epoch and one number of ranks; build it with `make_plan`.
 
     Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
-    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for each rank, or equal parts of what they left, else None.
+    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for
+    each rank, or equal parts of what they left, else None.
     """
 
     order: Order
