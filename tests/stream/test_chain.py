@@ -1,6 +1,8 @@
 """An epoch whose ranks change on the way: every row once, equal steps, resumable, and read about once."""
 
 import json
+import logging
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -453,3 +455,20 @@ def test_the_start_of_a_changed_epoch_is_in_the_order_that_its_ranks_gave_it(kin
     assert group[0].epoch_start()["position"] == 0
     assert sorted(rows[:36]) == sorted(flat(head))
     assert sorted(rows[36:]) == sorted(flat(tail))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "options", "level", "words"),
+    [
+        ((65_536,) * 300, {}, "INFO", r"15 ranks go on with 9830400 of 19660800 rows of epoch 0; over all, these are decoded 1\.\d times$"),
+        ((4_000_000,) * 6, {}, "WARNING", r"decoded 7\.\d times; resume on a number of ranks that divides 16 to decode them once"),
+        ((4_000_000,) * 6, {"distribution": "by_size"}, "WARNING", r"decoded \d\.\d times; resume on 16 ranks to decode them once"),
+    ],
+)  # fmt: skip
+def test_the_log_says_what_a_change_of_ranks_costs_and_warns_above_twice(blocks, options, level, words, caplog):
+    caplog.set_level(logging.INFO, "headrace")
+    factor_of(blocks, 16, 15, **options)
+    (record,) = [record for record in caplog.records if "go on with" in record.message]
+
+    assert record.levelname == level
+    assert re.search(words, record.message), record.message
