@@ -11,15 +11,15 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.order.chain import parts_of
-from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
-from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
+from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
@@ -269,25 +269,30 @@ class RowPasses:
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
             return state
-        *before, last = parts_of(order_of_state(self.index, state))[: len(changes) + 1]
-        cut = last if isinstance(last.order, EpochOrder) else before[-1] if before else None
-        if cut is None or not isinstance(cut.order, EpochOrder):
+        if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
             return replace(state, changes=(*changes, Change(position=state.position, ranks=self.ranks)))
-        border = last.end  # it was stopped again before its round was over
-        if isinstance(last.order, EpochOrder):
-            border = last.begin + round_border(
-                state.position - last.begin,
-                lanes=last.order.lanes,
-                window_rows=last.order.window_rows,
+        if changes and changes[-1].ranks is not None:  # it was stopped again before its round was over
+            later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
+            border = min(later, default=state.rows)
+        else:
+            last = changes[-1] if changes else Change(position=0, lanes=state.lanes, window_rows=state.window_rows)
+            border = last.position + round_border(
+                state.position - last.position,
+                lanes=last.lanes or 1,
+                window_rows=last.window_rows or 1,
                 shuffle=state.shuffle,
-                rows=last.order.rows,
+                rows=state.rows - last.position,
             )
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:
-            whole = parts_of(order_of_state(self.index, replace(state, changes=())))[0].order
-            blocks = round(len(cut.order.blocks) * (state.rows - border) / max(1, cut.order.rows))
-            lanes = choose_lanes_again(whole, blocks=blocks, ranks=self.ranks, batch_size=self.options.batch_size)
+            lanes = choose_lanes_again(
+                Lanes(state.lanes, state.window_rows, state.groups),
+                shuffle=state.shuffle,
+                blocks=round(np.count_nonzero(self.index.rows) * (state.rows - border) / state.rows),
+                ranks=self.ranks,
+                batch_size=self.options.batch_size,
+            )
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 
