@@ -1,6 +1,6 @@
-"""How long it takes to plan, and in how much memory: a million blocks for 4,096 consumers.
+"""How long it takes to plan, and in how much memory: a million blocks for 4,096 ranks.
 
-    python benchmarks/plan.py [--blocks 1000000] [--consumers 4096] [--distributions balanced round_robin by_size]
+    python benchmarks/plan.py [--blocks 1000000] [--ranks 4096] [--distributions balanced round_robin by_size]
 
 CPU seconds, and peak memory over what the index itself takes, of a process for each distribution and round. The index
 is made there, of arrays.
@@ -24,7 +24,7 @@ from reporting import parser, publish
 
 from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.ranks.topology import Topology
 
 DISTRIBUTIONS = ("balanced", "round_robin", "by_size")
@@ -50,12 +50,17 @@ def make_index(blocks: int) -> SplitIndex:
     )
 
 
+def reads_nothing(block: int, columns: Any) -> Any:
+    """Stand in for what decodes blocks: a plan needs none."""
+    raise AssertionError(f"a plan read block {block}: {columns}")
+
+
 def peak_bytes() -> int:
     """The most memory this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
 
 
-def planned(blocks: int, consumers: int, distribution: Any) -> dict[str, Any]:
+def planned(blocks: int, ranks: int, distribution: Any) -> dict[str, Any]:
     """Plan once in this process, and ask for what a plan is asked for."""
     index = make_index(blocks)
     before = peak_bytes()
@@ -63,11 +68,9 @@ def planned(blocks: int, consumers: int, distribution: Any) -> dict[str, Any]:
     options = StreamOptions(
         batch_size=64, shuffle=True, batch_format="numpy", remainder="pad", distribution=distribution
     )
-    topology = Topology(rank=0, world_size=consumers)
-    start = first_state(index, options, world_size=consumers, workers=0)
-    plan = plan_pass(index, options, start, topology=topology, workers=0)
+    plan = RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
     plan_s = time.process_time() - begin
-    steps, rows, read = plan.steps_per_rank, plan.rows_per_consumer, plan.bytes_per_consumer
+    steps, rows, read = plan.steps_per_rank, plan.rows_per_rank, plan.bytes_per_rank
     amplified = plan.read_amplification
     return {
         "plan_s": plan_s,
@@ -84,7 +87,7 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
     """A row for each distribution."""
     rows = []
     for distribution in asked.distributions:
-        command = [sys.executable, __file__, "--blocks", str(asked.blocks), "--consumers", str(asked.consumers)]
+        command = [sys.executable, __file__, "--blocks", str(asked.blocks), "--ranks", str(asked.ranks)]
         command += ["--one", distribution]
         found = [
             json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -100,23 +103,23 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
         "CPU s to the plan",
         "and rows and bytes of all",
         "peak MB over the index",
-        "rows of a consumer",
+        "rows of a rank",
         "read amplification",
     )
-    yield Table("plan", f"A plan of {asked.blocks:,} blocks for {asked.consumers:,} consumers", heads, rows)
+    yield Table("plan", f"A plan of {asked.blocks:,} blocks for {asked.ranks:,} ranks", heads, rows)
 
 
 def main() -> None:
     """Parse, measure, print."""
     made = parser(__doc__)
     made.add_argument("--blocks", type=int, default=1_000_000)
-    made.add_argument("--consumers", type=int, default=4096)
+    made.add_argument("--ranks", type=int, default=4096)
     made.add_argument("--distributions", nargs="+", default=DISTRIBUTIONS, choices=DISTRIBUTIONS)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--one", choices=DISTRIBUTIONS, help=argparse.SUPPRESS)
     asked = made.parse_args()
     if asked.one:
-        print(json.dumps(planned(asked.blocks, asked.consumers, asked.one)))
+        print(json.dumps(planned(asked.blocks, asked.ranks, asked.one)))
         return
     publish(tables(asked), asked.json)
 

@@ -1,10 +1,9 @@
 """What does not fit on one machine, by calculation and by measurement of what does.
 
-    python benchmarks/scale.py [--shards 1000000] [--ranks 16384] [--workers 8] [--entities 1000000 10000000]
-                               [--rounds 3]
+    python benchmarks/scale.py [--shards 1000000] [--ranks 131072] [--entities 1000000 10000000] [--rounds 3]
 
-1. The plan of one epoch over a million shards for 16,384 ranks with 8 workers each: CPU seconds and memory of the rank
-   that plans, which is what every rank does by itself.
+1. The plan of one epoch over a million shards for 131,072 ranks: CPU seconds and memory of the rank that plans, which
+   is what every rank does by itself.
 2. The entities of a temporal split: measured up to 10^7, and from that 10^9 by two formulas.
 3. The index of a million shards: its size on disk, and opening it.
 
@@ -37,14 +36,19 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
 
 
-def plan(shards: int, ranks: int, workers: int) -> dict[str, Any]:
-    """Plan an epoch of `ranks` × `workers` consumers, and ask what rank 0 reads first."""
+def reads_nothing(block: int, columns: Any) -> Any:
+    """Stand in for what decodes blocks: a plan needs none."""
+    raise AssertionError(f"a plan read block {block}: {columns}")
+
+
+def plan(shards: int, ranks: int) -> dict[str, Any]:
+    """Plan an epoch for `ranks` ranks, and ask for the rows of each."""
     import numpy as np
     import pyarrow as pa
 
     from headrace.dataset.index import SplitIndex
     from headrace.stream.loader.options import StreamOptions
-    from headrace.stream.loader.passes import first_state, plan_pass
+    from headrace.stream.loader.passes import RowPasses
     from headrace.stream.ranks.topology import Topology
 
     blocks = shards * BLOCKS_PER_SHARD
@@ -62,11 +66,9 @@ def plan(shards: int, ranks: int, workers: int) -> dict[str, Any]:
     )
     held, began = peak_bytes(), time.process_time()
     options = StreamOptions(batch_size=64, shuffle=True, batch_format="numpy", remainder="pad")
-    topology = Topology(rank=0, world_size=ranks)
-    start = first_state(index, options, world_size=ranks, workers=workers)
-    made = plan_pass(index, options, start, topology=topology, workers=workers)
+    made = RowPasses(index, reads_nothing, options, Topology(rank=0, world_size=ranks)).begin(0).plan()
     planned = time.process_time() - began
-    rows = made.rows_per_consumer
+    rows = made.rows_per_rank
     return {
         "plan_s": planned,
         "facts_s": time.process_time() - began,
@@ -185,8 +187,8 @@ def plan_table(asked: argparse.Namespace, found: list[dict[str, Any]]) -> Table:
     least, most = found[0]["rows"]
     return Table(
         "plan",
-        f"A plan of {asked.shards:,} shards of {BLOCKS_PER_SHARD} blocks for {asked.ranks:,} ranks × {asked.workers}",
-        ("CPU s to the plan", "with the rows of all consumers", "MB over the index", "rows of a consumer", "steps"),
+        f"A plan of {asked.shards:,} shards of {BLOCKS_PER_SHARD} blocks for {asked.ranks:,} ranks",
+        ("CPU s to the plan", "with the rows of all ranks", "MB over the index", "rows of a rank", "steps"),
         [
             (
                 figure([each["plan_s"] for each in found]),
@@ -196,7 +198,7 @@ def plan_table(asked: argparse.Namespace, found: list[dict[str, Any]]) -> Table:
                 f"{found[0]['steps']:,}",
             )
         ],
-        f"Read amplification {found[0]['amplification']:.3f}: consumers that share a block each decode it.",
+        f"Read amplification {found[0]['amplification']:.3f}: ranks that share a block each decode it.",
     )
 
 
@@ -244,7 +246,7 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
 
     def children(name: str) -> list[dict[str, Any]]:
         command = [sys.executable, __file__, "--shards", str(asked.shards), "--ranks", str(asked.ranks)]
-        command += ["--workers", str(asked.workers), "--entities", *map(str, asked.entities), "--part", name]
+        command += ["--entities", *map(str, asked.entities), "--part", name]
         runs = (subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True) for _ in range(asked.rounds))
         return [json.loads(run.stdout) for run in runs]
 
@@ -257,15 +259,14 @@ def main() -> None:
     """Parse, measure, print."""
     made = parser(__doc__)
     made.add_argument("--shards", type=int, default=1_000_000)
-    made.add_argument("--ranks", type=int, default=16_384)
-    made.add_argument("--workers", type=int, default=8)
+    made.add_argument("--ranks", type=int, default=131_072)
     made.add_argument("--entities", type=int, nargs=2, default=[1_000_000, 10_000_000], help="measured sizes")
     made.add_argument("--extrapolate", type=int, default=1_000_000_000)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--part", help=argparse.SUPPRESS)
     asked = made.parse_args()
     parts = {
-        "plan": lambda: plan(asked.shards, asked.ranks, asked.workers),
+        "plan": lambda: plan(asked.shards, asked.ranks),
         "entities-0": lambda: entities(asked.entities[0]),
         "entities-1": lambda: entities(asked.entities[1]),
         "index": lambda: index(asked.shards),

@@ -98,13 +98,37 @@ def test_the_plan_agrees_with_the_stream_and_its_laws_hold(out):
 
 def test_the_plan_of_plain_shards_reads_only_the_index(tmp_path, home, monkeypatch):
     raw = small_source(tmp_path / "raw", extension=".parquet")
-    first = json_of("plan", raw, "--ranks", "3", "--workers", "2", "--batch-size", "5", "--no-shuffle")
+    first = json_of("plan", raw, "--ranks", "3", "--batch-size", "5", "--no-shuffle")
     monkeypatch.setattr("headrace.dataset.plain.build", None)  # no file is looked at again
-    second = json_of("plan", raw, "--ranks", "3", "--workers", "2", "--batch-size", "5", "--no-shuffle")
+    second = json_of("plan", raw, "--ranks", "3", "--batch-size", "5", "--no-shuffle")
 
     assert first == second
     assert first["ok"]
     assert 1 == len(list((home / ".cache" / "headrace").iterdir()))
+
+
+def test_the_plan_of_a_state_is_of_what_it_leaves_on_these_ranks(out, tmp_path):
+    settings = {"batch_size": 4, "shuffle": True, "seed": 7, "lanes": 4, "shuffle_rows": 40, "batch_format": "numpy"}
+    loader = library.open(out).stream("train", **settings, topology=Topology(rank=0, world_size=4))
+    batches = iter(loader)
+    next(batches)
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    batches.close()
+    asked = ("plan", out, "--split", "train", "--batch-size", "4", "--state", tmp_path / "state.json")
+    record = json_of(*asked, "--ranks", "3")  # seed and order are those of the state
+    resumed = library.open(out).stream("train", **settings, topology=Topology(rank=0, world_size=3))
+    resumed.load_state_dict(loader.state_dict())
+
+    assert record["ok"]
+    assert record["epoch_rows"] - 16 == record["left_rows"]
+    assert (len(resumed), round(resumed.plan().read_amplification, 3)) == (
+        record["steps_per_rank"],
+        record["read_amplification"],
+    )
+    assert record["better_lanes"] is None
+    assert record["epoch_rows"] - 16 == json_of(*asked, "--ranks", "2")["left_rows"]
+    drawn = headrace(*asked, "--ranks", "3", "--html", tmp_path / "plan.html")
+    assert (drawn.returncode, "draws a whole epoch" in drawn.stderr) == (2, True)
 
 
 def test_where_says_what_ranks_receive(out):
@@ -211,6 +235,7 @@ def test_every_command_prints_a_table_too(out, tmp_path):
         (("where", "OUT", "--row", "part", *SPLIT), 2, "write SHARD:ROW"),
         (("where", "OUT", "--row", "part:1", *SPLIT), 1, "is no shard"),
         (("seen", "none.json", "OUT"), 2, "cannot be read"),
+        (("plan", "OUT", *SPLIT, "--state", "none.json"), 2, "cannot be read"),
         (("stream", "OUT", "--split", "train", "--batch-format", "jax"), 2, "batch_format is 'jax'"),
         (("peek", "nowhere"), 1, "no such file or directory"),
         (("stream", "nowhere", "--ranks", "2"), 1, "no such file or directory"),

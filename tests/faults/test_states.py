@@ -5,9 +5,15 @@ import json
 import pytest
 from damaged_states import flips, mutations, verdicts
 from fault_table import note
-from kinds_of_states import of_lightning, of_others, of_streams, of_workers
+from kinds_of_states import of_claims, of_lightning, of_others, of_streams, of_workers
 
-GROUPS = {"streams": of_streams, "workers": of_workers, "others": of_others, "lightning": of_lightning}
+GROUPS = {
+    "streams": of_streams,
+    "claims": of_claims,
+    "workers": of_workers,
+    "others": of_others,
+    "lightning": of_lightning,
+}
 
 
 @pytest.mark.faults

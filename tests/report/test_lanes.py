@@ -13,24 +13,23 @@ from headrace.report.figure import Page
 from headrace.report.lanes import plan_page
 from headrace.report.write import publish
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.mixing import mixing_of_plan
 from headrace.stream.order.plan import Plan, estimate_peak_bytes
 from headrace.stream.ranks.topology import Topology
 
 
-def plan_of(
-    path: Path, *, ranks: int, workers: int = 0, better: dict[str, float] | None = None, **settings: object
-) -> tuple[Plan, Page]:
-    index = headrace.open(path).split_index("train")
+def plan_of(path: Path, *, ranks: int, better: dict[str, float] | None = None, **settings: object) -> tuple[Plan, Page]:
+    dataset = headrace.open(path)
+    index = dataset.split_index("train")
     options = StreamOptions(**{"shuffle": True, "batch_size": 4, **settings})
-    state = first_state(index, options, world_size=ranks, workers=workers, epoch=0)
-    plan = plan_pass(index, options, state, topology=Topology(rank=0, world_size=ranks), workers=workers)
+    topology = Topology(rank=0, world_size=ranks)
+    plan = RowPasses(index, dataset.block_reader("train"), options, topology).begin(0).plan()
     record = {
         "read_amplification": 1.0,
         "better_lanes": better,
-        "peak_memory_bytes_per_worker": estimate_peak_bytes(plan),
+        "peak_memory_bytes_per_rank": estimate_peak_bytes(plan),
         "mixing": {kind: asdict(found) for kind, found in mixing_of_plan(index, plan).items()},
     }
     return plan, plan_page(plan, index, record)
@@ -61,7 +60,7 @@ def test_the_stretches_of_a_line_follow_each_other_and_last_the_epoch(
         ends = [stretch["to"] for stretch in each]
         assert 0 == each[0]["from"]
         assert [stretch["from"] for stretch in each[1:]] == pytest.approx(ends[:-1])
-        assert plan.steps_per_consumer - 1 <= ends[-1] <= plan.steps_per_consumer
+        assert plan.steps_per_rank - 1 <= ends[-1] <= plan.steps_per_rank
 
 
 def test_every_block_with_rows_is_named(runs: dict[str, Path]) -> None:
@@ -89,7 +88,7 @@ def test_lanes_that_readers_do_not_divide_are_called_shared_and_the_way_out_is_s
 
 def test_readers_without_rows_are_idle_and_named(runs: dict[str, Path]) -> None:
     plan, page = plan_of(runs["temporal_split"], ranks=9, distribution="round_robin")
-    idle = {f"rank {rank}" for rank in np.flatnonzero(plan.rows_per_consumer == 0)}
+    idle = {f"rank {rank}" for rank in np.flatnonzero(plan.rows_per_rank == 0)}
 
     assert idle
     assert idle <= {each["label"] for each in stretches(page) if each["role"] == "nothing left"}
@@ -107,14 +106,14 @@ def test_what_batches_meet_stands_beside_a_permutation(runs: dict[str, Path]) ->
 
 
 def test_thousands_of_readers_are_drawn_as_a_few(runs: dict[str, Path]) -> None:
-    _, page = plan_of(runs["temporal_split"], ranks=500, workers=4, batch_size=1, lanes=2000)
+    _, page = plan_of(runs["temporal_split"], ranks=2000, batch_size=1, lanes=2000)
 
     assert 24 == len({each["label"] for each in stretches(page)})
     assert "24 of 2,000 are drawn" in words(page, "lanes")
 
 
 @pytest.mark.parametrize(
-    "settings", [{"ranks": 2, "workers": 2}, {"ranks": 9, "distribution": "by_size"}, {"ranks": 2, "samples_per_epoch": 100}]
+    "settings", [{"ranks": 4}, {"ranks": 9, "distribution": "by_size"}, {"ranks": 2, "samples_per_epoch": 100}]
 )  # fmt: skip
 def test_the_page_opens_in_a_browser(
     settings: dict[str, object], runs: dict[str, Path], tab: Tab, tmp_path: Path

@@ -17,12 +17,12 @@ from headrace.sealed import seal
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.state import WindowState
 
 ROWS = (40,) * 6
 ALONE = Topology(rank=0, world_size=1)
+_CUT = {"lanes": 2, "shuffle_rows": 60}  # four rounds, in lanes that three ranks do not divide
 Kind = tuple[dict[str, Any], Callable[[Any], Any]]
 
 
@@ -31,29 +31,37 @@ def of_streams() -> dict[str, Kind]:
     three = Topology(rank=0, world_size=3)
     stopped = _loader()
     _read(stopped, 7)
-    relaned = _loader(topology=three, on_topology_change="relane")
-    relaned.load_state_dict(stopped.state_dict())
-    _read(relaned, 2)
-    workers = StreamingDataset(index_of(ROWS), Numbers(ROWS), _options(), num_workers=3, topology=ALONE)
-    dynamic = StreamLoader(index_of(ROWS), Numbers(ROWS), _options(distribution="dynamic"), topology=ALONE)
-    _read(dynamic, 3)
-    kinds = {
+    moved = _loader(topology=three, **_CUT)
+    before = _loader(**_CUT)
+    _read(before, 7)
+    moved.load_state_dict(before.state_dict())
+    _read(moved, 2)
+    late = _loader(topology=three, **_CUT)
+    late.load_state_dict(moved.state_dict())
+    _read(late, 8)
+    return {
         "stream": _of_loader(stopped),
-        "stream of new lanes": _of_loader(relaned, topology=three, on_topology_change="relane"),
+        "stream in the rest of a round": _of_loader(moved, topology=three, **_CUT),
+        "stream cut again": _of_loader(late, topology=three, **_CUT),
         "stream of whole shards": _of_loader(_loader(distribution="by_size"), distribution="by_size"),
         "stream of a part of the rows": _of_loader(_loader(samples_per_epoch=70), samples_per_epoch=70),
-        "dynamic stream": (dynamic.state_dict(), lambda state: _again(_dynamic(), state)),
     }
-    kinds["stream of workers in mid-round"] = (workers.state_after(5), kinds["stream"][1])
-    return kinds
+
+
+def of_claims() -> dict[str, Kind]:
+    """The state of ranks that claim blocks as they are ready for them."""
+    loader = _dynamic()
+    _read(loader, 3)
+    return {"dynamic stream": (loader.state_dict(), lambda state: _again(_dynamic(), state))}
 
 
 def of_workers() -> dict[str, Kind]:
     """What workers save of themselves, and a StatefulDataLoader of its workers."""
-    start = StreamingDataset(index_of(ROWS), Numbers(ROWS), _options(), num_workers=2, topology=ALONE)
+    start = _loader().state_dict()
     parts = [
         WorkerProgress(
-            start=start._start,
+            start=start,
+            epoch=0,
             worker=worker,
             batches=3 - worker,
             world_size=1,

@@ -21,19 +21,9 @@ def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:
 
 
 def batches_of_rank(plan: Plan, index: SplitIndex, rank: int) -> list[list[int]]:
-    """The real rows of every batch a rank receives: those of its workers in turn."""
+    """The real rows of every batch a rank receives."""
     left = rows_in_order(plan, index)
-    workers = [
-        deliver(
-            left,
-            consumer=worker * plan.world_size + rank,
-            consumers=plan.consumers,
-            batch_size=plan.batch_size,
-            remainder=plan.remainder,
-        )
-        for worker in range(max(1, plan.workers))
-    ]
-    return [batch for round_ in zip(*workers, strict=True) for batch in round_]
+    return list(deliver(left, rank=rank, ranks=plan.world_size, batch_size=plan.batch_size, remainder=plan.remainder))
 
 
 def left_after(state: dict[str, object]) -> int:

@@ -52,10 +52,10 @@ class SlowOrder:
         return [self.row(position) for position in range(sum(map(len, self.lanes.values())))]
 
 
-def deliver(left: list[int], *, consumer: int, consumers: int, batch_size: int, remainder: str) -> Iterator[list[int]]:
-    """Batches of the real rows of one consumer, out of the rows that are left."""
-    step_rows = consumers * batch_size
+def deliver(left: list[int], *, rank: int, ranks: int, batch_size: int, remainder: str) -> Iterator[list[int]]:
+    """Yield the batches of one rank, real rows only, out of the rows that are left."""
+    step_rows = ranks * batch_size
     steps = len(left) // step_rows if remainder == "drop" else -(-len(left) // step_rows)
     for step in range(steps):
-        places = [step * step_rows + consumer + consumers * item for item in range(batch_size)]
+        places = [step * step_rows + rank + ranks * item for item in range(batch_size)]
         yield [left[place] for place in places if place < len(left)]

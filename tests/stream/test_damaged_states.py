@@ -5,16 +5,16 @@ import random
 
 import pytest
 from damaged_states import flips, mutations, verdicts
-from kinds_of_states import of_others, of_streams, of_workers
+from kinds_of_states import of_claims, of_others, of_streams, of_workers
 
 FLIPS = 300
 NAMES = (
     "stream",
-    "stream of new lanes",
+    "stream in the rest of a round",
+    "stream cut again",
     "stream of whole shards",
     "stream of a part of the rows",
     "dynamic stream",
-    "stream of workers in mid-round",
     "worker",
     "StatefulDataLoader",
     "blend",
@@ -26,7 +26,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory):
-    return {**of_streams(), **of_workers(), **of_others(tmp_path_factory.mktemp("kinds"))}
+    return {**of_streams(), **of_claims(), **of_workers(), **of_others(tmp_path_factory.mktemp("kinds"))}
 
 
 def test_every_kind_is_tried(kinds):

@@ -1,4 +1,4 @@
-"""Whole shards per consumer: each shard has one reader, equal steps, nothing lost, resumable here and elsewhere."""
+"""Whole shards for each rank: each shard has one reader, equal steps, nothing lost, resumable here and elsewhere."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass, state_after, steps_of
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import estimate_block_bytes
@@ -46,40 +46,32 @@ def shard_of(row):
     return int(INDEX.shard_of_block[np.searchsorted(np.cumsum(INDEX.rows), row, side="right")])
 
 
-@given(st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(0, 3))
-def test_round_robin_is_the_two_tiers_of_striding(world_size, workers, shuffle, epoch):
-    consumer = deal_shards(INDEX, world_size=world_size, workers=workers, seed=1, epoch=epoch, shuffle=shuffle)
-    dealt = {number: np.flatnonzero(consumer == number).tolist() for number in range(world_size * workers)}
-    if not shuffle:
-        names = list(range(SHARDS))
-        for rank in range(world_size):
-            for worker in range(workers):
-                assert dealt[worker * world_size + rank] == names[rank::world_size][worker::workers]
-    sizes = [[len(dealt[worker * world_size + rank]) for worker in range(workers)] for rank in range(world_size)]
+@given(st.integers(1, 9), st.booleans(), st.integers(0, 3))
+def test_round_robin_strides_over_shards(world_size, shuffle, epoch):
+    dealt = deal_shards(INDEX, ranks=world_size, seed=1, epoch=epoch, shuffle=shuffle)
+    sizes = np.bincount(dealt, minlength=world_size)
 
-    assert max(map(sum, sizes)) - min(map(sum, sizes)) <= 1
-    assert all(max(own) - min(own) <= 1 for own in sizes)
-    assert SHARDS == sum(map(sum, sizes))
+    assert shuffle or dealt.tolist() == [shard % world_size for shard in range(SHARDS)]
+    assert sizes.max() - sizes.min() <= 1
+    assert SHARDS == sizes.sum()
 
 
 def test_round_robin_deals_anew_every_epoch_when_shuffled():
-    dealt = {
-        tuple(deal_shards(INDEX, world_size=2, workers=1, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)
-    }
+    dealt = {tuple(deal_shards(INDEX, ranks=2, seed=1, epoch=epoch, shuffle=True)) for epoch in range(6)}
 
     assert len(dealt) > 1
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7))
-def test_packing_is_as_even_as_greedy_packing_promises(sizes, consumers):
-    found = pack_shards(np.array(sizes, np.int64), consumers=consumers)
-    load = np.bincount(found, weights=sizes, minlength=consumers)
+def test_packing_is_as_even_as_greedy_packing_promises(sizes, world_size):
+    found = pack_shards(np.array(sizes, np.int64), ranks=world_size)
+    load = np.bincount(found, weights=sizes, minlength=world_size)
 
-    assert load.max() <= sum(sizes) / consumers + max(sizes, default=0)
+    assert load.max() <= sum(sizes) / world_size + max(sizes, default=0)
 
 
 def test_packing_counts_what_local_shards_already_give():
-    found = pack_shards(np.array([10, 9, 8, 1]), consumers=2, allowed=[[0], None, [0, 1], None])
+    found = pack_shards(np.array([10, 9, 8, 1]), ranks=2, allowed=[[0], None, [0, 1], None])
 
     assert found.tolist() == [0, 1, 1, 0]
 
@@ -144,14 +136,13 @@ def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution
 @given(
     distributions,
     st.sampled_from(["balanced", "round_robin", "by_size"]),
-    st.sampled_from(["keep", "relane"]),
     st.integers(1, 4),
     st.integers(0, 6),
     st.integers(1, 4),
 )
-def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, change, world_size, stop, other):
+def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, world_size, stop, other):
     head, state = read_ranks(loaders_of(world_size, distribution), stop)
-    loaders = loaders_of(other, then, on_topology_change=change, batch_size=3)
+    loaders = loaders_of(other, then, batch_size=3)
     for loader in loaders:
         loader.load_state_dict(state)
     tail, _ = read_ranks(loaders)
@@ -162,50 +153,40 @@ def test_a_resume_elsewhere_delivers_the_rest_once(distribution, then, change, w
     assert state.get("regions", {}).get("distribution", "balanced") == then
 
 
-@given(distributions, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
-def test_states_of_workers_leave_what_their_turns_did_not_deliver(distribution, world_size, workers, batches):
-    options = options_of(distribution, remainder="pad")
-    start = first_state(INDEX, options, world_size=world_size, workers=workers)
-    topology = Topology(rank=0, world_size=world_size)
-    plan = plan_pass(INDEX, options, start, topology=topology, workers=workers)
-    batches = min(batches, steps_of(start, options, topology=topology, workers=workers))
-    after = state_after(start, batches, options, topology=topology, workers=workers)
+def first_pass(index, options, world_size):
+    return RowPasses(index, Numbers(()), options, Topology(rank=0, world_size=world_size)).begin(0)
+
+
+@given(distributions, st.integers(1, 4), st.integers(0, 9))
+def test_states_leave_what_the_batches_before_did_not_deliver(distribution, world_size, batches):
+    begun = first_pass(INDEX, options_of(distribution, remainder="pad"), world_size)
+    plan, batches = begun.plan(), min(batches, begun.steps)
+    remaining = begun.after(batches).start.remaining
     received = set()
-    for consumer in range(plan.consumers):
-        worker, rank = divmod(consumer, world_size)
-        own = len(range(worker, batches, workers))
-        share = plan.share(rank=rank, worker=worker)
-        received |= set(plan.remaining.positions(share.places(0, own * 4)).tolist())
-    left = set(after.remaining.positions(np.arange(after.remaining.total)).tolist())
+    for rank in range(world_size):
+        received |= set(plan.remaining.positions(plan.share(rank).places(0, batches * 4)).tolist())
+    left = set(remaining.positions(np.arange(remaining.total)).tolist())
 
     assert received | left == set(range(sum(ROWS)))
     assert not received & left
 
 
 def test_bytes_are_those_of_the_own_shards():
-    options = options_of("by_size")
-    start = first_state(INDEX, options, world_size=3, workers=0)
-    plan = plan_pass(INDEX, options, start, topology=Topology(rank=0, world_size=3), workers=0)
+    plan = first_pass(INDEX, options_of("by_size"), 3).plan()
     for rank in range(3):
-        blocks = {
-            each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank=rank)) for each in pool.blocks
-        }
+        blocks = {each for pool in plan_pools(plan.order, plan.remaining, plan.share(rank)) for each in pool.blocks}
         expected = sum(int(estimate_block_bytes(INDEX)[block]) for block in blocks)
 
-        assert (
-            expected <= plan.bytes_per_consumer[rank] <= 3 * expected
-        )  # a lane border may cut any of these few blocks
-    assert plan.rows_per_consumer.sum() == sum(ROWS)
+        assert expected <= plan.bytes_per_rank[rank] <= 3 * expected  # a lane border may cut any of these few blocks
+    assert plan.rows_per_rank.sum() == sum(ROWS)
 
 
 def test_a_million_rows_in_whole_shards_are_decoded_once():
     index = index_of([1000] * 1000, blocks_per_shard=10)
-    options = options_of("by_size", batch_size=100)
-    start = first_state(index, options, world_size=8, workers=0)
-    plan = plan_pass(index, options, start, topology=Topology(rank=0, world_size=8), workers=0)
+    plan = first_pass(index, options_of("by_size", batch_size=100), 8).plan()
 
     assert plan.read_amplification < 1.2
-    assert max(plan.bytes_per_consumer) < 1.2 * min(plan.bytes_per_consumer)
+    assert max(plan.bytes_per_rank) < 1.2 * min(plan.bytes_per_rank)
 
 
 @pytest.mark.parametrize("distribution", ["round_robin", "by_size", "local"])
@@ -237,7 +218,7 @@ def test_fewer_shards_than_ranks_give_everyone_the_same_steps():
     assert 14 == sum(int(batch["valid"].sum()) for own in batches for batch in own)
 
 
-def test_workers_read_whole_shards_and_follow_the_epoch():
+def test_workers_give_whole_shards_and_follow_the_epoch():
     from torch.utils.data import DataLoader
 
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -252,19 +233,18 @@ def test_workers_read_whole_shards_and_follow_the_epoch():
         for epoch in (0, 1):
             dataset.set_epoch(epoch)
             given = [np.asarray(batch["row"])[np.asarray(batch["valid"])].tolist() for batch in loader]
-            dealt = deal_shards(INDEX, world_size=2, workers=2, seed=3, epoch=epoch, shuffle=True)
-            for place, batch in enumerate(given):
-                assert {int(dealt[shard_of(row)]) for row in batch} <= {place % 2 * 2 + topology.rank}
+            dealt = deal_shards(INDEX, ranks=2, seed=3, epoch=epoch, shuffle=True)
+            assert all(int(dealt[shard_of(row)]) == topology.rank for batch in given for row in batch)
             rows.append([row for batch in given for row in batch])
 
     assert sorted(rows[0] + rows[2]) == sorted(rows[1] + rows[3]) == list(range(sum(ROWS)))
 
 
 def test_regions_survive_json_and_damaged_ones_are_refused():
-    regions = Regions(distribution="by_size", world_size=2, workers=1, rows=(3, 4), assignment=(0, 1, 1))
+    regions = Regions(distribution="by_size", rows=(3, 4), assignment=(0, 1, 1))
 
     assert Regions.from_dict(json.loads(json.dumps(regions.to_dict()))) == regions
-    for change in ({"rows": [3]}, {"rows": "34"}, {"workers": 0}, {"assignment": [2]}, {"extra": 1}):
+    for change in ({"rows": []}, {"rows": "34"}, {"rows": [3, -1]}, {"assignment": [2]}, {"extra": 1}):
         with pytest.raises(StreamError, match="regions are not"):
             Regions.from_dict({**regions.to_dict(), **change})
     (loader,) = loaders_of(1, "by_size")

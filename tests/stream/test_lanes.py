@@ -13,13 +13,13 @@ from headrace.stream.order.lanes import Lanes, choose_lanes
 from headrace.stream.order.plan import make_plan
 
 
-def chosen(rows, readers=1, batch_size=256, **settings):
-    return choose_lanes(index_of(rows), shuffle=True, readers=readers, batch_size=batch_size, **settings)
+def chosen(rows, ranks=1, batch_size=256, **settings):
+    return choose_lanes(index_of(rows), shuffle=True, ranks=ranks, batch_size=batch_size, **settings)
 
 
 def test_small_data_is_one_permutation():
     assert chosen([1000] * 5) == Lanes(1, 5000, 1)
-    assert chosen([1000] * 5, readers=7) == Lanes(1, 5000, 1)
+    assert chosen([1000] * 5, ranks=7) == Lanes(1, 5000, 1)
 
 
 def test_large_data_has_as_many_lanes_as_leave_four_blocks_to_each():
@@ -29,21 +29,21 @@ def test_large_data_has_as_many_lanes_as_leave_four_blocks_to_each():
 
 
 def test_open_blocks_stay_within_memory():
-    wide = choose_lanes(index_of(LARGE), shuffle=True, readers=1, batch_size=256)
+    wide = choose_lanes(index_of(LARGE), shuffle=True, ranks=1, batch_size=256)
     bytes_of_block = 65_536 * (8 + 32)
 
     assert wide.lanes * bytes_of_block <= 1 << 29 < 2 * wide.lanes * bytes_of_block
 
 
-def test_readers_divide_the_lanes():
-    for readers in range(1, 80):
-        lanes, _, groups = chosen(LARGE, readers=readers)
+def test_ranks_divide_the_lanes():
+    for world_size in range(1, 80):
+        lanes, _, groups = chosen(LARGE, ranks=world_size)
 
-        assert lanes % readers == groups % readers == 0
+        assert lanes % world_size == groups % world_size == 0
 
 
-def test_unshuffled_each_reader_has_one_contiguous_part():
-    assert choose_lanes(index_of(LARGE), shuffle=False, readers=6, batch_size=3) == Lanes(6, 1, 6)
+def test_unshuffled_each_rank_has_one_contiguous_part():
+    assert choose_lanes(index_of(LARGE), shuffle=False, ranks=6, batch_size=3) == Lanes(6, 1, 6)
 
 
 def test_lanes_and_rows_of_a_round_are_as_asked():

@@ -109,17 +109,21 @@ def test_a_loop_that_stops_at_len_has_finished_the_epoch():
 
 
 @pytest.mark.parametrize("number", range(30))
-def test_resumed_is_uninterrupted_on_any_ranks_and_batch_size(number):
+def test_resumed_is_uninterrupted_on_ranks_that_divide_the_groups_and_any_batch_size(number):
     dice = random.Random(number)
-    (alone,) = loaders(lanes=6, seed=number)
+    begun = {"lanes": 6, "seed": number, "batch_size": 12}
+    (alone,) = loaders(**begun)
     alone.set_epoch(2)
+    state = alone.state_dict()
     whole = sequence(alone)
-    window = alone.state_dict()["window_rows"]
-    state, received = None, []
+    received = []
+    assert state["groups"] == 6
     while len(received) < TOTAL:
-        group = loaders(dice.randint(1, 4), batch_size=dice.randint(1, 20), lanes=6, seed=number, remainder="pad")
+        group = loaders(
+            dice.choice([1, 2, 3, 6]), batch_size=dice.randint(1, 20), lanes=6, seed=number, remainder="pad"
+        )
         for loader in group:
-            loader.load_state_dict(state or alone_state(number, window))
+            loader.load_state_dict(state)
             loader.set_epoch(2)
         parts = []
         for _, batches in zip(range(dice.randint(1, 6)), zip(*group, strict=True), strict=False):
@@ -135,10 +139,21 @@ def test_resumed_is_uninterrupted_on_any_ranks_and_batch_size(number):
     assert received == whole
 
 
-def alone_state(number, window):
-    (alone,) = loaders(lanes=6, seed=number)
-    alone.set_epoch(2)
-    return {**alone.state_dict(), "window_rows": window}
+@pytest.mark.parametrize("number", range(10))
+def test_any_chain_of_ranks_and_batch_sizes_receives_every_row_once(number):
+    dice = random.Random(number)
+    state, received = None, []
+    while len(received) < TOTAL:
+        group = loaders(dice.randint(1, 7), batch_size=dice.randint(1, 9), lanes=6, seed=number, remainder="pad")
+        for loader in group if state else ():
+            loader.load_state_dict(state)
+        for _, batches in zip(range(dice.randint(1, 6)), zip(*group, strict=True), strict=False):
+            received += flat(real_rows(batch) for batch in batches)
+        states = [json.dumps(loader.state_dict()) for loader in group]
+        assert len(set(states)) == 1
+        state = json.loads(states[0])
+
+    assert sorted(received) == list(range(TOTAL))
 
 
 def test_a_state_counts_what_was_handed_out_not_what_was_read_ahead():

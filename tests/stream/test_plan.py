@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass, read_pass
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.plan import better_lanes, make_plan
 from headrace.stream.order.pools import plan_pools
@@ -18,14 +18,13 @@ from headrace.stream.ranks.topology import Topology
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
-@given(rows_of_blocks, st.integers(1, 6), st.integers(0, 3), st.integers(1, 24), st.integers(1, 9), st.booleans())
-def test_a_plan_covers_everything_once(rows, world_size, workers, lanes, batch_size, shuffle):
+@given(rows_of_blocks, st.integers(1, 16), st.integers(1, 24), st.integers(1, 9), st.booleans())
+def test_a_plan_covers_everything_once(rows, world_size, lanes, batch_size, shuffle):
     for remainder in ("pad", "drop"):
         plan = make_plan(
             index_of(rows),
             batch_size=batch_size,
             world_size=world_size,
-            workers=workers,
             lanes=lanes,
             shuffle=shuffle,
             remainder=remainder,
@@ -38,45 +37,44 @@ def test_a_plan_covers_everything_once(rows, world_size, workers, lanes, batch_s
 
 
 @given(rows_of_blocks, st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 9))
-def test_bytes_are_an_upper_bound_of_what_is_read(rows, consumers, lanes, steps):
-    plan = make_plan(index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=4, shuffle=True)
+def test_bytes_are_an_upper_bound_of_what_is_read(rows, world_size, lanes, steps):
+    plan = make_plan(index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=4, shuffle=True)
     done = advance(
         plan.remaining,
         min(steps, plan.steps_per_rank),
-        world_size=consumers,
-        workers=0,
+        ranks=world_size,
         batch_size=3,
         remainder=plan.remainder,
     )
     rest = make_plan(
-        index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=4, shuffle=True, remaining=done
+        index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=4, shuffle=True, remaining=done
     )
-    for rank in range(consumers):
-        share = rest.share(rank=rank)
+    for rank in range(world_size):
+        share = rest.share(rank)
         if not share.rows:
-            continue  # it only repeats a row of another consumer
+            continue  # it only repeats a row of another rank
         blocks = {block for pool in plan_pools(rest.order, rest.remaining, share) for block in pool.blocks}
 
-        assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(rest.bytes_per_consumer[rank])
+        assert sum(int(rest.block_bytes[block]) for block in blocks) <= int(rest.bytes_per_rank[rank])
 
 
 @given(rows_of_blocks, st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_a_small_split_is_decoded_once_by_each_consumer(rows, consumers, spread, shuffle):
-    lanes = consumers * spread
-    plan = make_plan(index_of(rows), batch_size=3, world_size=consumers, lanes=lanes, window_rows=64, shuffle=shuffle)
-    for rank in range(consumers):
-        share = plan.share(rank=rank)
+def test_a_small_split_is_decoded_once_by_each_rank(rows, world_size, spread, shuffle):
+    lanes = world_size * spread
+    plan = make_plan(index_of(rows), batch_size=3, world_size=world_size, lanes=lanes, window_rows=64, shuffle=shuffle)
+    for rank in range(world_size):
+        share = plan.share(rank)
         if share.rows:
             pools = [pool.blocks for pool in plan_pools(plan.order, plan.remaining, share)]
             blocks = {block for pool in pools for block in pool}
 
             assert len(pools) <= 2  # the next one's blocks stay decoded
-            assert sum(int(plan.block_bytes[block]) for block in blocks) == int(plan.bytes_per_consumer[rank])
-    assert plan.decoded_again_bytes <= (consumers - 1) * int(plan.block_bytes.sum())
-    assert plan.read_amplification <= consumers
+            assert sum(int(plan.block_bytes[block]) for block in blocks) == int(plan.bytes_per_rank[rank])
+    assert plan.decoded_again_bytes <= (world_size - 1) * int(plan.block_bytes.sum())
+    assert plan.read_amplification <= world_size
 
 
-def test_lanes_that_consumers_divide_are_read_by_one_consumer_each():
+def test_lanes_that_ranks_divide_are_read_by_one_rank_each():
     index = index_of([1000] * 64)
     even = make_plan(index, batch_size=10, world_size=4, lanes=16, shuffle=True)
     odd = make_plan(index, batch_size=10, world_size=3, lanes=16, shuffle=True)
@@ -103,45 +101,42 @@ def test_no_lanes_are_recommended_where_others_decode_as_much():
 
 
 GRID = [
-    (rows, ranks, workers, lanes, batch_size, settings)
+    (rows, ranks, lanes, batch_size, settings)
     for rows in ((20_000,), (150_000,) * 2, (500,) * 60, (7,) * 30, (0, 900, 0, 30_000, 5), (3000,) * 24)
-    for ranks, workers, lanes, batch_size, settings in (
-        (1, 0, None, 100, {}),
-        (3, 0, None, 8, {}),
-        (3, 0, 16, 100, {}),
-        (2, 2, None, 64, {"shuffle_rows": 2000}),
-        (2, 0, 3, 100, {"shuffle": False}),
-        (1, 3, None, 50, {"shuffle": False}),
-        (3, 0, 6, 512, {"remainder": "drop"}),
-        (2, 0, None, 100, {"distribution": "round_robin"}),
-        (2, 0, None, 100, {"samples_per_epoch": 20}),
+    for ranks, lanes, batch_size, settings in (
+        (1, None, 100, {}),
+        (3, None, 8, {}),
+        (3, 16, 100, {}),
+        (4, None, 64, {"shuffle_rows": 2000}),
+        (2, 3, 100, {"shuffle": False}),
+        (3, None, 50, {"shuffle": False}),
+        (3, 6, 512, {"remainder": "drop"}),
+        (2, None, 100, {"distribution": "round_robin"}),
+        (2, None, 100, {"samples_per_epoch": 20}),
     )
-] + [((1_000_000,), 1, 0, None, 4096, {}), ((400_000,) * 2, 2, 0, None, 4096, {})]
+] + [((1_000_000,), 1, None, 4096, {}), ((400_000,) * 2, 2, None, 4096, {})]
 
 
-@pytest.mark.parametrize(("rows", "ranks", "workers", "lanes", "batch_size", "settings"), GRID)
-def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, workers, lanes, batch_size, settings):
+@pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)
+def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, batch_size, settings):
     options = {"batch_size": batch_size, "shuffle": True, "lanes": lanes, "batch_format": "numpy", **settings}
     stream = StreamOptions(**options)
     index = index_of(rows)
-    start = first_state(index, stream, world_size=ranks, workers=workers)
-    topologies = [Topology(rank=rank, world_size=ranks) for rank in range(ranks)]
-    plan = plan_pass(index, stream, start, topology=topologies[0], workers=workers)
-    reads = []
+    reads, counted = [], []
 
     def read_block(block, columns):
         reads.append(block)  # from several threads, each of which appends whole
         return Numbers(rows)(block, columns)
 
-    counted = []
-    for worker in range(max(1, workers)):
-        for topology in topologies:
-            reads.clear()
-            for _ in read_pass(index, read_block, stream, start, topology=topology, worker=worker, workers=workers):
-                pass
-            counted.append(sum(int(plan.block_bytes[block]) for block in reads))
+    for rank in range(ranks):
+        reads.clear()
+        begun = RowPasses(index, read_block, stream, Topology(rank=rank, world_size=ranks)).begin(0)
+        plan = begun.plan()
+        for _ in begun.batches(read_block):
+            pass
+        counted.append(sum(int(plan.block_bytes[block]) for block in reads))
 
-    assert counted == plan.bytes_per_consumer.tolist()
+    assert counted == plan.bytes_per_rank.tolist()
 
 
 def test_block_bytes_come_from_the_schema_where_the_file_says_less():
@@ -152,8 +147,8 @@ def test_block_bytes_come_from_the_schema_where_the_file_says_less():
 
 def test_a_million_blocks_are_planned_by_arithmetic():
     index = index_of(np.full(1_000_000, 65_536), blocks_per_shard=10)
-    plan = make_plan(index, batch_size=512, world_size=64, workers=8, shuffle=True)
+    plan = make_plan(index, batch_size=512, world_size=512, shuffle=True)
 
-    assert plan.steps_per_rank * 64 * 512 >= index.total_rows
-    assert plan.rows_per_consumer.sum() == index.total_rows
+    assert plan.steps_per_rank * 512 * 512 >= index.total_rows
+    assert plan.rows_per_rank.sum() == index.total_rows
     assert plan.read_amplification < 1.001

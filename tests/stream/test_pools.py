@@ -1,4 +1,4 @@
-"""Pools hold exactly the consumer's places of the line, in order, whatever order, remainder and topology."""
+"""Pools hold exactly the rank's places of the line, in order, whatever order, remainder and topology."""
 
 import numpy as np
 from hypothesis import given
@@ -30,15 +30,16 @@ def orders(draw):
 
 @st.composite
 def leftovers(draw, rows):
-    """What is left after up to three stops, each on a topology of its own: holes inside holes."""
+    """What is left after up to three stops, each on ranks of its own; or any ranges, as whole shards leave them."""
     remaining = Remaining.everything(rows)
     for _ in range(draw(st.integers(0, 3))):
-        world_size, workers, batch_size = draw(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 9)))
-        rounds = -(-remaining.total // (world_size * max(1, workers) * batch_size))
-        batches = draw(st.integers(0, rounds * max(1, workers)))
-        remaining = advance(
-            remaining, batches, world_size=world_size, workers=workers, batch_size=batch_size, remainder="pad"
-        )
+        ranks, batch_size = draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
+        batches = draw(st.integers(0, -(-remaining.total // (ranks * batch_size))))
+        remaining = advance(remaining, batches, ranks=ranks, batch_size=batch_size, remainder="pad")
+    cuts = sorted(draw(st.sets(st.integers(0, remaining.total), max_size=6)))
+    if len(cuts) > 1 and draw(st.booleans()):
+        starts, stops = cuts[0::2], cuts[1::2]
+        remaining = remaining.keep(np.array(starts[: len(stops)], np.int64), np.array(stops, np.int64))
     return remaining
 
 
@@ -67,14 +68,12 @@ def test_pieces_hold_the_places_of_the_line(order, data):
 @given(orders(), st.data(), st.sampled_from([1, 50, 1 << 13]))
 def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_rows):
     remaining = data.draw(leftovers(order.rows))
-    consumers = data.draw(st.integers(1, 9))
+    ranks = data.draw(st.integers(1, 9))
     batch_size = data.draw(st.integers(1, 11))
     remainder = data.draw(st.sampled_from(["pad", "drop"]))
     received = []
-    for consumer in range(consumers):
-        share = share_of(
-            remaining.total, consumer=consumer, consumers=consumers, batch_size=batch_size, remainder=remainder
-        )
+    for rank in range(ranks):
+        share = share_of(remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
         got = []
         for pool in plan_pools(order, remaining, share, least_rows=least_rows):
             firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in pool.pieces]
@@ -94,5 +93,5 @@ def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_ro
         assert len(set(got[share.rows :])) <= 1  # one row fills the last step
 
     assert len(set(received)) == len(received)
-    dropped = remaining.total % (consumers * batch_size) if remainder == "drop" else 0
+    dropped = remaining.total % (ranks * batch_size) if remainder == "drop" else 0
     assert len(received) == remaining.total - dropped

@@ -61,7 +61,7 @@ def test_batches_equal_the_slow_reference(rows, world_size, lanes, shuffle_rows,
             groups=order.groups,
             shuffle=shuffle,
         )
-        share = {"consumer": topology.rank, "consumers": world_size}
+        share = {"rank": topology.rank, "ranks": world_size}
         expected = list(deliver(slow.epoch(), **share, batch_size=batch_size, remainder=remainder))
         batches = list(loader)
 

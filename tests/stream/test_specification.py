@@ -21,35 +21,27 @@ INDEX = index_of(HUNDRED)
 TOTAL = sum(HUNDRED)
 
 
-def order(seed, epoch, *, world_size=1, workers=0):
+def order(seed, epoch, *, world_size=1):
     """All rows in the order of an epoch, in lanes that do not depend on who reads."""
-    settings = {
-        "lanes": 16,
-        "window_rows": 8,
-        "groups": 16,
-        "batch_size": 4,
-        "world_size": world_size,
-        "workers": workers,
-    }
+    settings = {"lanes": 16, "window_rows": 8, "groups": 16, "batch_size": 4, "world_size": world_size}
     return rows_in_order(make_plan(INDEX, seed=seed, epoch=epoch, shuffle=True, **settings), INDEX)
 
 
 def shards_of_rank(rank, epoch):
-    """The shards that rank `rank` of 8 reads in an epoch, with two workers."""
-    plan = make_plan(INDEX, batch_size=4, world_size=8, workers=2, epoch=epoch, shuffle=True, lanes=16, window_rows=8)
-    shares = [plan.share(rank=rank, worker=worker) for worker in range(2)]
-    pools = [pool for share in shares for pool in plan_pools(plan.order, plan.remaining, share)]
+    """The shards that rank `rank` of 8 reads in an epoch."""
+    plan = make_plan(INDEX, batch_size=4, world_size=8, epoch=epoch, shuffle=True, lanes=16, window_rows=8)
+    pools = plan_pools(plan.order, plan.remaining, plan.share(rank))
     return {block for pool in pools for block in pool.blocks}
 
 
 def test_a_hundred_shards_are_no_whole_number_for_eight_ranks_and_steps_are_equal():
     by_striding = [sum(HUNDRED[rank::8]) for rank in range(8)]
-    for workers, remainder in product((0, 1, 4), ("pad", "drop")):
-        plan = make_plan(INDEX, batch_size=4, world_size=8, workers=workers, shuffle=True, remainder=remainder)
-        steps = {plan.share(rank=rank, worker=w).steps for rank in range(8) for w in range(max(1, workers))}
-        rows = plan.rows_per_consumer
+    for batch_size, remainder in product((1, 4, 16), ("pad", "drop")):
+        plan = make_plan(INDEX, batch_size=batch_size, world_size=8, shuffle=True, remainder=remainder)
+        steps = {plan.share(rank).steps for rank in range(8)}
+        rows = plan.rows_per_rank
 
-        assert {plan.steps_per_consumer} == steps
+        assert {plan.steps_per_rank} == steps
         assert TOTAL - plan.dropped_rows == rows.sum()
         assert rows.max() - rows.min() <= (1 if remainder == "pad" else 0)
     assert max(by_striding) - min(by_striding) >= 7  # a whole shard: there some ranks wait for steps that never come
@@ -74,8 +66,8 @@ def test_seeds_and_epochs_of_equal_sums_have_different_orders():
 def test_the_order_is_the_same_whoever_reads():
     alone = order(3, 1)
 
-    for world_size, workers in product((1, 2, 8), (0, 3)):
-        assert alone == order(3, 1, world_size=world_size, workers=workers)
+    for world_size in (1, 2, 3, 8):
+        assert alone == order(3, 1, world_size=world_size)
 
 
 def test_a_rank_reads_other_shards_in_another_epoch():

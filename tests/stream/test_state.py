@@ -1,7 +1,6 @@
 """A state survives JSON, and a state of something else is refused with words."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from damaged_states import resealed
@@ -10,9 +9,7 @@ from hypothesis import strategies as st
 from stream_cases import index_of
 
 from headrace.errors import StreamError
-from headrace.stream.order.lanes import Lanes
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.state import StreamState
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState
 
 INDEX = index_of([60, 40])
 
@@ -22,16 +19,24 @@ def state(**changes):
     return StreamState(**{**values, "lanes": 16, "window_rows": 4, "groups": 8, "shuffle": True, **changes})
 
 
-@given(st.lists(st.integers(0, 80), max_size=8, unique=True), st.integers(81, 100))
-def test_a_state_survives_json(cuts, position):
+CHANGES = (Change(position=20, ranks=3), Change(position=64, lanes=6, window_rows=5, groups=3))
+
+
+@given(
+    st.lists(st.integers(0, 80), max_size=8, unique=True),
+    st.integers(81, 100),
+    st.sampled_from([(), CHANGES, CHANGES[1:]]),
+)
+def test_a_state_survives_json(cuts, position, changes):
     cuts = sorted(cuts[: len(cuts) // 2 * 2])
-    saved = state(position=position, holes=tuple(zip(cuts[::2], cuts[1::2], strict=True)))
+    holes = tuple(zip(cuts[::2], cuts[1::2], strict=True))
+    saved = state(position=position, holes=holes, changes=changes)
 
     assert StreamState.from_dict(json.loads(json.dumps(saved.to_dict()))) == saved
 
 
-def test_fresh_keeps_the_lanes_of_the_saved_order():
-    saved = state(position=50, holes=((1, 2),))
+def test_another_epoch_has_the_lanes_that_this_one_began_with():
+    saved = state(position=50, holes=((1, 2),), changes=CHANGES)
 
     assert saved.fresh(4) == state(epoch=4)
 
@@ -51,6 +56,26 @@ def test_fresh_keeps_the_lanes_of_the_saved_order():
         ({"holes": [[3, 60]]}, "below position 50"),
         ({"holes": [[5, 7], [6, 8]]}, "sorted, disjoint"),
         ({"extra": 1}, "keys unknown .'extra'."),
+        ({"groups": 5}, "groups is 5; expected a divisor of 16 lanes"),
+        ({"changes": {}}, "changes is {}; expected a list"),
+        ({"changes": [3]}, "changes is 3; expected a position, and ranks or lanes"),
+        ({"changes": [{"position": 4}]}, "expected a position, and ranks or lanes"),
+        ({"changes": [{"position": 4, "ranks": 2, "lanes": 2}]}, "expected a position, and ranks or lanes"),
+        ({"changes": [{"position": 4, "ranks": True}]}, "expected a position, and ranks or lanes"),
+        ({"changes": [{"position": 4, "ranks": 0}]}, "ranks is 0; expected 1 to"),
+        ({"changes": [{"position": 4, "ranks": 1 << 25}]}, "ranks is 33554432; expected 1 to"),
+        ({"changes": [{"position": 4, "lanes": 6, "window_rows": 1, "groups": 4}]}, "a divisor of 6 lanes"),
+        ({"changes": [{"position": 4, "lanes": 6, "window_rows": 0, "groups": 3}]}, "window_rows is 0"),
+        ({"changes": [{"position": -4, "ranks": 2}]}, "ascending positions"),
+        ({"changes": [{"position": 4, "ranks": 2}] * 2}, "ascending positions"),
+        ({"changes": [{"position": 9, "ranks": 2}, {"position": 4, "ranks": 2}]}, "ascending positions"),
+        ({"changes": [{"position": 100, "ranks": 2}]}, "positions below 100"),
+        ({"changes": [{"position": each, "ranks": 2} for each in range(MOST_CHANGES + 1)]}, "at most 64 ascending"),
+        ({"changes": [{"position": each, "ranks": 1 << 23} for each in range(3)]}, "together at most 16777216"),
+        ({"window_rows": 1 << 61}, "rows in a round"),
+        ({"changes": [{"position": 64, "lanes": 6, "window_rows": 1 << 61, "groups": 3}]}, "rows in a round"),
+        ({"changes": [{"position": 63, "lanes": 6, "window_rows": 1, "groups": 3}]}, "borders of rounds, not at 63"),
+        ({"changes": [{"position": 4, "ranks": 2}], "regions": {"distribution": "by_size", "rows": [100]}}, "regions"),
     ],
 )
 def test_a_state_whose_numbers_cannot_be_is_refused_whatever_its_digest(change, message):
@@ -69,7 +94,7 @@ def test_states_of_other_versions_and_kinds_are_refused_with_advice():
     saved = state().to_dict()
     first = {name: value for name, value in saved.items() if name not in ("kind", "digest")}
 
-    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 2; resume with the version that"):
+    with pytest.raises(StreamError, match="format_version is 1, this headrace reads 3; resume with the version that"):
         StreamState.from_dict({**first, "format_version": 1})
     with pytest.raises(StreamError, match="it is a state of kind 'window'; load each state into the kind of loader"):
         StreamState.from_dict(resealed(saved, kind="window"))
@@ -84,17 +109,6 @@ def test_thousands_of_nested_states_are_an_error_and_no_crash():
 
     with pytest.raises(StreamError, match="more than 96 levels"):
         StreamState.from_dict(deep)
-    with pytest.raises(StreamError, match="at most 64 states below one another"):
-        StreamState.from_dict(nested(70))
-
-
-def nested(times):
-    """A state whose rows were put into new lanes again and again."""
-    saved = state(position=1)
-    for _ in range(times):
-        saved = replace(saved.relaned(Lanes(saved.lanes + 1, 4, 1)), position=0)
-        saved = saved.at(Remaining.of(saved.rows, position=1, holes=()))
-    return saved.to_dict()
 
 
 def test_an_incomplete_state_is_refused():

@@ -45,8 +45,11 @@ class OneEpoch:
     samples_per_epoch: Samples = None
     distribution: Distribution = "balanced"
 
-    def plan(self, index: Any) -> Plan:
-        """Its plan over the split's index. Raises `SettingsError`, and `InputError` for blocks that are no table."""
+    def plan(self, index: Any, state: Any = None) -> Plan:
+        """Its plan over the split's index; state: of what this saved state leaves, in the state's own order.
+
+        Raises `SettingsError`, `InputError` for blocks that are no table, and `StreamError` for a state of other rows.
+        """
         from headrace.formats.blocks import kind_of_word
         from headrace.stream.loader.options import StreamOptions
         from headrace.stream.loader.passes import RowPasses
@@ -57,9 +60,14 @@ class OneEpoch:
         settings = asdict(self)
         ranks, epoch = (settings.pop(name) for name in ("ranks", "epoch"))
         del settings["split"]
+        if state is not None:
+            from headrace.stream.order.state import StreamState
+
+            saved = StreamState.from_dict(state)
+            settings |= {name: getattr(saved, name) for name in ("seed", "shuffle", "samples_per_epoch")}
         options = StreamOptions(**settings, batch_format="numpy")  # checks what words and numbers may be
         passes = RowPasses(index, _reads_nothing, options, Topology(rank=0, world_size=ranks))
-        return passes.begin(epoch).plan()
+        return (passes.begin(epoch) if state is None else passes.resume(state)).plan()
 
 
 def _reads_nothing(block: int, columns: Any) -> Any:

@@ -13,8 +13,9 @@ from headrace.cli.for_machines import tell
 from headrace.cli.one_epoch import OneEpoch, Source
 from headrace.cli.opening import open_source
 from headrace.cli.printing import cell, printer, say
+from headrace.cli.stream_commands import read_state
 from headrace.cli.text_columns import PlainShards
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SettingsError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,6 +29,9 @@ def plan(
     *,
     asked: OneEpoch,
     shards: PlainShards,
+    state: Annotated[
+        Path | None, typer.Option(help="Plan what this saved state leaves, not an epoch.", show_default=False)
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Draw the plan as a page, into this file.", show_default=False)
     ] = None,
@@ -35,19 +39,27 @@ def plan(
 ) -> None:
     """Say who reads how much when, before anything runs. Exit 1 if a row would come twice, be missing, or steps differ.
 
-    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all readers decode over each
+    Reads nothing beyond the index. Bytes are estimates from it. Read amplification is what all ranks decode over each
     block once; a stream decodes that much or less. Better lanes are other lanes that were computed to decode less.
     Mixing is computed for a column that is sorted in the order of the files, the worst case, on sampled batches: the
     share of batches whose rows are all of one of two equal classes, and how many of 100 equal classes a batch meets.
     What a true permutation gives stands beside it.
 
-    With --html: who reads what when as pictures, what is decoded more than once, and who has nothing to do.
+    With --state, a JSON file of what state_dict() gave: what the rest of that epoch costs on these ranks. Epoch, seed
+    and order are those of the state. Read amplification is how many times what is left is decoded.
+
+    With --html: pictures of who reads what when, what is decoded more than once, and who has nothing to do.
 
     Example:  headrace plan out --split train --ranks 8 --batch-size 1024
+
+    Example:  headrace plan out --split train --ranks 7 --batch-size 1024 --state state.json
     """
+    if state is not None and html is not None:
+        raise SettingsError("--html draws a whole epoch, and --state is of what is left of one; leave one of them out")
     index = open_source(path, shards).split_index(asked.split)
-    found = asked.plan(index)
-    record = _record(asked, index, found)
+    saved = None if state is None else read_state(state)
+    found = asked.plan(index, saved)
+    record = _record(asked, index, found, saved)
     if html is not None:
         from headrace.report.lanes import plan_page
         from headrace.report.write import publish
@@ -66,14 +78,14 @@ def plan(
         )
 
 
-def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
+def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
     """What the plan says, by names that machines may rely on."""
     from headrace.stream.order.mixing import mixing_of_plan
     from headrace.stream.order.plan import estimate_peak_bytes
 
     coverage = found.coverage()
     steps = {found.share(rank).steps for rank in range(asked.ranks)}
-    delivered = coverage.delivered_rows + coverage.dropped_rows == found.order.rows
+    delivered = coverage.delivered_rows + coverage.dropped_rows == found.remaining.total
     return {
         "split": index.split,
         "rows": index.total_rows,
@@ -84,6 +96,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "remainder": found.remainder,
         "distribution": asked.distribution,
         "epoch_rows": found.order.rows,
+        "left_rows": found.remaining.total,
         "lanes": found.order.lanes,
         "window_rows": found.order.window_rows,
         "memory_holds": "the decoded split" if found.keeps_split else "open blocks",
@@ -96,7 +109,7 @@ def _record(asked: OneEpoch, index: Any, found: Plan) -> dict[str, Any]:
         "padded_rows": coverage.padded_rows,
         "read_amplification": round(found.read_amplification, 3),
         "decoded_again_bytes": found.decoded_again_bytes,
-        "better_lanes": _better_lanes(asked, index, found),
+        "better_lanes": _better_lanes(asked, index, found) if saved is None else None,
         "peak_memory_bytes_per_rank": estimate_peak_bytes(found),
         "mixing": {
             kind: {name: round(value, 6) for name, value in asdict(mixing).items()}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
+from headrace.stream.order.chain import parts_of
 from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
 
@@ -113,7 +114,7 @@ def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
         raise StreamError(f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected")
     plan = dataset.plan()
     ranks = (topology.rank,) if _group() else tuple(range(num_ranks))
-    by_position = isinstance(plan.order, MixedOrder)  # it may have a row several times
+    by_position = isinstance(parts_of(plan.order)[0].order, MixedOrder)  # it may have a row several times
     seen = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
     twice = 0
     for rank in ranks:

@@ -33,7 +33,7 @@ def left_after(plan: Plan, batches: int, *, batch_size: int, workers: int, piece
     begins, ends = np.append(begins, rank_rows), np.append(ends, plan.remaining.total)  # and what "drop" leaves out
     bounds, stride = np.array([0, plan.remaining.total], np.int64), plan.world_size
     if plan.regions is not None:
-        bounds, stride = plan.regions.bounds(plan.remaining), 1
+        bounds, stride = plan.regions.bounds(plan.remaining, plan.world_size), 1
     starts, stops = (np.minimum(bounds[:-1, None] + stride * each, bounds[1:, None]) for each in (begins, ends))
     return plan.remaining.keep(starts.ravel(), stops.ravel())
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.checks import check_integer
@@ -19,14 +20,12 @@ from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.base import AnyPass, Source
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.order.chain import parts_of, round_border
-from headrace.stream.order.epoch import EpochOrder, Order
+from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
-from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
+from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
-from headrace.stream.order.regions import Regions
 from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.quarantine import Quarantine
@@ -104,8 +103,10 @@ class RowPass:
     def steps(self) -> int:
         """Batches that each rank receives."""
         passes, left = self.passes, self.start.remaining
-        if self._regions is not None:
-            return self._regions.steps(left, batch_size=passes.options.batch_size, remainder=passes.remainder)
+        if self.start.regions is not None:
+            return self.start.regions.steps(
+                left, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
+            )
         return count_steps(
             left.total, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
         )
@@ -115,7 +116,7 @@ class RowPass:
         """Rows that "drop" leaves out, over all ranks."""
         if self.passes.remainder != "drop":
             return 0
-        if self._regions is not None:
+        if self.start.regions is not None:
             return self.plan().dropped_rows
         return self.rows % (self.passes.ranks * self.passes.options.batch_size)
 
@@ -128,7 +129,7 @@ class RowPass:
             order=self.passes.order(self.start),
             remainder=self.passes.options.remainder,
             remaining=self.start.remaining,
-            regions=self._regions,
+            regions=self.start.regions,
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
@@ -138,9 +139,13 @@ class RowPass:
     def after(self, batches: int) -> RowPass:
         """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
         passes, left = self.passes, self.start.remaining
-        if self._regions is not None:
-            left = self._regions.advance(
-                left, batches, batch_size=passes.options.batch_size, remainder=passes.remainder
+        if self.start.regions is not None:
+            left = self.start.regions.advance(
+                left,
+                batches,
+                ranks=passes.ranks,
+                batch_size=passes.options.batch_size,
+                remainder=passes.remainder,
             )
         else:
             left = advance(
@@ -168,12 +173,6 @@ class RowPass:
             quarantine=quarantine,
             kept=passes.kept,
         )
-
-    @property
-    def _regions(self) -> Regions | None:
-        """The regions of the state, if they are those of as many ranks; else what is left is strided over."""
-        regions = self.start.regions
-        return regions if regions is not None and len(regions.rows) == self.passes.ranks else None
 
 
 class RowPasses:
@@ -206,7 +205,8 @@ class RowPasses:
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
         if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
-            return RowPass(self, state.fresh(epoch))
+            fresh = state.fresh(epoch)
+            return RowPass(self, fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
         chosen = self._lanes(self.ranks if regions is None else 1)
         if state is not None and state.regions is not None and self._fits(state):
@@ -227,7 +227,7 @@ class RowPasses:
     def whole(self, of: Pass) -> RowPass:
         """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, RowPass)
-        return RowPass(self, of.start.fresh(of.epoch))
+        return RowPass(self, replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
         """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
@@ -263,36 +263,49 @@ class RowPasses:
         return changed
 
     def _tell_cost(self, state: StreamState) -> None:
-        said = "split %r: %d ranks go on with epoch %d at row %d of %d"
-        told = (self.index.split, self.ranks, state.epoch, state.position, state.rows)
+        said = "split %r: %d ranks go on with %d of %d rows of epoch %d"
+        told = (self.index.split, self.ranks, state.remaining.total, state.rows, state.epoch)
         if len(self.index.rows) + self.ranks > _MOST_COUNTED:
-            log.info(said + "; headrace plan says how often blocks are decoded", *told)
+            log.info(said + "; headrace plan --state says how often these are decoded", *told)
             return
         plan = RowPass(self, state).plan()
-        factor, said = plan.read_amplification, said + "; over all, what is left is decoded %.1f times"
+        factor, said = plan.read_amplification, said + "; over all, these are decoded %.1f times"
         if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
-            remedy = "; resume on a number of ranks that divides %d to decode it once"
-            log.warning(said + remedy, *told, factor, state.groups)
+            remedy = "; resume on a number of ranks that divides %d to decode them once"
+            if state.regions is not None:
+                remedy = "; resume on %d ranks to decode them once"
+            log.warning(said + remedy, *told, factor, len(state.regions.rows) if state.regions else state.groups)
         else:
             log.info(said, *told, factor)
 
     def _changed(self, state: StreamState) -> StreamState:
-        """With new lanes from the next border of a round on, where the order has lanes that can be cut."""
+        """With new lanes from the next border of a round on; in a blend, with all that is left dealt to these ranks."""
         changes = [change for change in state.changes if change.position < state.position]
-        parts = parts_of(self.order(state))[: len(changes) + 1]
-        *before, last = parts
-        cut = last if isinstance(last.order, EpochOrder) else before[-1] if before else None
-        if state.holes or cut is None or not isinstance(cut.order, EpochOrder) or len(changes) > MOST_CHANGES - 2:
+        if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
             return state
-        border = last.end  # it was stopped again before its round was over
-        if isinstance(last.order, EpochOrder):
-            border = last.begin + round_border(last.order, state.position - last.begin)
+        if isinstance(self.index, BlendIndex) or state.samples_per_epoch is not None:
+            return replace(state, changes=(*changes, Change(position=state.position, ranks=self.ranks)))
+        if changes and changes[-1].ranks is not None:  # it was stopped again before its round was over
+            later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
+            border = min(later, default=state.rows)
+        else:
+            last = changes[-1] if changes else Change(position=0, lanes=state.lanes, window_rows=state.window_rows)
+            border = last.position + round_border(
+                state.position - last.position,
+                lanes=last.lanes or 1,
+                window_rows=last.window_rows or 1,
+                shuffle=state.shuffle,
+                rows=state.rows - last.position,
+            )
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:
-            blocks = round(len(cut.order.blocks) * (state.rows - border) / max(1, cut.order.rows))
             lanes = choose_lanes_again(
-                parts[0].order, blocks=blocks, ranks=self.ranks, batch_size=self.options.batch_size
+                Lanes(state.lanes, state.window_rows, state.groups),
+                shuffle=state.shuffle,
+                blocks=round(np.count_nonzero(self.index.rows) * (state.rows - border) / state.rows),
+                ranks=self.ranks,
+                batch_size=self.options.batch_size,
             )
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))

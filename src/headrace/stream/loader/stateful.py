@@ -116,8 +116,10 @@ def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
         return replace(packing, batches=packing.batches + batches).to_dict()
     start = StreamState.from_dict(part.start)
     remainder: Remainder = part.remainder  # type: ignore[assignment]  # checked when it was read
-    if start.regions is not None and len(start.regions.rows) == part.world_size:
-        left = start.regions.advance(start.remaining, batches, batch_size=part.batch_size, remainder=remainder)
+    if start.regions is not None:
+        left = start.regions.advance(
+            start.remaining, batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder
+        )
     else:
         left = advance(start.remaining, batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder)
     return start.at(left).to_dict()

@@ -4,6 +4,9 @@ A number of ranks that divides the groups changes nothing. Other ranks would nee
 steps. What is left of the round is dealt to the new ranks group by group (`RestOfRound`), and no row moves. From the
 round's border on, where every lane stands at the border of a window, the tails of the lanes are laid end to end and cut
 into new lanes (`cut_again`). Every row that is left comes once, and the state needs a few integers for each change.
+
+The order of a blend, or of a part of the rows, is never cut again, since its sources go on in later epochs. All that is
+left of its epoch is dealt to the new ranks group by group instead, as the rest of a round is.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from headrace.digest import derive_key
 from headrace.stream.order.epoch import EpochOrder, Order, Pieces, Reads
 from headrace.stream.order.lanes import Lanes
 
+_LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
+
 
 class Part(NamedTuple):
     """Positions [begin, end) of an epoch, in the order of `order`, whose own positions count from 0."""
@@ -34,19 +39,13 @@ def parts_of(order: Order) -> Sequence[Part]:
     return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
 
 
-def round_border(order: EpochOrder, position: int) -> int:
-    """The first position from `position` on at which every lane stands at the border of a window, or the end."""
-    round_rows = order.lanes * (order.window_rows if order.shuffle else 1)
-    return min(-(-position // round_rows) * round_rows, order.rows)
-
-
 def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
     """The rows that an order leaves from the border of a round on, in other lanes. O(blocks left + lanes)."""
     taken = np.minimum(border // order.lanes, order.lane_rows)
     by_start = np.argsort(order.lane_starts, kind="stable")
     starts = (order.lane_starts + taken)[by_start]
     stops = (order.lane_starts + order.lane_rows)[by_start]
-    blocks, firsts, ends = order.stretches(starts, stops)
+    blocks, firsts, ends = order.rows_between(starts, stops)
     return EpochOrder(
         blocks=blocks,
         firsts=firsts,
@@ -62,19 +61,19 @@ def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RestOfRound:
-    """Positions [begin, end) of a round of `base`, dealt to `ranks` ranks: each has a run of whole groups, but for two.
+    """Positions [begin, end) of `base`, mostly of one round, dealt to `ranks` ranks: each has a run of whole groups.
 
     Position p here is for rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
     """
 
-    base: EpochOrder
+    base: Order
     begin: int
     end: int
     ranks: int
 
     @property
     def rows(self) -> int:
-        """How many positions are left of the round."""
+        """How many positions there are."""
         return self.end - self.begin
 
     @property
@@ -89,12 +88,13 @@ class RestOfRound:
 
     @property
     def window_rows(self) -> int:
-        """All that a rank takes is one round."""
-        return max(1, -(-self.rows // self.ranks))
+        """The part of a rank of one round of `base`, or of all if it is less."""
+        round_rows = self.base.lanes * (self.base.window_rows if self.base.shuffle else 1)
+        return max(1, -(-min(self.rows, round_rows) // self.ranks))
 
     @property
     def shuffle(self) -> bool:
-        """Only a shuffled order has rounds that can be left in the middle."""
+        """Its positions come from all over its round, whether `base` is shuffled or not."""
         return True
 
     def line_of(self, positions: I64) -> I64:
@@ -106,13 +106,14 @@ class RestOfRound:
         return self.base.locate(places)
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """The position at which a row is delivered: int64 [1], or none if it is of another round."""
+        """The positions at which a row is delivered, ascending; none if it is of another round."""
         position = self.base.positions_of_row(block, row)
         position = position[(position >= self.begin) & (position < self.end)]
         group, offset = position % self.base.groups, position // self.base.groups
         dealt = self._group_starts[group] + offset - self._first[group]
         rank = np.searchsorted(self._rank_starts, dealt, side="right") - 1
-        return rank + (dealt - self._rank_starts[rank]) * self.ranks
+        positions: I64 = np.sort(rank + (dealt - self._rank_starts[rank]) * self.ranks)
+        return positions
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + R, .. last needs."""
@@ -211,7 +212,7 @@ class ChainedOrder:
         return blocks, rows
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """The one position at which a row is delivered: int64 [1]."""
+        """Every position at which a row is delivered, ascending."""
         found = [np.zeros(0, np.int64)]
         for part in self.parts:
             positions = part.begin + part.order.positions_of_row(block, row)
@@ -235,5 +236,5 @@ class ChainedOrder:
 
     @cached_property
     def _bases(self) -> I64:
-        """Where the places of each part begin: int64 [parts]. A part's line is never longer than the epoch's first."""
-        return np.arange(len(self.parts), dtype=np.int64) * self.parts[0].order.rows
+        """Where the places of each part begin: int64 [parts]."""
+        return np.arange(len(self.parts), dtype=np.int64) * _LONGEST_LINE

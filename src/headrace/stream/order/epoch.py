@@ -203,8 +203,8 @@ class EpochOrder:
             stops.append(begins + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
-        blocks, begins, ends = self.stretches(np.concatenate(starts), np.concatenate(stops))
-        pieces = list(zip(blocks.tolist(), begins.tolist(), ends.tolist(), strict=True))
+        found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
+        pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
         return Pieces(pieces, None if as_it_lies else index)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
@@ -249,8 +249,9 @@ class EpochOrder:
     def positions_of_row(self, block: int, row: int) -> I64:
         """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
         wanted = np.array([block], np.int64), np.array([row], np.int64)
-        places = self.places_of(*wanted)
-        return self.positions_of(places) if self.locate(places) == wanted else places[:0]
+        places = self.places_of(*wanted) if self.rows else wanted[0][:0]
+        places = places[(places >= 0) & (places < self.rows)]
+        return self.positions_of(places) if len(places) and self.locate(places) == wanted else places[:0]
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.
@@ -298,16 +299,15 @@ class EpochOrder:
             self._large_round[group, round_] = kept
         return kept
 
-    def stretches(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
-        """(block number, first row, stop row) of what stretches [start, stop) of the line hold, none empty: int64."""
-        held = starts < stops
-        span, along = expand(starts[held], stops[held], self.line)
-        along_rows = self.line[along + 1] - self.line[along]
-        span, along = span[along_rows > 0], along[along_rows > 0]
-        begins, ends = self.line[along], self.line[along + 1]
-        shift = begins if self.firsts is None else begins - self.firsts[along]
-        first = np.maximum(starts[held][span], begins) - shift
-        return self.blocks[along], first, np.minimum(stops[held][span], ends) - shift
+    def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
+        """Stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
+        starts, stops = starts[starts < stops], stops[starts < stops]
+        span, along = expand(starts, stops, self.line)
+        begins, ends = np.maximum(starts[span], self.line[along]), np.minimum(stops[span], self.line[along + 1])
+        held = begins < ends
+        along, begins, ends = along[held], begins[held], ends[held]
+        shift = self.line[along] if self.firsts is None else self.line[along] - self.firsts[along]
+        return self.blocks[along], begins - shift, ends - shift
 
 
 def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:

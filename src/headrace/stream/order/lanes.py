@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.epoch import Order
 from headrace.stream.order.interleave import most_drift_rounds
 
 SMALL_ROWS, SMALL_BYTES = 1 << 22, 1 << 28
@@ -87,13 +86,13 @@ def choose_lanes(
     return Lanes(lanes, max(1, shuffle_rows // sources // lanes), _groups(lanes, global_batch, ranks, most_groups))
 
 
-def choose_lanes_again(order: Order, *, blocks: int, ranks: int, batch_size: int) -> Lanes:
-    """How the rest of an epoch is cut for other ranks: in as many lanes as `order`, or as the blocks left allow."""
-    if not order.shuffle:
+def choose_lanes_again(cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, batch_size: int) -> Lanes:
+    """How the rest of an epoch is cut for other ranks: in as many lanes as before, or as the blocks left allow."""
+    if not shuffle:
         return Lanes(ranks, 1, ranks)
-    base = next(each for each in _FAMILY if each == 1 or each <= min(order.lanes, blocks / _BLOCKS_PER_LANE))
+    base = next(each for each in _FAMILY if each == 1 or each <= min(cut.lanes, blocks / _BLOCKS_PER_LANE))
     lanes = ranks * max(1, round(base / ranks))
-    window_rows = max(1, order.lanes * order.window_rows // base)
+    window_rows = max(1, cut.lanes * cut.window_rows // base)
     return Lanes(lanes, window_rows, _groups(lanes, ranks * batch_size, ranks, ranks * batch_size))
 
 

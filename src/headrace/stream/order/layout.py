@@ -12,7 +12,7 @@ import numpy as np
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again, round_border
+from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again
 from headrace.stream.order.epoch import EpochOrder, Order, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
 from headrace.stream.order.lanes import Lanes
@@ -125,34 +125,32 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
 
 
 def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
-    """The order that an epoch has after changes of its ranks. Raises `StreamError` where they cannot be of it."""
-    parts = [Part(0, order.rows, order)]
+    """The order of an epoch after changes of its ranks, which `StreamState` has checked.
+
+    Raises `StreamError` where the lanes of a blend, or of a part of the rows, are said to be cut again.
+    """
     base, begin = order, 0
-    for change in changes:
-        position = change.position - begin
-        if not isinstance(base, EpochOrder) or not parts[-1].begin <= change.position < order.rows:
-            raise _no_change(change)
-        border = round_border(base, position)
-        following: RestOfRound | EpochOrder
-        if change.ranks is not None and parts[-1].order is base and position < border:
-            following = RestOfRound(base=base, begin=position, end=border, ranks=change.ranks)
-        elif change.lanes and change.window_rows and change.groups and position == border:
-            following = cut_again(base, position, Lanes(change.lanes, change.window_rows, change.groups))
-            base, begin = following, change.position
+    parts = [Part(0, order.rows, order)]
+    for number, change in enumerate(changes):
+        _, _, last = parts[-1]
+        since = change.position - parts[-1].begin
+        following: Order
+        if change.ranks is not None:
+            cuts = [each.position for each in changes[number:] if each.ranks is None]
+            end = min([*cuts, order.rows]) - parts[-1].begin
+            following = RestOfRound(base=last, begin=since, end=end, ranks=change.ranks)
+        elif isinstance(base, EpochOrder):
+            lanes = Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1)
+            following = base = cut_again(base, change.position - begin, lanes)
+            begin = change.position
         else:
-            raise _no_change(change)
+            raise StreamError(
+                f"stream state: at position {change.position} the lanes of a blend or of a part of the rows are cut"
+                " again, which they never are; pass what state_dict() gave, unchanged"
+            )
         parts[-1] = parts[-1]._replace(end=change.position)
         parts.append(Part(change.position, order.rows, following))
-    for part in parts[1:]:
-        if (isinstance(part.order, RestOfRound) or part is parts[-1]) and part.end - part.begin != part.order.rows:
-            raise _no_change(changes[-1])
     return ChainedOrder(parts=tuple(parts))
-
-
-def _no_change(change: Change) -> StreamError:
-    return StreamError(
-        f"stream state: at position {change.position} the order cannot change; pass what state_dict() gave, unchanged"
-    )
 
 
 def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:

@@ -5,7 +5,7 @@ are r (mod R) and group d holds the positions d (mod D), so it touches exactly t
 each pool the rounds that lie there. A block is decoded once for each row of pools that follow one another and need it;
 a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
 that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
-the middle of an epoch, each part of its order is counted by itself. Cost is O(blocks + pools * L + R).
+the middle of an epoch, the parts of its order follow one another. Cost is O(blocks + pools * L + R).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Plan:
     """Who reads which rows when, for one epoch and one number of ranks; build it with `make_plan`.
 
     Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
-    has fewer or more. block_bytes: of each block, int64 [B]. regions: of whole shards for each rank, else None.
+    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for
+    each rank, or equal parts of what they left, else None.
     """
 
     order: Order
@@ -97,7 +98,9 @@ class Plan:
     def steps_per_rank(self) -> int:
         """Batches each rank receives; the same for all."""
         if self.regions is not None:
-            return self.regions.steps(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+            return self.regions.steps(
+                self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+            )
         return count_steps(
             self.remaining.total, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
         )
@@ -237,21 +240,23 @@ class Plan:
     @cached_property
     def _region_shares(self) -> list[RegionShare]:
         assert self.regions is not None
-        return self.regions.shares(self.remaining, batch_size=self.batch_size, remainder=self.remainder)
+        return self.regions.shares(
+            self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
+        )
 
     @cached_property
     def _needs(self) -> list[_Needs]:
-        """The blocks that pools need, for each part of the order."""
-        found = []
+        """The blocks that pools need, by the kinds of ranks that the parts of the order tell apart."""
+        by_kinds: dict[int, list[_Needs]] = {}
         for part in parts_of(self.order):
             if part.end <= self.remaining.first:
                 continue
-            if self.regions is None:
-                found.append(self._needs_of(part, self.share(0), kind=None))
-                continue
-            parts = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
-            found.append(_Needs.join(parts))
-        return found
+            found = [self._needs_of(part, self.share(0), kind=None)] if self.regions is None else []
+            if self.regions is not None:
+                found = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
+            by_kinds.setdefault(found[0].kinds, []).extend(found)
+        # Parts with the same kinds are one sequence of pools: a block at their border stays decoded.
+        return [_Needs.join(parts) for parts in by_kinds.values()]
 
     def _needs_of(self, part: Part, share: Share, *, kind: int | None) -> _Needs:
         """Those of one rank's region in a part (kind: its rank), or of all ranks together where they stride (None)."""
@@ -296,7 +301,7 @@ class _Needs:
 
     @classmethod
     def join(cls, parts: Sequence[_Needs]) -> _Needs:
-        """Those of several regions together."""
+        """Put those of several regions, or of several parts, together."""
         arrays = ([each.group, each.block, each.pool, each.laying] for each in parts)
         group, block, pool, laying = (np.concatenate(each) for each in zip(*arrays, strict=True))
         return cls(group, block, pool, laying, parts[0].kinds)
@@ -343,7 +348,7 @@ def make_plan(
     """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
 
     order: of the epoch, where it is known already; the settings of an order are not looked at then.
-    regions: of these ranks, in that order.
+    regions: of whole shards, in that order.
     """
     if order is None:
         chosen = choose_lanes(

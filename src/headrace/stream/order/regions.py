@@ -2,7 +2,8 @@
 
 Rank r has the positions [base_r, base_r + n_r), its region, and takes them one after the other. Steps are equal all the
 same: with "pad" as many as the longest region needs, with "drop" as many as the shortest one fills. What is left after
-a stop is a range of each region. On another number of ranks there are no regions: what is left is strided over.
+a stop is a range of each region. Another number of ranks takes what is left, laid end to end, in equal parts: every
+stop leaves equal parts of these again, so a state needs no word of it.
 """
 
 from __future__ import annotations
@@ -39,42 +40,50 @@ class Regions:
         """Where each region begins, then N: int64 [C+1]."""
         return np.concatenate([[0], np.cumsum(np.array(self.rows, np.int64))]).astype(np.int64)
 
-    def bounds(self, remaining: Remaining) -> I64:
-        """The places of what remains at which each region begins, then the end: int64 [C+1]."""
+    def bounds(self, remaining: Remaining, ranks: int) -> I64:
+        """The places of what remains at which the part of each rank begins, then the end: int64 [R + 1]."""
+        if ranks != len(self.rows):
+            short, longer = divmod(remaining.total, ranks)
+            rows = short + (np.arange(ranks) < longer)
+            return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         return np.array([remaining.count_below(base) for base in self.bases.tolist()], np.int64)
 
-    def steps(self, remaining: Remaining, *, batch_size: int, remainder: Remainder) -> int:
+    def steps(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> int:
         """Batches that every rank gets."""
-        left = np.diff(self.bounds(remaining))
+        left = np.diff(self.bounds(remaining, ranks))
         return int((left // batch_size).min() if remainder == "drop" else (-(-left // batch_size)).max())
 
-    def shares(self, remaining: Remaining, *, batch_size: int, remainder: Remainder) -> list[RegionShare]:
+    def shares(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> list[RegionShare]:
         """What each rank takes."""
-        bounds = self.bounds(remaining)
-        steps = self.steps(remaining, batch_size=batch_size, remainder=remainder)
+        bounds = self.bounds(remaining, ranks)
+        steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
+        begins = remaining.positions(np.minimum(bounds[:-1], remaining.total - 1)) if remaining.total else bounds[:-1]
+        bases = self.bases[np.searchsorted(self.bases, begins, side="right") - 1].tolist()
         shares = []
         for rank, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
             rows = min(end - begin, steps * batch_size)
             shares.append(
                 RegionShare(
                     rank=rank,
-                    ranks=len(self.rows),
+                    ranks=ranks,
                     batch_size=batch_size,
                     steps=steps,
                     rows=rows,
                     items=steps * batch_size if remainder == "pad" else rows,
                     rows_left=remaining.total,
                     begin=begin,
-                    base=int(self.bases[rank]),
+                    base=bases[rank],
                 )
             )
         return shares
 
-    def advance(self, remaining: Remaining, batches: int, *, batch_size: int, remainder: Remainder) -> Remaining:
+    def advance(
+        self, remaining: Remaining, batches: int, *, ranks: int, batch_size: int, remainder: Remainder
+    ) -> Remaining:
         """What remains after every rank has received `batches` batches. Raises `StreamError` if there are fewer."""
-        steps = self.steps(remaining, batch_size=batch_size, remainder=remainder)
+        steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         check_batches(batches, steps)
-        bounds = self.bounds(remaining)
+        bounds = self.bounds(remaining, ranks)
         return remaining.keep(np.minimum(bounds[:-1] + batches * batch_size, bounds[1:]), bounds[1:])
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +109,7 @@ class Regions:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionShare(Share):
-    """The places of one region that are left. begin: the first of them; base: the position where the region begins."""
+    """The places of one part of what is left. begin: the first of them; base: the position where its region begins."""
 
     begin: int
     base: int

@@ -27,7 +27,8 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 class Change:
     """From `position` on the epoch has another order: see `chain`.
 
-    ranks: the rest of a round, dealt to so many ranks; or lanes, window_rows and groups of what is left, cut again.
+    ranks: what is left until lanes are cut again, or all of it, is dealt to so many ranks; or lanes, window_rows and
+    groups of what is left, cut again.
     """
 
     position: int
@@ -35,6 +36,12 @@ class Change:
     lanes: int | None = None
     window_rows: int | None = None
     groups: int | None = None
+
+
+def round_border(position: int, *, lanes: int, window_rows: int, shuffle: bool, rows: int) -> int:
+    """The first position from `position` on at which every lane stands at the border of a window, or the end."""
+    round_rows = lanes * (window_rows if shuffle else 1)
+    return min(-(-position // round_rows) * round_rows, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,20 +211,44 @@ def _check_numbers(state: StreamState) -> None:
                 raise _bad(name, value, f"expected {least} to {most}")
         if each.lanes is not None and each.groups is not None and each.lanes % each.groups:
             raise _bad("groups", each.groups, f"expected a divisor of {each.lanes} lanes")
+        if each.lanes and each.window_rows and each.lanes * each.window_rows > MOST_POSITIONS:
+            raise _bad("window_rows", each.window_rows, f"expected at most {MOST_POSITIONS} rows in a round")
     if not 0 <= state.position <= state.rows:
         raise _bad("position", state.position, f"expected 0..{state.rows}, the rows of the epoch")
     if state.regions is not None and (state.changes or sum(state.regions.rows) != state.rows):
         raise _bad("regions", f"of {sum(state.regions.rows)} rows", f"expected all {state.rows} rows of an epoch")
-    positions = [change.position for change in state.changes]
-    if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
-        raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
-    if positions and positions[-1] >= state.rows:
-        raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
+    _check_changes(state)
     below = 0
     for start, stop in state.holes:
         if not below <= start < stop <= state.position:
             raise _bad("holes", [start, stop], f"expected sorted, disjoint ranges below position {state.position}")
         below = stop
+
+
+def _check_changes(state: StreamState) -> None:
+    """Lanes are cut again at the border of a round. What is left may be dealt to other ranks anywhere."""
+    positions = [change.position for change in state.changes]
+    if len(positions) > MOST_CHANGES or positions != sorted(set(positions)) or (positions and positions[0] < 0):
+        raise _bad("changes", positions, f"expected at most {MOST_CHANGES} ascending positions")
+    if positions and positions[-1] >= state.rows:
+        raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
+    if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
+        raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
+    base: StreamState | Change = state
+    begin = 0
+    for change in state.changes:
+        if change.ranks is not None:
+            continue
+        border = begin + round_border(
+            change.position - begin,
+            lanes=base.lanes or 1,
+            window_rows=base.window_rows or 1,
+            shuffle=state.shuffle,
+            rows=state.rows - begin,
+        )
+        if change.position != border:
+            raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
+        base, begin = change, change.position
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:

@@ -13,6 +13,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
+from headrace.stream.order.chain import parts_of
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
@@ -80,7 +81,7 @@ def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
     received = _complement(left)
     order = order_of_state(index, state)
     # An order of one whole pass holds every row once, so that what is left may be counted instead.
-    fewer = received if isinstance(order, MixedOrder) or left.total >= received.total else left
+    fewer = received if isinstance(parts_of(order)[0].order, MixedOrder) or left.total >= received.total else left
     counts = np.zeros(len(index.rows), np.int64)
     round_rows = order.lanes * order.window_rows
     part_rows = max(1, _PART_ROWS // round_rows) * round_rows
