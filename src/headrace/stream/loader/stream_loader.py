@@ -28,13 +28,13 @@ from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.beginnings import Agreement, agreement, contract_of
-from headrace.stream.ranks.progress import Noted, Progress
+from headrace.stream.ranks.progress import Progress, StreamStats
 from headrace.stream.ranks.stall import Said
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
-from headrace.stream.read.memory import pinned_batches
+from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import transformed
@@ -132,6 +132,10 @@ class StreamLoader:
         found: PackingReport = report()
         return found
 
+    def stats(self) -> StreamStats:
+        """What the present pass, or the last one, has cost its loop so far: seconds waited, rows, blocks read."""
+        return self.progress.stats(self.present.rows_after(self.progress.batches))
+
     def __len__(self) -> int:
         """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
         confirm(self.topology)
@@ -143,9 +147,9 @@ class StreamLoader:
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
         self.warn_of_repeat()
-        progress = Progress()
+        progress = self.progress = Progress()
         self.quarantined = self.make_quarantine()
-        batches = self.present.batches(Noted(self.passes.read_block, progress.reading), quarantine=self.quarantined)
+        batches = self.present.batches(progress.noted(self.passes.read_block), quarantine=self.quarantined)
         yield from self.counted(self.watch(progress).over(self.delivered(batches)))
 
     def begin_next(self) -> None:
@@ -214,10 +218,18 @@ class StreamLoader:
         )
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
-        """The batches as the loop receives them: transformed, and in pinned memory, if the options ask for it."""
-        if self.options.transform is not None:
-            batches = transformed(batches, self.options.transform, reader=reader_name(self.topology))
-        return pinned_batches(batches) if self.options.memory == "pinned" else batches
+        """The batches of the present pass as the loop receives them.
+
+        Where they are transformed, pinned or copied to a device, a thread does it ahead of the loop. Batches that need
+        none of it are views of a pool, and a thread would cost more than making them.
+        """
+        options = self.options
+        if options.transform is not None:
+            name, context = reader_name(self.topology), self.present.context
+            batches = transformed(batches, options.transform, reader=name, context=context)
+        elif options.memory == "pageable" and options.device is None:
+            return batches
+        return ahead_of_the_loop(batches, options)
 
     def make_quarantine(self) -> Quarantine | None:
         """Where a pass puts its bad blocks; None if they raise."""
@@ -232,6 +244,7 @@ class StreamLoader:
 
     def _begin(self, present: Pass) -> None:
         self._present = present
+        self.progress = Progress()
         self._received.forget()
 
 

@@ -25,7 +25,7 @@ from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
 from headrace.stream.order.share import Share
-from headrace.stream.read.ahead import one_ahead
+from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
@@ -89,7 +89,7 @@ def read_share(
         pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, least_rows=least_rows)
     else:
         pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
-    ready = one_ahead(pools, thread_name="headrace-read-pool")
+    ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
             yield from batcher.batches(rows, items)
