@@ -47,6 +47,8 @@ def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOption
         return _handed_out(_ahead(_each(batches, copies.begin), options), copies)
     if torch is not None and not torch.cuda.is_available():
         _warn_once('memory="pinned"')
+        if options.transform is None:
+            return batches
     elif torch is not None:
         batches = _each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory))
     return _ahead(batches, options)
