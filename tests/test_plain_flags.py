@@ -30,7 +30,7 @@ def test_peek_shows_the_declared_types(shard: Path, tmp_path: Path) -> None:
 
     assert {"n": "int16", "x": "float32", "t": "int8"} == {each["name"]: each["type"] for each in record["schema"]}
     assert [{"n": 0, "x": 0.5, "t": None}] == record["rows"]
-    assert list((tmp_path / "c").glob("index-*.parquet"))
+    assert list((tmp_path / "c").glob("index-*.arrows"))
     assert not (tmp_path / "home").exists()
 
 
@@ -42,7 +42,7 @@ def test_every_command_takes_them(command: list, shard: Path, tmp_path: Path) ->
     record = json_of(name, shard, *flags, "--types", "n=int64", "--types", "t=int64", "--null-values", "NA", "--cache-dir", tmp_path / "c") if name != "stream" else json_of(name, shard, *flags, "--types", "n=int64", "--cache-dir", tmp_path / "c")  # fmt: skip
 
     assert record.get("rows", 20) == 20
-    assert list((tmp_path / "c").glob("index-*.parquet"))
+    assert list((tmp_path / "c").glob("index-*.arrows"))
     assert not (tmp_path / "home").exists()
 
 

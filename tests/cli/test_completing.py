@@ -17,6 +17,7 @@ from all_commands import COMMANDS
 import headrace
 from headrace.cli import app, completing
 from headrace.cli.commands import RECIPES
+from headrace.dataset.plain import Place
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.recipes.temporal_split.dates import DATE_WORDS
 from headrace.stream.loader import options
@@ -141,7 +142,7 @@ def words_in(annotation: Any) -> set[str]:
 
 def test_the_words_are_those_that_settings_take() -> None:
     recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
-    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "on_topology_change": words_in(options.OnTopologyChange), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", *DATE_WORDS}, "time_format": set(DATE_WORDS), "recipe": set(RECIPES), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "split": {"train", "test"}}  # fmt: skip
+    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "on_topology_change": words_in(options.OnTopologyChange), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", *DATE_WORDS}, "time_format": set(DATE_WORDS), "recipe": set(RECIPES), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
     for words, command in COMMANDS.items():
         fields = getattr(headrace, RECIPES[recipes[words]]).model_fields if words in recipes else {}
         known = completing.WORDS.get(words, {})

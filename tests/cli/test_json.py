@@ -97,6 +97,7 @@ WORDS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("report",), ("--compare", "split", "split")),
     (("gc",), ("split",)),
     (("doctor",), ("split",)),
+    (("index",), ("raw",)),
     (("peek",), ("split", "--split", "train")),
     (("peek",), ("nan.parquet",)),
     (("peek",), ("chats.jsonl", "--mask", "--tokenizer", "tokenizer", "--rows", "2")),

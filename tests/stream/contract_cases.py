@@ -15,7 +15,7 @@ from rank_processes import process_group
 
 import headrace
 import headrace.windows
-from headrace.stream.ranks.present_group import group_store
+from headrace.stream.ranks.group import default_store
 
 LONG = "x" * 5000 + "\x1b[31m"
 
@@ -98,7 +98,7 @@ def cases(folder: Path, series: str | None, state: dict):
         "lanes": (opened, lambda: opened(lanes=9), "lanes is "),
         "remainder": (opened, lambda: opened(remainder="drop"), "remainder is 'pad' on rank 0 and 'drop' on rank 2"),
         "distribution": (opened, lambda: opened(distribution="by_size"), "distribution is 'balanced' on rank 0"),
-        "kind of stream": (opened, lambda: opened(**dynamic), "source is 'StreamLoader' on rank 0 and 'DynamicLoader'"),
+        "kind of stream": (opened, lambda: opened(**dynamic), "source is 'RowPass' on rank 0 and 'DynamicPass'"),
         "dynamic": (lambda: opened(**dynamic), lambda: opened("short", **dynamic), "rows is 180 on rank 0 and 120"),
         "packing": (packing, lambda: packing(batch_size=3), "batch_size is 2 on rank 0 and 3 on rank 2"),
         "workers": (loader, lambda: loader(num_workers=2), "num_workers is 1 on rank 0 and 2 on rank 2"),
@@ -139,7 +139,7 @@ def absent_on_rank(rank: int, world_size: int, folder: str) -> None:
     told = {}
     with process_group(rank, world_size, folder):
         data = headrace.open(root / "data", cache_dir=root / "cache")
-        store = group_store()
+        store = default_store()
         if rank == world_size - 1:
             alone = data.stream(batch_size=5, topology=headrace.Topology(rank=0, world_size=1))
             told["alone"] = sum(len(batch["row"]) for batch in alone)

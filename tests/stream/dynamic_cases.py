@@ -11,7 +11,7 @@ from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.ranks.dynamic import DynamicLoader
+from headrace.stream.loader.stream_loader import StreamLoader
 
 ROWS = (40, 3, 71, 1, 90, 17, 28, 64, 64, 64, 200, 11, 64, 64)
 TOTAL, SLOW = sum(ROWS), 2
@@ -22,7 +22,7 @@ def claim_on_rank(rank: int, world_size: int, folder: str) -> None:
     join_group(rank, world_size, folder)
     options = StreamOptions(batch_size=6, shuffle=True, distribution="dynamic")
     store = dist.distributed_c10d._get_default_store()
-    loader = DynamicLoader(index_of(ROWS), Numbers(ROWS), options)
+    loader = StreamLoader(index_of(ROWS), Numbers(ROWS), options)
     out = {}
 
     def read(name, *, batches=None, slow=False, lockstep=False):

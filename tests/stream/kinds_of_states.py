@@ -18,7 +18,6 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
-from headrace.stream.ranks.dynamic import DynamicLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.state import WindowState
 
@@ -36,7 +35,7 @@ def of_streams() -> dict[str, Kind]:
     relaned.load_state_dict(stopped.state_dict())
     _read(relaned, 2)
     workers = StreamingDataset(index_of(ROWS), Numbers(ROWS), _options(), num_workers=3, topology=ALONE)
-    dynamic = DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
+    dynamic = StreamLoader(index_of(ROWS), Numbers(ROWS), _options(distribution="dynamic"), topology=ALONE)
     _read(dynamic, 3)
     kinds = {
         "stream": _of_loader(stopped),
@@ -124,8 +123,8 @@ def _loader(topology: Topology = ALONE, **settings: Any) -> StreamLoader:
     return StreamLoader(index_of(ROWS), Numbers(ROWS), _options(**settings), topology=topology)
 
 
-def _dynamic() -> DynamicLoader:
-    return DynamicLoader(index_of(ROWS), Numbers(ROWS), _options(), topology=ALONE)
+def _dynamic() -> StreamLoader:
+    return StreamLoader(index_of(ROWS), Numbers(ROWS), _options(distribution="dynamic"), topology=ALONE)
 
 
 def _of_loader(saved: StreamLoader, **settings: Any) -> Kind:

@@ -15,10 +15,10 @@ from fault_cases import join_group
 from stream_cases import Numbers, index_of
 
 import headrace
+import headrace.windows
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
-from headrace.stream.ranks.dynamic import DynamicLoader
 from headrace.stream.ranks.topology import Topology
 
 ROWS = (40,) * 6
@@ -44,10 +44,12 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def lose_one(process: int, processes: int, folder: str, how: str, ranks: int, workers: int) -> None:
+def lose_one(
+    process: int, processes: int, folder: str, how: str, ranks: int, workers: int, series: str | None = None
+) -> None:
     """A pass of which the last process sees half: its disk breaks, or it is killed. What the others are told.
 
-    ranks: how many share out the rows; the processes of one of them are one replica.
+    ranks: how many share out the rows; the processes of one of them are one replica. series: read windows of this run.
     """
     log = join_group(process, processes, folder)
     last = process == processes - 1
@@ -55,7 +57,10 @@ def lose_one(process: int, processes: int, folder: str, how: str, ranks: int, wo
     options = StreamOptions(batch_size=10, prefetch_blocks=1, shuffle_rows=10, lanes=ranks * max(1, workers))
     begun = Path(folder, "begun")
     index, read_block = index_of(ROWS), Broken(begun if last and how == "broken" else None)
-    if workers:
+    if series is not None:
+        train = headrace.windows.open(series, "train", input_length=5, output_length=2)
+        batches = train.stream(batch_size=4, batch_format="numpy", topology=topology)
+    elif workers:
         dataset = StreamingDataset(index, read_block, options, num_workers=workers, topology=topology)
         batches = dataset.data_loader(method="fork")
     else:
@@ -85,7 +90,7 @@ def claim_in_replicas(process: int, processes: int, folder: str) -> None:
         topology = Topology(rank=process * ranks // processes, world_size=ranks)
         rows = []
         try:
-            for batch in DynamicLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology):
+            for batch in StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology):
                 rows += batch["row"][batch["valid"]].tolist()
             out[ranks] = {"rows": rows, "error": ""}
         except headrace.HeadraceError as error:

@@ -15,7 +15,6 @@ from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.dynamic import DynamicLoader
 
 ROWS = (40,) * 6
 STEPS = 4
@@ -39,7 +38,7 @@ def join(rank: int, world_size: int) -> None:
 
 def stream_of(distribution: str) -> StreamLoader:
     options = StreamOptions(batch_size=5, shuffle=True, distribution=distribution)
-    kind = DynamicLoader if distribution == "dynamic" else StreamLoader
+    kind = StreamLoader
     return kind(index_of(ROWS), Numbers(ROWS), options)
 
 
@@ -63,6 +62,7 @@ def live_once(rank: int, world_size: int, port: int, folder: str, life: int, dis
     """The first life saves a state and is killed in the midst of its pass; the second reads the rest."""
     tell_rank(rank, world_size, port)
     meeting = Meeting(Path(folder), rank, world_size)
+    meeting.all_here(f"begun-{life}")  # as gloo sees to: no rank is in the group before all have started
     join(rank, world_size)
     stream, saved = stream_of(distribution), Path(folder, "state.json")
     if life:
@@ -84,6 +84,7 @@ def regroup(rank: int, world_size: int, port: int, folder: str) -> None:
     tell_rank(rank, world_size, port)
     meeting, rows = Meeting(Path(folder), rank, world_size), []
     state = None
+    meeting.all_here("begun")
     for group in range(3):
         join(rank, world_size)
         stream = stream_of("balanced")

@@ -43,7 +43,7 @@ def test_every_difference_is_an_error_on_every_rank_before_the_first_batch(told,
     for name, (_, _, says) in cases(folder, str(folder / "series"), {}).items():
         for rank, each in enumerate(told):
             assert 0 == each[name]["batches"], (name, rank)
-            assert f"RanksDiffer: rank {rank} of 3: ranks are about to read different things" in each[name]["error"]
+            assert f"RanksDiffer: rank {rank} of 3: the ranks are about to read different data" in each[name]["error"]
             first_came = each[name]["error"].replace("on rank 1", "on rank 0")  # of those that read alike
             assert says in first_came, (name, rank)
             assert "topology=headrace.Topology(rank=0, world_size=1)" in each[name]["error"]
@@ -67,6 +67,6 @@ def test_a_rank_that_does_not_come_is_named_after_a_while_and_one_that_reads_alo
     assert 180 == absent["alone"]
     assert [0, 0, 0] == [each["batches"] for each in (*present, absent)]
     for each in present:
-        assert "for rank 2 to begin epoch 0 of 'all'" in each["error"]
-        assert "begin the same passes on every rank" in each["error"]
+        assert "for rank 2 to start epoch 0 of 'all'" in each["error"]
+        assert "start the same passes on every rank" in each["error"]
     assert "stopped the stream: " in absent["error"]

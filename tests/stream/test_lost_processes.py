@@ -10,13 +10,14 @@ import pytest
 import torch
 from lost_process_cases import BEFORE, ROWS, claim_in_replicas, lose_one
 from rank_processes import end_ranks, run_ranks
+from series_cases import write_run
 from stream_cases import Numbers, index_of
 from test_shared_failure import Board, write
 
 from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.ranks.dynamic import DynamicLoader
-from headrace.stream.ranks.neighbours import Neighbours
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks.group import LocalProcesses
 from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
@@ -45,7 +46,7 @@ def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
     assert "the disk has gone" in own["error"]
     assert other["error"].startswith(words)
     assert "the disk has gone" in other["error"]
-    assert other["error"].endswith("; mend it there, then resume all ranks from the last state")
+    assert other["error"].endswith("; fix the cause there, then resume all ranks from the last saved state")
     assert other["batches"] == BEFORE
     assert any(line.startswith(words) for line in own["log"])
 
@@ -60,10 +61,21 @@ def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, wo
     assert [*[0] * last, -signal.SIGKILL] == codes
     for other in told(tmp_path, processes, but=[last]):
         assert other["kind"] == "StreamError"
-        assert other["error"].startswith(f"{who} stopped the stream: its process, number ")
-        assert "ended in the midst of epoch 0 without a word, as when the kernel kills it" in other["error"]
+        assert other["error"].startswith(f"{who} stopped the stream: its process (PID ")
+        assert "died during epoch 0 without reporting an error, as happens when the kernel" in other["error"]
         assert other["batches"] == BEFORE
         assert 1 == sum("stopped the stream" in line for line in other["log"])
+
+
+@linux
+def test_a_killed_process_ends_the_others_that_read_windows(tmp_path):
+    write_run(tmp_path / "series", (60, 45, 80))
+    codes = end_ranks(lose_one, 2, 2, str(tmp_path), "killed", 2, 0, str(tmp_path / "series"))
+    (other,) = told(tmp_path, 2, but=[1])
+
+    assert [0, -signal.SIGKILL] == codes
+    assert (BEFORE, "StreamError") == (other["batches"], other["kind"])
+    assert other["error"].startswith("rank 1 of 2 stopped the stream: its process (PID ")
 
 
 def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
@@ -78,7 +90,7 @@ def test_dynamic_sharing_refuses_two_processes_of_one_rank(tmp_path):
 def test_dynamic_sharing_refuses_two_processes_of_one_rank_in_a_store_of_their_own():
     options = StreamOptions(batch_size=10, distribution="dynamic", batch_format="numpy")
     store, topology = Board(), Topology(rank=1, world_size=2)
-    streams = [DynamicLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
+    streams = [StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
     streams[1]._name = streams[0]._name  # as in two processes
     first = iter(streams[0])
     next(first)
@@ -108,14 +120,14 @@ def children():
 @linux
 def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children):
     store = Board()
-    first, second = (Neighbours.here(store, process=process) for process in (5, 6))
+    first, second = (LocalProcesses.join(store, process=process) for process in (5, 6))
     inside, outside, after = (
-        Neighbours.here(store, process=number, pid=child.pid) for number, child in enumerate(children)
+        LocalProcesses.join(store, process=number, pid=child.pid) for number, child in enumerate(children)
     )
-    inside.enter(self_of := object(), rank=0, world_size=1, epoch=7)
-    inside.enter(other := object(), rank=0, world_size=1, epoch=8)
+    inside.enter(self_of := object(), Topology(rank=0, world_size=1), epoch=7)
+    inside.enter(other := object(), Topology(rank=0, world_size=1), epoch=8)
     inside.leave(other)
-    after.enter(other, rank=2, world_size=3, epoch=0)
+    after.enter(other, Topology(rank=2, world_size=3), epoch=0)
     after.leave(other)
     after.leave(other)
 
@@ -125,7 +137,7 @@ def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children)
     assert [] == first.lost()  # a last word may be on its way
     (lost,) = first.lost()
     assert (0, 0, 1) == (lost.process, lost.rank, lost.world_size)
-    assert f"number {children[0].pid}, ended in the midst of epoch 7" in lost.message
+    assert f"(PID {children[0].pid}) died during epoch 7" in lost.message
     assert [[]] * 4 == [each.lost() for each in (second, first) * 2]
     assert self_of is not other
     assert outside.place == 4
@@ -134,9 +146,9 @@ def test_only_who_ends_in_the_midst_of_a_pass_is_lost_and_told_of_once(children)
 @linux
 def test_another_process_of_the_same_number_does_not_stand_for_a_lost_one(children):
     store = Board()
-    first = Neighbours.here(store, process=0)
-    second = Neighbours.here(store, process=1, pid=children[0].pid)
-    second.enter(store, rank=1, world_size=2, epoch=0)
+    first = LocalProcesses.join(store, process=0)
+    second = LocalProcesses.join(store, process=1, pid=children[0].pid)
+    second.enter(store, Topology(rank=1, world_size=2), epoch=0)
     key = f"{second.prefix}/{second.place}"
     process, pid, began = json.loads(store[key])
     store.set(key, json.dumps([process, pid, 10 * began]))  # as if the number had been another process's before
@@ -179,4 +191,4 @@ def test_an_error_of_the_training_loop_ends_the_other_ranks_too(tmp_path):
     assert [1, 1] == [rank.returncode for rank in ranks], said
     assert "AssertionError: the loss is not finite" in said[1]
     words = "rank 1 of 2 stopped the stream: AssertionError: the loss is not finite"
-    assert f"StreamError: {words}; mend it there, then resume all ranks from the last state" in said[0]
+    assert f"StreamError: {words}; fix the cause there, then resume all ranks from the last saved state" in said[0]

@@ -14,7 +14,7 @@ from present_group_cases import ROWS, STEPS, live_once, regroup
 from rank_processes import end_ranks, run_ranks
 from script_processes import held_store
 
-from headrace.stream.ranks.present_group import Moment, _own, present_name
+from headrace.stream.ranks.group import Moment, group_name, process_start
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -78,7 +78,7 @@ def test_all_processes_of_a_group_find_one_name_and_each_group_another(drawn):
         found = set()
         for machine, begun, looked in group:
             process += 1
-            found.add(present_name(store, at(machine, looked), at(machine, begun), process=process))
+            found.add(group_name(store, at(machine, looked), at(machine, begun), process=process))
         assert 1 == len(found)
         names += found
 
@@ -87,19 +87,19 @@ def test_all_processes_of_a_group_find_one_name_and_each_group_another(drawn):
 
 def test_a_process_that_does_not_know_when_it_began_takes_the_name_that_it_finds():
     store, now = torch.distributed.HashStore(), Moment.now()
-    first, second = (present_name(store, now.earlier(-each), None, process=each) for each in range(2))
-    third = present_name(store, now.earlier(-2), None, process=2, earlier=second)
+    first, second = (group_name(store, now.earlier(-each), None, process=each) for each in range(2))
+    third = group_name(store, now.earlier(-2), None, process=2, previous=second)
 
     assert first == second != third
 
 
 @linux
 def test_a_process_began_before_now_and_a_fork_after_its_parent():
-    parent, now = _own(), Moment.now()
+    parent, now = process_start(), Moment.now()
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
-        child = pool.submit(_own).result(timeout=240)
+        child = pool.submit(process_start).result(timeout=240)
 
-    assert parent.before.certainly_before(now)
-    assert not now.certainly_before(parent.before)
-    assert parent.before.certainly_before(child.before)
-    assert now.certainly_before(child.before.earlier(-0.02))  # the kernel counts hundredths
+    assert parent.certainly_before(now)
+    assert not now.certainly_before(parent)
+    assert parent.certainly_before(child)
+    assert now.certainly_before(child.earlier(-0.02))  # the kernel counts hundredths

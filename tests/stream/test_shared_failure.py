@@ -16,7 +16,7 @@ import headrace
 from headrace.errors import CorruptShard, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.shared_failure import Bulletin, Failure, in_short
+from headrace.stream.ranks.group import Failure, Group, in_short
 from headrace.stream.ranks.topology import Topology
 
 pytestmark = pytest.mark.skipif(
@@ -125,7 +125,7 @@ class Board(dict):
 
 def test_a_failure_is_read_once_by_each_process_even_by_one_that_comes_later():
     store = Board()
-    first, second, third = (Bulletin(store=store, others=2) for _ in range(3))
+    first, second, third = (Group(store, process=process, processes=3) for process in range(3))
     failure = Failure(rank=0, world_size=3, message="part-00000.parquet: gone")
     failure = first.post(failure)
 

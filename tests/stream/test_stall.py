@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from headrace.stream.workers.notes import WorkerNotes, notes_shape
 from rank_processes import run_ranks
 from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
@@ -14,12 +15,8 @@ from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
-from headrace.stream.ranks.at_exit import RUNNING
-from headrace.stream.ranks.progress import Noted, Progress, Snapshot
-from headrace.stream.ranks.shared_failure import Bulletin
-from headrace.stream.ranks.stall import Said as SaidBefore
-from headrace.stream.ranks.stall import complaints, from_text, to_text
-from headrace.stream.workers.notes import WorkerNotes, notes_shape
+from headrace.stream.ranks.group import RUNNING, Group
+from headrace.stream.ranks.watch import Noted, Progress, Snapshot, complaints, due
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
@@ -38,24 +35,17 @@ def test_a_long_wait_names_rank_block_phase_and_how_far_others_are():
     slow = moment("decode", seconds=6.2, batches=88, place="part-00003.parquet block 7")
     said = complaints({0: moment(), 1: moment(batches=99), 2: slow}, stall_seconds=5)
 
-    assert said == {
-        (
-            "waits",
-            2,
-            "part-00003.parquet block 7",
-        ): "rank 2 waits 6 s for part-00003.parquet block 7 (decode); rank 0 is 12 batches ahead"
-    }
-    assert complaints({2: slow}, stall_seconds=5) == {
-        ("waits", 2, "part-00003.parquet block 7"): "rank 2 waits 6 s for part-00003.parquet block 7 (decode)"
-    }
+    sentence = "rank 2 has waited 6 s for part-00003.parquet block 7 (decode)"
+    assert said == {("waits", 2): f"{sentence}; rank 0 is 12 batches ahead"}
+    assert complaints({2: slow}, stall_seconds=5) == {("waits", 2): sentence}
 
 
 def test_a_rank_far_behind_is_named_until_it_is_done():
     behind = {0: moment(batches=150), 1: moment(batches=100, waited=70.0)}
 
     assert complaints(behind, stall_seconds=5) == {
-        ("behind", 1, ""): "rank 1 is 50 batches behind rank 0; of its time it waited 70% for data, and is now at a"
-        " batch in the training loop (loop)"
+        ("behind", 1): "rank 1 is 50 batches behind rank 0; it spent 70% of its time waiting for data, and is now in"
+        " the training loop (loop)"
     }
     assert complaints({**behind, 1: moment("done")}, stall_seconds=5) == {}
 
@@ -63,43 +53,38 @@ def test_a_rank_far_behind_is_named_until_it_is_done():
 def test_a_rank_that_waits_more_than_the_others_is_named():
     said = complaints({0: moment(waited=4.0), 1: moment(waited=6.0), 2: moment(waited=40.0)}, stall_seconds=5)
 
-    assert list(said) == [("share", 2, "")]
-    assert said["share", 2, ""].startswith("rank 2 waited 40% of its time for data, the other ranks 5%")
+    assert list(said) == [("share", 2)]
+    assert said["share", 2].startswith("rank 2 spent 40% of its time waiting for data, the other ranks 5%")
 
 
 def test_a_rank_that_waits_for_one_block_after_the_other_is_named_once_in_half_a_minute():
-    said, lines = SaidBefore(), []
+    said, lines = {}, []
     for second in range(60):
         waits = moment("decode", seconds=6.0, place=f"part-{second:05d}.parquet block 0")
-        lines += said.due(complaints({0: waits, 1: waits}, stall_seconds=5), now=float(second))
+        lines += due(complaints({0: waits, 1: waits}, stall_seconds=5), said, now=float(second))
 
-    assert ["rank 0", "rank 1"] * 2 == [line.partition(" waits")[0] for line in lines]
-
-
-def test_a_moment_survives_its_journey():
-    assert from_text(to_text(3, moment("decode", place="a block 0"))) == (3, moment("decode", place="a block 0"))
+    assert ["rank 0", "rank 1"] * 2 == [line.partition(" has waited")[0] for line in lines]
 
 
 def test_progress_names_the_block_that_has_been_read_for_longest():
-    progress = Progress(shared=torch.zeros(notes_shape(2, 2), dtype=torch.float64))
-    index = index_of([5, 5, 5])
-    assert progress.snapshot(index).phase == "loop"
+    progress = Progress(index_of([5, 5, 5]), shared=torch.zeros(notes_shape(2, 2), dtype=torch.float64))
+    assert progress.snapshot().phase == "loop"
 
     progress.wait()
-    assert progress.snapshot(index).phase == "gather"
+    assert progress.snapshot().phase == "gather"
 
     seen = []
 
     def read_block(block, columns):
-        seen.append(progress.snapshot(index))
+        seen.append(progress.snapshot())
 
     notes = WorkerNotes(progress.shared[1].numpy())
     Noted(Noted(read_block, {}, notes), progress.reading)(2, None)
     assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
-    assert progress.snapshot(index).place == ""
+    assert progress.snapshot().place == ""
 
     progress.got()
-    assert progress.snapshot(index).batches == 1
+    assert progress.snapshot().batches == 1
 
 
 @pytest.fixture
@@ -119,7 +104,7 @@ def test_one_process_logs_its_own_wait_once(caplog, own_threads, said):
         list(loader)
 
     (line,) = [record.getMessage() for record in caplog.records if SLOW in record.getMessage()]
-    assert line.startswith("rank 0 waits ")
+    assert line.startswith("rank 0 has waited ")
     assert line.endswith(f"s for {SLOW}")
     assert own_threads.left() == []
 
@@ -145,7 +130,7 @@ def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
         for lines in (got[0][name], got[1][name]):
             found = [line for line in lines if SLOW in line]
             assert found
-            assert all(line.startswith("rank 1 waits ") for line in found)
+            assert all(line.startswith("rank 1 has waited ") for line in found)
 
 
 # --- the end of the thread ---
@@ -166,14 +151,15 @@ class Busy(dict):
 
 def test_a_watch_whose_store_is_busy_is_waited_for_again_before_the_interpreter_ends(monkeypatch):
     store = Busy()
-    monkeypatch.setattr(watch, "group_bulletin", lambda: Bulletin(store=store, others=1))
-    monkeypatch.setattr(watch, "_END_SECONDS", 0.01)
-    watched = watch.Watch(index_of(ROWS), ranks(2)[0], Progress(), epoch=0, stall_seconds=None)
+    monkeypatch.setattr(watch, "default_group", lambda: Group(store, process=0, processes=2))
+    monkeypatch.setattr(watch, "_END_S", 0.01)
+    stream = StreamLoader(index_of(ROWS), SlowBlocks(2), StreamOptions(batch_size=1024), topology=ranks(2)[0])
+    watched = watch.Watch(stream, contract=None)
     with watched:
         store.asked.wait()
     assert watched in RUNNING
     store.go.set()
-    monkeypatch.setattr(watch, "_END_SECONDS", 240.0)
+    monkeypatch.setattr(watch, "_END_S", 240.0)
     watched.stop()
 
     assert watched not in RUNNING

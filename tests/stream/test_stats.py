@@ -14,7 +14,7 @@ import headrace
 from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.progress import MOST_WAITS, Progress
+from headrace.stream.ranks.stats import MOST_WAITS, Waits
 
 ROWS = (17, 0, 40, 1, 23)
 TOTAL = sum(ROWS)
@@ -115,13 +115,14 @@ def test_a_loop_that_leaves_keeps_what_it_spent():
 
 
 def test_quantiles_are_of_the_last_steps_and_memory_is_bounded():
-    progress = Progress()
-    for _ in range(MOST_WAITS + 10):
-        progress.wait()
-        progress.got()
+    waits = Waits()
+    for number in range(MOST_WAITS + 100):
+        waits.note(float(number))
+    stats = waits.stats(rows=0)
 
-    assert MOST_WAITS == len(progress.waits)
-    assert MOST_WAITS + 10 == progress.stats(rows=0).steps
+    assert MOST_WAITS == len(waits.lately)
+    assert MOST_WAITS + 100 == stats.steps
+    assert (0.0, MOST_WAITS / 2 + 100, MOST_WAITS + 99.0) == (stats.first_wait_s, stats.p50_wait_s, stats.max_wait_s)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from option_cases import (
@@ -26,6 +27,7 @@ from option_cases import (
 )
 from stream_cases import Numbers, index_of, ranks
 
+import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
@@ -115,6 +117,27 @@ def test_a_state_counts_what_the_loop_received_and_not_what_was_made_ahead(prefe
     for received, (_, _) in enumerate(zip(plain, ahead, strict=True), start=1):
         assert received <= len(made) <= received + (4 if prefetch_bytes else 1)
         assert (received, plain.state_dict()) == (ahead.received, ahead.state_dict())
+
+
+def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
+    pq.write_table(pa.table({"row": range(400)}), tmp_path / "a.parquet", row_group_size=20)
+    opened = headrace.open(tmp_path / "a.parquet", cache_dir=tmp_path / "cache")
+    made = []
+    options = {"batch_size": 8, "shuffle": True, "distribution": "dynamic", "topology": ALONE}
+    stream = opened.stream(transform=lambda batch: (made.append(1), batch)[1], **options)
+    batches = iter(stream)
+    received = [row for _ in range(4) for row in real_rows(next(batches))]
+    first = stream.state_dict()
+    received += [row for _ in range(3) for row in real_rows(next(batches))]
+    state, rows = stream.state_dict(), stream.stats().rows
+    batches.close()
+    rest = opened.stream(**options)
+    rest.load_state_dict(state)
+
+    assert len(made) > 7
+    assert 56 == rows == len(received)
+    assert first != state
+    assert list(range(400)) == sorted([*received, *(row for batch in rest for row in real_rows(batch))])
 
 
 def test_what_it_raises_comes_after_the_batches_before_it_were_received():

@@ -12,6 +12,7 @@ from headrace.cli import (
     convert_command,
     doctor_command,
     histories_command,
+    index_command,
     init_command,
     pack_command,
     plan_command,
@@ -51,6 +52,7 @@ app.command("gc")(commands.gc)
 app.command("report")(report_command.report)
 app.command("doctor")(doctor_command.doctor)
 app.command("schema")(schema_command.schema)
+app.command("index")(index_command.index)
 app.command("peek")(stream_commands.peek)
 app.command("plan")(plan_command.plan)
 app.command("stream")(stream_command.stream)

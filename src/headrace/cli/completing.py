@@ -94,6 +94,7 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     ("rewrite",): {**_ABOUT_RUN, "codec": ("none", "lz4", "zstd")},
     ("run",): _ABOUT_RUN,
     ("schema",): {"recipe": _RECIPES},
+    ("index",): {"place": ("beside", "cache")},
     ("peek",): {"layout": _LAYOUTS, "reasoning": ("template", "every_user_turn")},
     ("plan",): _EPOCH,
     ("where",): _EPOCH,

@@ -9,7 +9,7 @@ import typer
 _PANELS = {
     "Prepare": ("split", "pack", "histories", "series", "rewrite", "convert", "init", "run", "schema"),
     "Look at what was prepared": ("inspect", "verify", "report", "gc"),
-    "Stream": ("peek", "plan", "stream", "where", "seen"),
+    "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
 }
 

@@ -19,12 +19,12 @@ def open_source(path: str, shards: PlainShards) -> Dataset:
     from headrace.stream.loader.dataset import open_dataset
 
     options = shards.options()
-    with _progress() as hear:
+    with index_progress() as hear:
         return open_dataset(path, **options, on_progress=hear)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def index_progress() -> Iterator[Callable[[int, int], None]]:
     """A listener that draws a bar from the first call on; silence where there is no terminal."""
     from rich.progress import Progress, TaskID
 

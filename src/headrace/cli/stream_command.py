@@ -32,7 +32,7 @@ from headrace.cli.text_columns import PlainShards
 if TYPE_CHECKING:
     from threading import Barrier
 
-    from headrace.stream.ranks.progress import StreamStats
+    from headrace.stream.ranks.stats import StreamStats
 
 _START_TIMEOUT_S = 300.0
 _barrier: Barrier | None = None  # of a rank's process: all ranks begin together

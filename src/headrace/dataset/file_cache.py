@@ -9,18 +9,17 @@ the store, block by block, and nothing is fetched and swept in a circle. Only co
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headrace.digest import checksum_file, sha256_hex
 from headrace.errors import CorruptShard, StoreError
 from headrace.storage.cache_room import Room, use
-from headrace.storage.local import make_directory, storing, temporary_for
+from headrace.storage.local import alone, make_directory, storing, temporary_for
 from headrace.storage.remote_path import RemotePath
 
 _Stamp = tuple[int, int, int]
@@ -83,7 +82,7 @@ class FileCache:
         key = checksum or sha256_hex(f"{path} {path.fact().etag}".encode())[:32]
         make_directory(self._directory)
         try:
-            with _alone(self._directory / f".{key}.lock"):
+            with alone(self._directory / f".{key}.lock"):
                 return self._kept(key) or self._fetched(path, key, checksum)
         except StoreError as error:
             if isinstance(error.__cause__, OSError):  # the local disk's, not the store's: it is full, or not ours
@@ -137,16 +136,3 @@ def _stamp(path: Path) -> _Stamp | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Among the processes that share the directory; the lock ends with the process that holds it."""
-    with storing(lock):
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        with suppress(OSError):  # a file system without locks: a shard may be fetched twice
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -2,18 +2,23 @@
 
 A block is what can be read on its own inside a shard: a Parquet row group, or a byte range of a text file that
 begins and ends on a record. `SplitIndex` holds one split's blocks as parallel arrays in natural order
-(shards by name, blocks by place); planning and reading need nothing else.
+(shards by name, blocks by place); planning and reading need nothing else. A run keeps its index as index.parquet, and
+plain shards as a file that processes map; see `stored_index`.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
+from typing import Any, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +28,56 @@ import pyarrow.parquet as pq
 from headrace.arrays import I64
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard
+
+
+class Texts(Sequence[str]):
+    """Texts that stay in an Arrow array, often a view of a file; equal to a tuple of the same texts."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
+        if isinstance(place, slice):
+            return tuple(self._values[place].to_pylist())
+        return str(self._values[int(place)].as_py())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values.to_pylist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return self._values is other._values or tuple(self) == tuple(other)
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:  # noqa: A002 - the name Arrow passes
+        return self._values if type is None else self._values.cast(type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrow pickles the whole buffers behind a slice, so the texts are copied out of them first.
+        return Texts, (self._values.take(pa.array(np.arange(len(self)))),)
+
+
+class MappedFields(Protocol):
+    """Fields of a `SplitIndex` that are views of a file, by name; pickled as the place of that file."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The values."""
+
+    def is_there(self) -> bool:
+        """Whether the path still names the file that was mapped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +91,24 @@ class SplitIndex:
     schema: the logical columns a reader delivers, the same for all shards.
     condition: digest of the filter that left these rows; "" for all rows.
     checksums: XXH3-128 of each shard, parallel to `shards`; "" or nothing at all where it is not known (plain shards).
+    stamps: size and modification time of each shard when it was indexed, [shards, 2]; None where checksums are known.
+    mapped: the file that fields are views of. A process that is spawned on this machine maps that file too; any other
+    pickle carries the values.
     """
 
     split: str
     schema: pa.Schema
-    shards: tuple[str, ...]
-    formats: tuple[str, ...]
+    shards: Sequence[str]
+    formats: Sequence[str]
     shard_of_block: I64
     block: I64
     rows: I64
     offset: I64
     length: I64
-    checksums: tuple[str, ...] = ()
+    checksums: Sequence[str] = ()
     condition: str = ""
+    stamps: I64 | None = None
+    mapped: MappedFields | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def total_rows(self) -> int:
@@ -66,9 +126,31 @@ class SplitIndex:
 
         Where the checksums of shards are known they are in it; else other rows in blocks of equal lengths go unnoticed.
         """
-        arrays = (self.shard_of_block, self.block, self.rows, self.offset, self.length)
-        parts = [self.split, list(self.shards), *(each.tolist() for each in arrays)]
-        return sha256_hex(canonical_json([*parts, list(self.checksums), self.condition]))
+        counts = [len(self.shards), len(self.checksums), len(self.rows)]
+        digest = hashlib.sha256(canonical_json([self.split, self.condition, *counts]))
+        for texts in (self.shards, self.checksums):
+            joined = "\0".join(texts).encode("utf-8", "surrogateescape")  # no path and no checksum holds a NUL
+            digest.update(len(joined).to_bytes(8, "little"))
+            digest.update(joined)
+        for array in (self.shard_of_block, self.block, self.rows, self.offset, self.length):
+            digest.update(array.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        if "identity" in vars(self):  # it costs a second for a million blocks
+            values["identity"] = self.identity
+        mapped = values.pop("mapped")
+        if mapped is None or get_spawning_popen() is None or not mapped.is_there():
+            return _unpickled, (type(self), values, None)
+        own = {name: value for name, value in values.items() if value is not mapped.fields.get(name)}
+        return _unpickled, (type(self), own, mapped)
+
+
+def _unpickled(kind: type[SplitIndex], values: dict[str, Any], mapped: MappedFields | None) -> SplitIndex:
+    made = object.__new__(kind)
+    vars(made).update({**({} if mapped is None else mapped.fields), **values, "mapped": mapped})
+    return made
 
 
 @dataclass(frozen=True)
@@ -122,22 +204,54 @@ def index_bytes(rows: Sequence[IndexRow], schema: pa.Schema, null_values: Sequen
 
 def table_bytes(table: pa.Table, schema: pa.Schema, null_values: Sequence[str]) -> bytes:
     """The same of a table of blocks in `INDEX_SCHEMA`."""
-    metadata = {
-        _SCHEMA_KEY: base64.b64encode(schema.serialize().to_pybytes()),
-        _NULLS_KEY: canonical_json(list(null_values)),
-    }
     sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
+    table = table.replace_schema_metadata(columns_metadata(schema, null_values))
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return sink.getvalue()
 
 
-@dataclass(frozen=True)
-class Index:
-    """index.parquet in memory: the table of blocks, the logical schema, the texts that mean null in typed columns."""
+def columns_metadata(schema: pa.Schema, null_values: Sequence[str]) -> dict[bytes, bytes]:
+    """What the file of an index says of columns: the logical schema, and texts that mean null."""
+    schema_bytes = base64.b64encode(schema.serialize().to_pybytes())
+    return {_SCHEMA_KEY: schema_bytes, _NULLS_KEY: canonical_json(list(null_values))}
 
-    table: pa.Table
-    schema: pa.Schema
-    null_values: tuple[str, ...]
+
+def columns_of(metadata: Mapping[bytes, bytes]) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The schema and the texts of `columns_metadata`. Raises one of the errors that `read_index` catches."""
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
+    null_values = json.loads(metadata[_NULLS_KEY])
+    if not isinstance(null_values, list) or not all(isinstance(each, str) for each in null_values):
+        raise ValueError("its null values are not a list of texts")
+    return schema, tuple(null_values)
+
+
+class Index(ABC):
+    """The blocks of all splits, the logical schema, the texts that mean null in typed columns."""
+
+    def __init__(self, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
+        self.schema, self.null_values = schema, null_values
+
+    @property
+    @abstractmethod
+    def table(self) -> pa.Table:
+        """One row per block, in `INDEX_SCHEMA`."""
+
+    @abstractmethod
+    def split(self, split: str) -> SplitIndex:
+        """The blocks of one split in natural order."""
+
+
+class ParquetIndex(Index):
+    """index.parquet in memory."""
+
+    def __init__(self, table: pa.Table, schema: pa.Schema, null_values: tuple[str, ...]) -> None:
+        super().__init__(schema, null_values)
+        self._table = table
+
+    @property
+    def table(self) -> pa.Table:
+        """One row per block, in `INDEX_SCHEMA`."""
+        return self._table
 
     def split(self, split: str) -> SplitIndex:
         """The blocks of one split in natural order."""
@@ -148,8 +262,8 @@ class Index:
         places = np.asarray(names.indices.to_numpy(), np.int64)
         first = pa.array(np.flatnonzero(np.diff(places, prepend=-1)))
 
-        def of_shards(column: str) -> tuple[str, ...]:
-            return tuple(table[column].take(first).to_pylist())
+        def of_shards(column: str) -> Texts:
+            return Texts(table[column].take(first).combine_chunks())
 
         def array(column: str) -> I64:
             return np.asarray(table[column].to_numpy(), np.int64)
@@ -157,7 +271,7 @@ class Index:
         return SplitIndex(
             split=split,
             schema=self.schema,
-            shards=tuple(names.dictionary.to_pylist()),
+            shards=Texts(names.dictionary),
             formats=of_shards("format"),
             shard_of_block=places,
             block=array("block"),
@@ -190,6 +304,4 @@ def parse_index(data: bytes) -> Index:
         table = file.read(use_threads=False)
     if not table.schema.equals(INDEX_SCHEMA):
         raise ValueError("its columns are not those of an index")
-    metadata = table.schema.metadata or {}
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[_SCHEMA_KEY])))
-    return Index(table, schema, tuple(json.loads(metadata[_NULLS_KEY])))
+    return ParquetIndex(table, *columns_of(table.schema.metadata or {}))

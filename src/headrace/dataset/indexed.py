@@ -108,18 +108,11 @@ class IndexedDataset(ABC):
         """
         index = self.split_index(split)
         checked = index if verify == "first_touch" else replace(index, checksums=())
-        known = self._indexed_as(index)
         if files is not None:
-            return _BlockReader(self.root, index, tuple(self.index.null_values), files, known=known)
+            return _BlockReader(self.root, index, tuple(self.index.null_values), files)
         if (index.split, verify) not in self._readers:
-            self._readers[index.split, verify] = _BlockReader(
-                self.root, checked, tuple(self.index.null_values), known=known
-            )
+            self._readers[index.split, verify] = _BlockReader(self.root, checked, tuple(self.index.null_values))
         return self._readers[index.split, verify]
-
-    def _indexed_as(self, index: SplitIndex) -> I64 | None:  # noqa: ARG002 - others have checksums instead
-        """Size and modification time of each shard when it was indexed, int64 [shards, 2], where that is known."""
-        return None
 
 
 def block_reader(root: Path, index: SplitIndex, null_values: Sequence[str]) -> ReadBlock:
@@ -169,11 +162,8 @@ class _BlockReader:
         index: SplitIndex,
         null_values: tuple[str, ...],
         files: FileCache | None = None,
-        *,
-        known: I64 | None = None,
     ) -> None:
         self._root, self._index, self._null_values, self._files = root, index, null_values, files
-        self._indexed_as = known
         self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
@@ -189,8 +179,8 @@ class _BlockReader:
             known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known and copy is None:
             self._check(shard, path)
-        if self._indexed_as is not None and copy is None and not isinstance(path, RemotePath):
-            refuse_changed(path, self._indexed_as[shard])
+        if index.stamps is not None and copy is None and not isinstance(path, RemotePath):
+            refuse_changed(path, index.stamps[shard])
         try:
             table = read_block(
                 path,
@@ -207,18 +197,18 @@ class _BlockReader:
             if copy is None or copy.exists():
                 raise
             # Another process made room in this moment.
-            return _BlockReader(self._root, index, self._null_values, known=self._indexed_as)(number, columns)
+            return _BlockReader(self._root, index, self._null_values)(number, columns)
         self._refuse_replaced(shard, copy)
         return table
 
     def _refuse_replaced(self, shard: int, copy: Path | None) -> None:
-        path = self._root / self._index.shards[shard]
-        if self._indexed_as is None or not isinstance(path, RemotePath):
+        path, stamps = self._root / self._index.shards[shard], self._index.stamps
+        if stamps is None or not isinstance(path, RemotePath):
             return
         if copy is None:
-            refuse_replaced(path, self._index.formats[shard], self._indexed_as[shard])
+            refuse_replaced(path, self._index.formats[shard], stamps[shard])
         elif self._copies.get(shard) != copy:  # the name of a copy holds the digest of its bytes
-            refuse_replaced(path, "", self._indexed_as[shard])
+            refuse_replaced(path, "", stamps[shard])
             self._copies[shard] = copy
 
     def _copy(self, path: Path, checksum: str) -> Path | None:

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.arrays import I64
-from headrace.dataset.index import INDEX_SCHEMA, table_bytes
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.stored_index import stored_bytes
 from headrace.engine.local import run_tasks
 from headrace.errors import SettingsError
 from headrace.formats.listing import Listing
+from headrace.formats.named_splits import in_order
 from headrace.formats.scan import look
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema
@@ -44,12 +46,14 @@ def build(
     kinds: Mapping[str, pa.DataType],
     null_values: Sequence[str],
     workers: int,
+    files: str,
     on_progress: OnProgress = lambda done, total: None,
 ) -> bytes:
-    """The index of the listed files as the bytes of index.parquet.
+    """The index of the listed files as the bytes of a file; see `stored_index`.
 
-    kinds: types of CSV and TSV columns. on_progress: hears (files done, files) from any thread. Raises `InputError` if
-    a file cannot be read or files differ in their columns, `SettingsError` on types of columns that no text file has.
+    kinds: types of CSV and TSV columns. files: a digest of the files, kept in the index. on_progress: hears (files
+    done, files) from any thread. Raises `InputError` if a file cannot be read or files differ in their columns,
+    `SettingsError` on types of columns that no text file has.
     """
     done = [0]
 
@@ -75,7 +79,7 @@ def build(
     formats = [word for each in found for word in each.formats]
     counts = np.array([count for each in found for count in each.counts], np.int64)
     spans = np.concatenate([each.spans for each in found])
-    return table_bytes(_table(listing, formats, counts, spans), schema, null_values)
+    return stored_bytes(_splits(listing, formats, counts, spans, schema), schema, null_values, files)
 
 
 def _look(listing: Listing, places: Sequence[int], kinds: Mapping[str, pa.DataType]) -> _Looked:
@@ -118,31 +122,38 @@ def _declared(shard: Shard, kinds: Mapping[str, pa.DataType]) -> Shard:
     return replace(shard, schema=pa.schema([(each.name, kinds.get(each.name, each.type)) for each in shard.schema]))
 
 
-def _table(listing: Listing, formats: Sequence[str], counts: I64, spans: I64) -> pa.Table:
-    names = listing.names
-    shard_of_block = pa.array(np.repeat(np.arange(len(names)), counts))
-    block, rows, offset, length = spans.T
-    before = np.cumsum(rows) - rows
-    first_block = np.cumsum(counts) - counts
-    holding = counts > 0
-    before_shard = np.zeros(len(names), np.int64)
-    before_shard[holding] = before[first_block[holding]]
-    shard = pa.array(names, pa.string()).take(shard_of_block)
-    columns = {
-        "split": pa.repeat(pa.scalar(ALL), len(rows))
-        if not listing.splits
-        else pa.array(listing.splits, pa.string()).take(shard_of_block),
-        "shard": shard,
-        "format": pa.array(formats, pa.string()).take(shard_of_block),
-        "block": pa.array(block),
-        "first_row": pa.array(before - np.repeat(before_shard, counts)),
-        "rows": pa.array(rows),
-        "offset": pa.array(offset),
-        "length": pa.array(length),
-        "digest": pa.repeat(pa.scalar(""), len(rows)),
-        "checksum": pa.repeat(pa.scalar(""), len(rows)),
-        "source_shard": shard,
-        "key_min": pa.nulls(len(rows), pa.int64()),
-        "key_max": pa.nulls(len(rows), pa.int64()),
-    }
-    return pa.table(columns, schema=INDEX_SCHEMA)
+def _splits(listing: Listing, formats: Sequence[str], counts: I64, spans: I64, schema: pa.Schema) -> list[SplitIndex]:
+    """The blocks of each split that names tell, or of all files; a split whose files have no rows has no blocks."""
+    words, firsts = pa.array(formats), np.cumsum(counts) - counts
+    stamps = np.stack([listing.sizes, listing.mtimes_ns], axis=1)
+    found = []
+    for split, places in files_of_splits(listing).items():
+        holding = places[counts[places] > 0]
+        held = counts[holding]
+        shard_of_block = np.repeat(np.arange(len(holding)), held)
+        inside = np.arange(len(shard_of_block)) - np.repeat(np.cumsum(held) - held, held)
+        block, rows, offset, length = spans[firsts[holding][shard_of_block] + inside].T.copy()
+        found.append(
+            SplitIndex(
+                split=split,
+                schema=schema,
+                shards=[listing.names[place] for place in holding.tolist()],
+                formats=words.take(pa.array(holding)).to_pylist(),
+                shard_of_block=shard_of_block,
+                block=block,
+                rows=rows,
+                offset=offset,
+                length=length,
+                checksums=[""] * len(holding),
+                stamps=stamps[holding],
+            )
+        )
+    return found
+
+
+def files_of_splits(listing: Listing) -> dict[str, I64]:
+    """Places in the listing of the files of each split, sorted; of one split, "all", where names tell none."""
+    if not listing.splits:
+        return {ALL: np.arange(len(listing.names))}
+    words = np.array(listing.splits)
+    return {split: np.flatnonzero(words == split) for split in in_order(listing.splits)}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 _UNSOUND = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|(^|/)\.?(/|$)|\x00"
 _UNSOUND_NAME = re.compile(_UNSOUND)
 _SHA256, _XXH3 = r"^[0-9a-f]{64}$", r"^[0-9a-f]{32}$"
-_LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
+LARGEST = 1 << 48  # rows and bytes; sums of them stay inside 64 bits
 
 
 def is_sound_name(name: object) -> bool:
@@ -43,7 +43,7 @@ def manifest_problem(record: Mapping[str, Any]) -> str | None:
     for split, totals in record["splits"].items():
         counts |= {f"{name} of {split}": totals[name] for name in ("rows", "shards", "bytes")}
     for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _LARGEST:
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
             return f"{name} is {_short(count)}, not a count"
     return _places_problem(record.get("facts", {}), record["splits"])
 
@@ -64,7 +64,7 @@ def index_problem(table: pa.Table) -> str | None:
     """What is wrong with the index of a finished run, or None: names, places, counts and digests of its blocks."""
     for name in ("block", "first_row", "rows", "offset", "length"):
         values = table[name]
-        wrong = pc.or_(pc.less(values, 0), pc.greater_equal(values, _LARGEST))
+        wrong = pc.or_(pc.less(values, 0), pc.greater_equal(values, LARGEST))
         if pc.any(wrong).as_py():
             return f"{name} is {values.filter(wrong)[0].as_py()}, not a place or a count"
     for name, form in (("digest", _SHA256), ("checksum", _XXH3)):

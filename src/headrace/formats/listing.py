@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -58,10 +57,13 @@ class Listing:
         """Where a file lies."""
         return self.root / self.names[place]
 
-    @cached_property
-    def digest(self) -> str:
-        """Changes when a file comes, goes, or has another size or time."""
-        text = "\0".join([str(self.root), *self.names]).encode("utf-8", "surrogateescape")
+    def digest(self, below: Path | None = None) -> str:
+        """Changes when a file comes, goes, or has another size or time.
+
+        below: a directory that the root is told from, so that all of it may lie elsewhere; None: the root as it is.
+        """
+        root = str(self.root) if below is None else os.path.relpath(str(self.root), str(below))
+        text = "\0".join([root, *self.names]).encode("utf-8", "surrogateescape")
         facts = b"".join(each.tobytes() for each in (self.sizes, self.mtimes_ns, self.ctimes_ns))
         return sha256_hex(b"%d\0%s%s" % (len(text), text, facts))
 
@@ -133,6 +135,21 @@ def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "
             " merged; give the files of one split, or each split as an entry of its own to use them together"
         )
     return told
+
+
+def home_of(entry: str | Path) -> tuple[Path, str]:
+    """The directory that an entry of a source lies in, and the rest of it: a pattern, a file's name, or nothing."""
+    path = path_of(entry)
+    if isinstance(path, RemotePath):
+        place = next((at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
+        if place is not None:
+            return RemotePath(*path.parts[:place]), "/".join(path.parts[place:])
+        return (path.parent, path.name) if is_data_name(path.name) else (path, "")
+    text = os.path.abspath(path)
+    if os.path.isdir(text):
+        return Path(text), ""
+    directory = os.path.dirname(text) if os.path.isfile(text) else _fixed(text)
+    return Path(directory), os.path.relpath(text, directory)
 
 
 def _fixed(pattern: str) -> str:

@@ -8,6 +8,7 @@ per batch of names (`sync_directory`), before anything refers to them.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import BinaryIO, Literal
 
 from headrace.digest import sha256_file
@@ -196,6 +198,38 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     with storing(path):
         _sync(path)
+
+
+@contextmanager
+def alone(lock: Path, *, waiting: Callable[[], None] = lambda: None, patience_s: float = 5.0) -> Iterator[None]:
+    """Hold a lock file, which the others that ask for it wait for; the kernel frees it when this process dies.
+
+    waiting: called once, in another thread, if the wait takes patience_s. A file system without locks makes nobody
+    wait. Raises `StoreError` if the file can be neither made nor opened.
+    """
+    with storing(lock):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except PermissionError:  # another user's lock file in a shared directory
+            descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                timer = Timer(patience_s, waiting)
+                timer.daemon = True
+                timer.start()
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                finally:
+                    timer.cancel()
+                    timer.join()
+        yield
+    finally:
+        with suppress(OSError):  # a child forked meanwhile has the descriptor too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def strays(root: Path) -> list[Path]:

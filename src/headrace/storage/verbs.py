@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -72,9 +73,13 @@ def replace(path: Path, data: bytes) -> None:
         return
     local.make_directory(path.parent)
     temporary = local.temporary_for(path)
-    with local.storing(path):
-        temporary.write_bytes(data)
-    local.replace(temporary, path)
+    try:
+        with local.storing(path):
+            temporary.write_bytes(data)
+        local.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def checksum(path: Path) -> str:

@@ -31,7 +31,6 @@ from headrace.stream.loader.options import BatchFormat, StreamArguments, StreamO
 from headrace.stream.loader.passes import state_after
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.state import StreamState
-from headrace.stream.ranks.progress import Progress
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 from headrace.stream.workers.deaths import WorkerDeath
@@ -390,9 +389,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
             return processed(table, self._processors, self._asked)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
-                stream = self._stream
-                watch = Watch(stream.index, self.topology, Progress(), epoch=stream.epoch, stall_seconds=None)
-                watch.tell(error)
+                Watch(self._stream, contract=None).report(error)
             raise
 
     @property

@@ -24,8 +24,9 @@ from headrace.sealed import MOST_EPOCHS, MOST_LANES
 from headrace.stream.loader.options import VALID
 from headrace.stream.loader.received import Received
 from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
-from headrace.stream.ranks.beginnings import agree_now, agreement
+from headrace.stream.ranks.stats import StreamStats, Waits
 from headrace.stream.ranks.topology import Topology, capture, confirm
+from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import import_torch
 from headrace.windows.epochs import Epochs
 from headrace.windows.options import Layout
@@ -76,7 +77,7 @@ class WindowLoader:
         self.remainder: Remainder = resolve_remainder(remainder, self.topology.world_size)
         self._torch = import_torch() if batch_format == "torch" else None
         self._lanes, self._stretch = lanes, stretch
-        self._received = Received()
+        self._received, self._waits = Received(), Waits()
         self._start = self._fresh(0)
         if self.remainder == "drop" and self._start.count and not self.fresh_steps(0):
             raise SettingsError(
@@ -108,10 +109,15 @@ class WindowLoader:
             log.warning(
                 'epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, self._start.count
             )
-        agree_now(agreement(self.topology, self, self._contract()))
         self._received.begin()
-        batches = self._batches(self._start)
+        watch = Watch(self, self._contract())
+        self._waits = watch.progress.waits
+        batches = watch.over(self._batches(self._start))
         yield from self._received.counted(batches, epoch=self.epoch, steps=self.steps_from(self._start))
+
+    def stats(self) -> StreamStats:
+        """What the present pass, or the last one, has cost its loop so far; rows are windows, without filling ones."""
+        return self._waits.stats(min(self._waits.steps * self.batch_size, self._share(self._start).rows))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass this epoch, from its beginning; what a loaded state left of it stays so."""
@@ -168,13 +174,7 @@ class WindowLoader:
         }
 
     def _batches(self, start: WindowState) -> Generator[dict[str, Any], None, None]:
-        share = share_of(
-            start.count - start.position,
-            rank=self.topology.rank,
-            ranks=self.topology.world_size,
-            batch_size=self.batch_size,
-            remainder=self.remainder,
-        )
+        share = self._share(start)
         if not share.items:
             return
         windows = self.epochs.windows(start.epoch)
@@ -191,6 +191,16 @@ class WindowLoader:
         batch = windows.gather(places, None if self._torch is None else "views")
         batch[VALID] = np.arange(len(places.entity)) < real
         return batch if self._torch is None else as_tensors(batch, self._torch, windows.options.layout)
+
+    def _share(self, start: WindowState) -> Share:
+        """This rank's part of what is left."""
+        return share_of(
+            start.count - start.position,
+            rank=self.topology.rank,
+            ranks=self.topology.world_size,
+            batch_size=self.batch_size,
+            remainder=self.remainder,
+        )
 
     def _order(self, windows: Windows, state: WindowState) -> WindowOrder:
         if state.shuffle == "none":
@@ -218,7 +228,7 @@ class WindowLoader:
         )
 
     def _begin(self, state: WindowState) -> None:
-        self._start = state
+        self._start, self._waits = state, Waits()
         self._received.forget()
 
 

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 Given = TypeVar("Given")
 
 
-def told_to_accelerate(batches: Iterator[Given], *, steps: int) -> Iterator[Given]:
-    """The same batches, `steps` of them; while the last one is used, `GradientState().end_of_dataloader` is true."""
+def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
+    """The same batches; while number `steps` is used, `GradientState().end_of_dataloader` is true. None: not known."""
     return _told(batches, steps) if "accelerate.data_loader" in sys.modules else batches
 
 
-def _told(batches: Iterator[Given], steps: int) -> Generator[Given, None, None]:
+def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None, None]:
     reading = _kind()()
     reading.begin()
     try:

@@ -133,11 +133,7 @@ class Dataset(IndexedDataset):
         """
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
-        if parts[2].distribution == "dynamic" and parts[3] is None:
-            from headrace.stream.ranks.dynamic import DynamicLoader
-
-            return DynamicLoader(*parts[:3], topology=topology, store=store)
-        return StreamLoader(*parts, topology=topology)
+        return StreamLoader(*parts, topology=topology, store=store)
 
     def torch_dataset(
         self,
@@ -243,8 +239,9 @@ def open_dataset(
     Any of them may be in an object store: s3://, gs:// or az:// (extra of that name), with ambient credentials.
     Of a dataset directory the newest finished run, or the one named by `run`; a run directory is opened itself.
     Plain shards are one split, "all", unless names tell splits: directories called train, val or test below the path,
-    or files such as train-00000-of-00002.parquet. The index made of them is kept in `cache_dir` (None:
-    ~/.cache/headrace).
+    or files such as train-00000-of-00002.parquet. Their index is the one that `headrace
+    index` published beside them, if it is that of the files as they are; else one process of the machine makes it while
+    others wait. It is kept in `cache_dir` (None: ~/.cache/headrace), where all processes map it.
     on_progress: hears (files looked at, files) while that index is made.
     types, null_values: what columns of plain CSV and TSV files are, e.g. {"price": "float32"}; text otherwise.
     Raises `InputError` if there is nothing to open, `CorruptShard` if a manifest or index is damaged.

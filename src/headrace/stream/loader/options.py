@@ -117,7 +117,7 @@ class StreamOptions:
         stay where they are made. Not with DataLoader workers.
     distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
         first, then workers), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
-        "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
+        "dynamic", experimental: ranks claim blocks when they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
 

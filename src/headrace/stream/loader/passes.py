@@ -7,7 +7,7 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.chain import parts_of, round_border
-from headrace.stream.order.epoch import EpochOrder
+from headrace.stream.order.epoch import EpochOrder, Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
 from headrace.stream.order.layout import order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
@@ -37,6 +37,23 @@ log = logging.getLogger("headrace")
 
 _WORTH_A_WARNING = 2.0  # times that what is left is decoded
 _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
+_MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a second
+
+
+def _nothing() -> None:
+    """No other rank can have failed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
+
+    check: raises where another rank has failed, for whoever waits for others.
+    """
+
+    read_block: ReadBlock
+    quarantine: Quarantine | None = None
+    check: Callable[[], None] = _nothing
 
 
 class Pass(Protocol):
@@ -47,8 +64,8 @@ class Pass(Protocol):
         """Which epoch."""
 
     @property
-    def steps(self) -> int:
-        """Batches that each rank receives; the same for all."""
+    def steps(self) -> int | None:
+        """Batches that each rank receives; the same for all. None: not known yet."""
 
     @property
     def dropped_rows(self) -> int:
@@ -64,9 +81,7 @@ class Pass(Protocol):
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
 
-    def batches(
-        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
-    ) -> Generator[Batch, None, None]:
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
 
     def context(self, batch: int) -> TransformContext:
@@ -141,7 +156,7 @@ class RowPass:
             self.passes.index,
             batch_size=self.passes.options.batch_size,
             world_size=self.passes.ranks,
-            order=order_of_state(self.passes.index, self.start),
+            order=self.passes.order(self.start),
             remainder=self.passes.options.remainder,
             remaining=self.start.remaining,
             regions=self._regions,
@@ -168,11 +183,9 @@ class RowPass:
             )
         return replace(self, start=self.start.at(left))
 
-    def batches(
-        self, read_block: ReadBlock, *, first: int = 0, quarantine: Quarantine | None = None
-    ) -> Generator[Batch, None, None]:
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on."""
-        passes = self.passes
+        passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
         columns = passes.options.check_columns(passes.index.schema.names)
         plan = self.after(first).plan()
         return read_share(
@@ -232,6 +245,7 @@ class RowPasses:
         self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
         self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
         self.kept = KeptSplit()
+        self._order: tuple[StreamState, Order] | None = None
 
     @property
     def ranks(self) -> int:
@@ -271,6 +285,16 @@ class RowPasses:
         """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
         return RowPass(self, self.continued(self.checked(values)))
 
+    def order(self, state: StreamState) -> Order:
+        """The order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
+        key = replace(state, position=0, holes=())
+        if self._order is None or self._order[0] != key:
+            self._order = key, order_of_state(self.index, state)
+        return self._order[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_order": None}
+
     def checked(self, values: Mapping[str, Any]) -> StreamState:
         """A saved state that is of these rows, or `StreamError`."""
         state = StreamState.from_dict(values)
@@ -286,22 +310,29 @@ class RowPasses:
         if not state.position and state.samples_per_epoch is None:  # nothing was received: the epoch begins on these
             return self.begin(state.epoch).start
         changed = self._changed(state)
-        if self.topology.rank:  # one rank says it for all
-            return changed
-        plan = RowPass(self, changed).plan()
-        factor = plan.read_amplification
-        said = "split %r: %d ranks go on with epoch %d at row %d of %d; over all, what is left is decoded %.1f times"
-        told = (self.index.split, self.ranks, state.epoch, state.position, state.rows, factor)
-        if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
-            log.warning(said + "; resume on a number of ranks that divides %d to decode it once", *told, state.groups)
-        else:
-            log.info(said, *told)
+        if not self.topology.rank:  # one rank says it for all
+            self._tell_cost(changed)
         return changed
+
+    def _tell_cost(self, state: StreamState) -> None:
+        said = "split %r: %d ranks go on with epoch %d at row %d of %d"
+        told = (self.index.split, self.ranks, state.epoch, state.position, state.rows)
+        if len(self.index.rows) + self.ranks > _MOST_COUNTED:
+            log.info(said + "; headrace plan says how often blocks are decoded", *told)
+            return
+        plan = RowPass(self, state).plan()
+        factor, said = plan.read_amplification, said + "; over all, what is left is decoded %.1f times"
+        if factor > _WORTH_A_WARNING and plan.decoded_again_bytes > _WORTH_A_WORD_BYTES:
+            remedy = "; resume on a number of ranks that divides %d to decode it once"
+            log.warning(said + remedy, *told, factor, state.groups)
+        else:
+            log.info(said, *told, factor)
 
     def _changed(self, state: StreamState) -> StreamState:
         """With new lanes from the next border of a round on, where the order has lanes that can be cut."""
         changes = [change for change in state.changes if change.position < state.position]
-        *before, last = parts_of(order_of_state(self.index, state))[: len(changes) + 1]
+        parts = parts_of(self.order(state))[: len(changes) + 1]
+        *before, last = parts
         cut = last if isinstance(last.order, EpochOrder) else before[-1] if before else None
         if state.holes or cut is None or not isinstance(cut.order, EpochOrder) or len(changes) > MOST_CHANGES - 2:
             return state
@@ -311,9 +342,10 @@ class RowPasses:
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:
-            whole = parts_of(order_of_state(self.index, replace(state, changes=())))[0].order
             blocks = round(len(cut.order.blocks) * (state.rows - border) / max(1, cut.order.rows))
-            lanes = choose_lanes_again(whole, blocks=blocks, ranks=self.ranks, batch_size=self.options.batch_size)
+            lanes = choose_lanes_again(
+                parts[0].order, blocks=blocks, ranks=self.ranks, batch_size=self.options.batch_size
+            )
             changes.append(Change(position=border, **lanes._asdict()))
         return replace(state, changes=tuple(changes))
 

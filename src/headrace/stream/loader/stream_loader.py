@@ -21,17 +21,16 @@ from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import Pass, Passes, RowPasses, reader_name
+from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
 from headrace.stream.loader.rebatched import refuse_sharing_again
 from headrace.stream.loader.received import Received, warn_of_repeat
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
-from headrace.stream.ranks.beginnings import Agreement, agreement, contract_of
-from headrace.stream.ranks.progress import Progress, StreamStats
-from headrace.stream.ranks.stall import Said
+from headrace.stream.ranks.agreement import contract_of
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Watch
+from headrace.stream.ranks.watch import Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.memory import ahead_of_the_loop
@@ -49,6 +48,7 @@ class StreamLoader:
     time. What a batch is: see `batch`. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
     index: the blocks of the split; read_block: decodes one of them, called in threads.
     lengths: tokens of every row, int32 [N], where `options.pack` packs rows into bins; each row with tokens is in one.
+    store: of torch.distributed, for distribution="dynamic"; None: that of the default group.
     topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
     quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.
     """
@@ -61,10 +61,11 @@ class StreamLoader:
         lengths: I32 | None = None,
         *,
         topology: Topology | None = None,
+        store: Any = None,
     ) -> None:
         self.topology = capture() if topology is None else topology
-        self.passes = passes_of(index, read_block, options, lengths=lengths, topology=self.topology)
-        self._received, self._said = Received(), Said()
+        self.passes = passes_of(index, read_block, options, lengths, topology=self.topology, store=store)
+        self._received = Received()
         self.quarantined = self.make_quarantine()
         self._begin(self.passes.begin(0))
 
@@ -134,11 +135,16 @@ class StreamLoader:
 
     def stats(self) -> StreamStats:
         """What the present pass, or the last one, has cost its loop so far: seconds waited, rows, blocks read."""
-        return self.progress.stats(self.present.rows_after(self.progress.batches))
+        waits = self.progress.waits
+        return waits.stats(self.present.rows_after(waits.steps))
 
     def __len__(self) -> int:
         """Batches of a whole pass from where it begins: the epoch, or what a loaded state left of it."""
         confirm(self.topology)
+        if self.present.steps is None:
+            raise TypeError(
+                'distribution="dynamic": how many batches there are is known when the last block is claimed'
+            )
         return self.present.steps
 
     def __iter__(self) -> Iterator[Batch]:
@@ -147,10 +153,11 @@ class StreamLoader:
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
         self.begin_next()
         self.warn_of_repeat()
-        progress = self.progress = Progress()
+        progress = self.progress = Progress(self.index)
+        watch = self.watch(progress)
         self.quarantined = self.make_quarantine()
-        batches = self.present.batches(progress.noted(self.passes.read_block), quarantine=self.quarantined)
-        yield from self.counted(self.watch(progress).over(self.delivered(batches)))
+        batches = self.present.batches(Reading(progress.noted(self.passes.read_block), self.quarantined, watch.check))
+        yield from self.counted(watch.over(self.delivered(batches)))
 
     def begin_next(self) -> None:
         """Go on to the next epoch if the last pass was taken to its end."""
@@ -191,8 +198,11 @@ class StreamLoader:
         """
         self._begin(self.passes.resume(values))
 
-    def agreement(self, *, workers: int = 0) -> Agreement | None:
-        """What ranks compare before the present pass; None on one rank. workers: of a DataLoader."""
+    def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
+        """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all.
+
+        workers: of a DataLoader.
+        """
         contract = contract_of(
             self.index,
             self.options,
@@ -203,19 +213,7 @@ class StreamLoader:
             remainder=self.remainder,
             steps=self.present.steps,
         )
-        return agreement(self.topology, self, contract)
-
-    def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
-        """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all."""
-        return Watch(
-            self.index,
-            self.topology,
-            progress,
-            epoch=self.epoch,
-            stall_seconds=self.options.stall_seconds,
-            agree=self.agreement(workers=workers),
-            said=self._said,
-        )
+        return Watch(self, contract, progress, stall_seconds=self.options.stall_seconds)
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
         """The batches of the present pass as the loop receives them.
@@ -249,18 +247,23 @@ class StreamLoader:
 
 
 def passes_of(
-    index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, lengths: I32 | None, topology: Topology
+    index: SplitIndex,
+    read_block: ReadBlock,
+    options: StreamOptions,
+    lengths: I32 | None,
+    *,
+    topology: Topology,
+    store: Any = None,
 ) -> Passes:
-    """Passes over the rows of a split as they are, or packed. Raises `SettingsError` for options without their data."""
-    if options.distribution == "dynamic":
-        raise SettingsError(
-            'distribution="dynamic" is for one dataset in the process of its rank, without DataLoader workers:'
-            ' headrace.open(...).stream(..., distribution="dynamic"); use "balanced" here'
-        )
-    if options.pack is None:
-        return RowPasses(index, read_block, options, topology)
-    if lengths is None:
-        raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
-    from headrace.stream.packed.passes import PackingPasses
+    """Passes over the rows of a split as they are, claimed, or packed. Raises `SettingsError` where these cannot be."""
+    if options.pack is not None:
+        if lengths is None:
+            raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
+        from headrace.stream.packed.passes import PackingPasses
 
-    return PackingPasses(index, read_block, options, lengths=lengths, topology=topology)
+        return PackingPasses(index, read_block, options, lengths=lengths, topology=topology)
+    if options.distribution == "dynamic":
+        from headrace.stream.loader.dynamic.passes import DynamicPasses
+
+        return DynamicPasses(index, read_block, options, topology, store)
+    return RowPasses(index, read_block, options, topology)

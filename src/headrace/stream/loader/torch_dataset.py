@@ -32,15 +32,15 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
-from headrace.stream.loader.passes import Pass, reader_name
+from headrace.stream.loader.passes import Pass, Reading, reader_name
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
-from headrace.stream.ranks.beginnings import agree_now
-from headrace.stream.ranks.progress import Progress, StreamStats
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
+from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock
@@ -102,6 +102,11 @@ class StreamingDataset(IterableDataset[Batch]):
         super().__init__()
         check_integer("num_workers", num_workers, least=0)
         check_memory(options, num_workers)
+        if options.distribution == "dynamic":
+            raise SettingsError(
+                'distribution="dynamic" claims blocks in the loop of its rank, and not for DataLoader workers; use'
+                ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
+            )
         self.num_workers = num_workers
         self.stream = StreamLoader(index, read_block, options, lengths, topology=topology)
         self._serve_nothing()
@@ -288,7 +293,7 @@ class StreamingDataset(IterableDataset[Batch]):
     def _watched_workers(self, batches: Iterable[Batch], workers: int) -> Generator[Batch, None, None]:
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        self._reading = self.stream.progress = Progress()
+        self._reading = self.stream.progress = Progress(self.index)
         self._is_unseen = False
         self._forget_run()
         try:
@@ -438,13 +443,12 @@ class StreamingDataset(IterableDataset[Batch]):
         stream = self.stream
         watched = self._reading
         self._is_unseen = watched is None
-        if watched is None:  # a DataLoader that nobody watches here: ranks agree all the same
-            agree_now(stream.agreement(workers=workers))
-        progress = Progress() if watched is None else watched
+        progress = Progress(self.index) if watched is None else watched
         if not first or stream.quarantined is None:
             stream.quarantined = stream.make_quarantine()
-        read_block = progress.noted(stream.passes.read_block)
-        yield from present.batches(read_block, first=first, quarantine=stream.quarantined)
+        batches = present.batches(Reading(progress.noted(stream.passes.read_block), stream.quarantined), first=first)
+        # The ranks agree and hear of each other here, where nobody watches the loop itself.
+        yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
         if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):
             self._read_to_end = present
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from headrace.errors import EngineError, HeadraceError
 from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.passes import reader_name
-from headrace.stream.ranks.progress import StreamStats
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import death_of, why_not_again
 from headrace.stream.workers.sheltered import sheltered_start

@@ -46,12 +46,11 @@ def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
     by_start = np.argsort(order.lane_starts, kind="stable")
     starts = (order.lane_starts + taken)[by_start]
     stops = (order.lane_starts + order.lane_rows)[by_start]
-    pieces = np.array(order.pieces_between(starts, stops), np.int64).reshape(-1, 3)
-    line = np.concatenate([[0], np.cumsum(pieces[:, 2] - pieces[:, 1])]).astype(np.int64)
+    blocks, firsts, ends = order.stretches(starts, stops)
     return EpochOrder(
-        blocks=pieces[:, 0].copy(),
-        firsts=pieces[:, 1].copy(),
-        line=line,
+        blocks=blocks,
+        firsts=firsts,
+        line=np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64),
         seed=derive_key(order.seed, "cut again", order.epoch, border)[0],
         epoch=order.epoch,
         lanes=lanes.lanes,

@@ -201,7 +201,8 @@ class EpochOrder:
             stops.append(begins + counts)
             base += int(counts.sum())
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
-        pieces = self.pieces_between(np.concatenate(starts), np.concatenate(stops))
+        blocks, begins, ends = self.stretches(np.concatenate(starts), np.concatenate(stops))
+        pieces = list(zip(blocks.tolist(), begins.tolist(), ends.tolist(), strict=True))
         return Pieces(pieces, None if as_it_lies else index)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
@@ -287,34 +288,16 @@ class EpochOrder:
         """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
         return permutation(derive_key(self.seed, "round", self.epoch, group, round_), int(counts.sum()))
 
-    def pieces_between(self, starts: I64, stops: I64) -> list[tuple[int, int, int]]:
-        """Stretches of the line as rows of blocks; stretches and blocks without rows are left out."""
-        starts, stops = starts[starts < stops], stops[starts < stops]
-        pieces = []
-        firsts = np.searchsorted(self.line, starts, side="right") - 1
-        lasts = np.searchsorted(self.line, stops, side="left") - 1
-        for start, stop, first, last in zip(
-            starts.tolist(), stops.tolist(), firsts.tolist(), lasts.tolist(), strict=True
-        ):
-            for along in range(first, last + 1):
-                begin, end = int(self.line[along]), int(self.line[along + 1])
-                if begin < end:
-                    shift = begin - (0 if self.firsts is None else int(self.firsts[along]))
-                    pieces.append((int(self.blocks[along]), max(start, begin) - shift, min(stop, end) - shift))
-        return pieces
-
-
-def pieces_one_by_one(order: Order, positions: I64) -> Pieces:
-    """`Order.pieces_of` of any order, place by place: of each block the rows from the first to the last asked for."""
-    places = order.line_of(positions)
-    numbers, rows = order.locate(places)
-    blocks, which = np.unique(numbers, return_inverse=True)
-    along = np.full(len(blocks), np.iinfo(np.int64).max)
-    np.minimum.at(along, which, places)
-    by_place = np.argsort(along)  # blocks are fetched as they lie on the line
-    rank = np.empty_like(by_place)
-    rank[by_place] = np.arange(len(by_place))
-    return span_rows(blocks[by_place], rank[which], rows)
+    def stretches(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
+        """(block number, first row, stop row) of what stretches [start, stop) of the line hold, none empty: int64."""
+        held = starts < stops
+        span, along = expand(starts[held], stops[held], self.line)
+        along_rows = self.line[along + 1] - self.line[along]
+        span, along = span[along_rows > 0], along[along_rows > 0]
+        begins, ends = self.line[along], self.line[along + 1]
+        shift = begins if self.firsts is None else begins - self.firsts[along]
+        first = np.maximum(starts[held][span], begins) - shift
+        return self.blocks[along], first, np.minimum(stops[held][span], ends) - shift
 
 
 def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:

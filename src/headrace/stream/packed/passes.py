@@ -33,7 +33,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
 from headrace.packing.alignment import shift_left
 from headrace.packing.bins import Bins
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, RowPass, RowPasses, check_options, reader_name
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
@@ -45,7 +45,6 @@ from headrace.stream.packed.state import PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
-from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
 from headrace.stream.read.transform import TransformContext
@@ -188,15 +187,9 @@ class PackingPass:
             identity=self.passes.identity,
         ).to_dict()
 
-    def batches(
-        self,
-        read_block: ReadBlock,
-        *,
-        first: int = 0,
-        quarantine: Quarantine | None = None,  # noqa: ARG002 - packing raises where blocks are bad
-    ) -> Generator[Batch, None, None]:
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on."""
-        return Packer(self.passes, self.rows, self.packing, read_block).batches(self.given + first)
+        return Packer(self.passes, self.rows, self.packing, reading.read_block).batches(self.given + first)
 
     def context(self, batch: int) -> TransformContext:
         """Where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""

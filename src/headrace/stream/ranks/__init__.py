@@ -1,1 +1,29 @@
-"""What ranks tell each other: who they are, what they read, and what stopped them."""
+"""Coordinate the ranks of a job: one loop on each rank, and the store of torch's process group between them.
+
+        rank 0                            store of the group                       rank 1
+    ┌──────────────────────┐                                             ┌──────────────────────┐
+    │ topology             │   a rank finds out who it is, without       │ topology             │
+    │   who am I?          │   the store                                 │   who am I?          │
+    ├──────────────────────┤                                             ├──────────────────────┤
+    │ agreement            │   contract ──▶ begin/…  ◀── contract        │ agreement            │
+    │   same data for all? │   nobody gets a batch before all have       │   same data for all? │
+    │                      │   arrived; a difference stops everybody     │                      │
+    ├──────────────────────┤                                             ├──────────────────────┤
+    │ watch, for each pass │   failure ──▶ failure/<n> ──▶ all ranks     │ watch, for each pass │
+    │   loop: batches      │   PID     ──▶ here/…  ◀── same machine      │   loop: batches      │
+    │   thread: looks at   │               looks in /proc who died       │   thread: looks at   │
+    │   the store          │   progress ─▶ beat/…  ──▶ rank 0 logs       │   the store          │
+    │                      │               who waits for data            │                      │
+    └──────────────────────┘                                             └──────────────────────┘
+                   group: the keys of the store, below the name of the present group
+
+- `topology` answers rank and world size, once, before anything is read.
+- `group` holds what one process knows of its process group: its connection to the store, the failures of all
+  processes, and which processes of this machine are alive.
+- `agreement` is the start barrier: before the first batch of a pass it compares the contracts of all ranks.
+- `watch` surrounds a pass. A loader says `Watch(self, contract).over(batches)`, and gets the barrier, errors that stop
+  every rank, and warnings about ranks that stall.
+
+No module here decides which rank reads which row: that is arithmetic (see `order`). Without a process group everything
+but `topology` does nothing, except that a rank still logs its own errors and stalls.
+"""

@@ -1,93 +1,111 @@
-"""A thread beside a pass, in the rank's own process: tells the other processes of a failure here, and hears of theirs.
+"""Watch a pass from a thread in the rank's own process: failures, deaths of processes, and ranks that wait for data.
 
-It looks at the store of the process group twice a second; a batch costs a few assignments. A process of this machine
-that ends in the midst of its pass is told of too (`neighbours`). It also logs who waits for data (`stall`): each rank
-of itself, and rank 0 of all, from a moment that every rank posts once a second. Where there is no group of several
-processes and no `stall_seconds` there is no thread. The thread ends with the pass.
+Twice a second the thread reads failures of other processes and looks for processes of this machine that have died (see
+`group`). Once a second each rank publishes a snapshot of its progress under `headrace/beat/<stream>/<rank>`. Each rank
+logs when it waits too long, and rank 0 logs it for all ranks:
+
+    waits     a rank has waited longer than stall_seconds for one batch
+    behind    a rank is 16 batches, and stall_seconds at its own pace, behind the foremost; without collectives only
+    share     a rank waits three times as much of its time as the others, and at least a fifth: it delays every step
+
+A batch costs a few assignments. Without other processes and without stall_seconds there is no thread. The thread ends
+with the pass.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
-from headrace.stream.ranks.at_exit import RUNNING
-from headrace.stream.ranks.beginnings import Agreement, RanksDiffer
-from headrace.stream.ranks.progress import Progress, Snapshot
-from headrace.stream.ranks.shared_failure import Bulletin, Failure, group_bulletin, in_short
-from headrace.stream.ranks.stall import Said, complaints, from_text, to_text
+from headrace.stream.ranks.agreement import RanksDiffer, start_together
+from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
+from headrace.stream.ranks.stats import Waits
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.batch import Batch
 
 log = logging.getLogger("headrace")
 
-_LOOK_SECONDS = 0.5
+_LOOK_S = 0.5
 _LOOKS_PER_BEAT = 2
-_END_SECONDS = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
+_END_S = 10.0  # a look takes milliseconds, and longer where the machine or the store is busy
+_AGAIN_S = 30.0
+_BATCHES_BEHIND = 16  # reading ahead alone puts a rank less than this behind
+_SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
+
+Given = TypeVar("Given")
+
+
+class Stream(Protocol):
+    """What a watch asks of a loader; it must be hashable and allow weak references."""
+
+    topology: Topology
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present pass."""
 
 
 class Watch:
-    """Watches one pass of one rank; use it as `for batch in watch.over(batches)`.
+    """Watches one pass of a loader: `for batch in Watch(loader, contract).over(batches)`.
 
-    Makes no difference to what is delivered: only to which error is seen where. agree: raises where this rank begins
-    its pass otherwise than another one, see `beginnings`; None: that is not compared. said: of the passes before.
+    It changes no batch, only which error is seen where. contract: see `agreement.contract_of`; None skips the start
+    barrier. progress: where the reading threads note what they read. stall_seconds: None never logs a stall.
     """
 
-    _is_finalizing = staticmethod(sys.is_finalizing)  # found here even when the interpreter has emptied this module
+    _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
 
     def __init__(
         self,
-        index: SplitIndex,
-        topology: Topology,
-        progress: Progress,
+        stream: Stream,
+        contract: Mapping[str, Any] | None,
+        progress: Progress | None = None,
         *,
-        epoch: int,
-        stall_seconds: float | None,
-        agree: Agreement | None = None,
-        said: Said | None = None,
+        stall_seconds: float | None = None,
     ) -> None:
-        self.progress = progress
-        self._epoch = epoch
-        self._stall_seconds = stall_seconds
-        self._beat = f"headrace/beat/{index.split}/{index.identity[:16]}"
+        self.progress = Progress() if progress is None else progress
+        self.failure: Failure | None = None  # of another process, once heard of
+        self._stream, self._contract, self._stall_seconds = stream, contract, stall_seconds
+        self._topology, self._epoch = stream.topology, stream.epoch
+        self._said = _SAID.setdefault(stream, {})
+        self._group = default_group()
+        self._local = None if self._group is None else self._group.local
+        self._beat = ""
+        if self._group is not None:
+            self._group.topology = self._topology
+            if stall_seconds is not None and self.progress.index is not None and self._group.keeps_latest:
+                self._beat = f"headrace/beat/{self.progress.index.split}/{self.progress.index.identity[:16]}"
         self._looks = 0
-        self._said = Said() if said is None else said
-        self._agree = agree
-        self.failure: Failure | None = None
-        self._awaited: list[Failure] = []
-        self._index = index
-        self._topology = topology
-        self._bulletin: Bulletin | None = group_bulletin()
-        self._neighbours = None if self._bulletin is None else self._bulletin.neighbours
-        if self._bulletin is not None:
-            self._bulletin.rank = topology.rank, topology.world_size
-        self._place = {"rank": topology.rank, "world_size": topology.world_size, "epoch": epoch}
-        self._stop = threading.Event()
+        self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def over(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """The batches as they come, the first when all ranks have begun; what they raise is told to the other ranks.
+    def over(self, batches: Iterator[Given]) -> Generator[Given, None, None]:
+        """Yield the batches once all ranks have started the pass, and report their errors to the other ranks.
 
-        Raises `StreamError` when another rank has failed, and when ranks are about to read different things.
+        Raises `StreamError` when another rank has failed, and when the ranks are about to read different data.
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
-            self._begin()
+            self._start()
             while True:
                 self.check()
                 self.progress.wait()
                 try:
                     batch = next(batches, None)
                 except Exception as error:
-                    self.tell(error)
+                    self.report(error)
                     raise
                 if batch is None:
                     return
@@ -95,53 +113,40 @@ class Watch:
                 self.progress.got()
                 yield batch
 
-    def _begin(self) -> None:
-        if self._agree is None or self._bulletin is None:
-            return
-        try:
-            self._agree.begin(self._bulletin, self.check)
-        except RanksDiffer as error:
-            log.error("%s", error)
-            raise
-        except StreamError as error:
-            self.tell(error)
-            raise
-
     def check(self) -> None:
-        """Raise `StreamError` if another rank has failed, when all have heard of it."""
+        """Raise `StreamError` if another rank has failed, once all ranks have read of it."""
         if self.failure is not None:
-            self._await_all(self.failure)
-            raise StreamError(f"{self.failure}; mend it there, then resume all ranks from the last state")
+            if self._group is not None:
+                self._group.await_all(self.failure)
+            raise StreamError(f"{self.failure}; fix the cause there, then resume all ranks from the last saved state")
 
-    def tell(self, error: Exception) -> None:
-        """Make an error of this rank known to the others, and give them a moment to hear it."""
-        rank, world_size = self._topology.rank, self._topology.world_size
-        if self._bulletin is None:
-            log.error("%s", Failure(rank=rank, world_size=world_size, message=in_short(error)))
-            return
-        failure = self._bulletin.failure(in_short(error))
+    def report(self, error: Exception) -> None:
+        """Log an error of this rank, publish it to the others, and give them a moment to read it."""
+        failure = failure_of(error, self._topology) if self._group is None else self._group.failure(error)
         log.error("%s", failure)
-        if self.failure is not None:
+        if self._group is None or self.failure is not None:
             return
         try:
-            failure = self._bulletin.post(failure)
+            self._group.await_all(self._group.post(failure))
         except RuntimeError as lost:
-            log.warning("rank %d of %d: cannot tell the other ranks: %s", rank, world_size, lost)
-        else:
-            self._await_all(failure)
+            log.warning("%s: cannot report the error to the other ranks: %s", self._topology, lost)
 
-    def _await_all(self, failure: Failure) -> None:
-        """Give the other processes a moment to hear: the store goes with the process that keeps it."""
-        if self._bulletin is not None and failure not in self._awaited:
-            self._awaited.append(failure)
+    def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the group reports it
+        """End the thread, and publish that this process reads no pass."""
+        self._ends.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+            if not self._thread.is_alive():  # else it is joined once more before the interpreter ends
+                RUNNING.discard(self)
+        if self._local is not None:
             with suppress(RuntimeError):
-                self._bulletin.await_all(failure)
+                self._local.leave(self)
 
     def __enter__(self) -> Self:
-        if self._neighbours is not None:
-            with suppress(RuntimeError):  # the store has gone: then there is nobody to hear
-                self._neighbours.enter(self, **self._place)
-        if self._bulletin is not None or self._stall_seconds is not None:
+        if self._local is not None:
+            with suppress(RuntimeError):  # the store has gone: there is nobody to tell
+                self._local.enter(self, self._topology, epoch=self._epoch)
+        if self._group is not None or self._stall_seconds is not None:
             self._thread = threading.Thread(target=self._run, name="headrace-watch", daemon=True)
             RUNNING.add(self)
             self._thread.start()
@@ -150,72 +155,208 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_finalizing():  # with a stream left open: no module is whole any more, and the thread has ended
+        if self._is_finalizing():  # the stream was left open: modules are torn down, and the thread has ended
             return
         self.progress.done()
         self.stop()
-        with suppress(RuntimeError):  # the last moment, lest an earlier one be taken for the present
-            self._post(self.progress.snapshot(self._index))
+        with suppress(RuntimeError):  # rank 0 must not take an earlier snapshot for the present
+            self._publish(self.progress.snapshot())
 
-    def stop(self, error: Exception | None = None) -> None:  # noqa: ARG002 - the bulletin tells it
-        """End the thread, and say that this process is in no pass."""
-        self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_END_SECONDS)
-            if not self._thread.is_alive():  # else it is waited for once more before the interpreter ends
-                RUNNING.discard(self)
-        if self._neighbours is not None:
-            with suppress(RuntimeError):
-                self._neighbours.leave(self)
+    def _start(self) -> None:
+        if self._contract is None or self._group is None:
+            return
+        try:
+            start_together(self._stream, self._contract, self._topology, self._group, check=self.check)
+        except RanksDiffer as error:
+            log.error("%s", error)
+            raise
+        except StreamError as error:
+            self.report(error)
+            raise
 
     def _run(self) -> None:
         try:
             self._look()
-            while not self._stop.wait(_LOOK_SECONDS):
+            while not self._ends.wait(_LOOK_S):
                 self._look()
-        except RuntimeError as lost:  # the store went with its process: this pass may well be the last to end
-            self._neighbours = None
-            rank, world_size = self._topology.rank, self._topology.world_size
-            log.info("rank %d of %d: no longer watches the others: %s", rank, world_size, lost)
+        except RuntimeError as lost:  # the store ended with its process: this pass may well be the last to end
+            self._local = None
+            log.info("%s: no longer watches the other ranks: %s", self._topology, lost)
 
     def _look(self) -> None:
-        while self._bulletin is not None and (failure := self._bulletin.unread()) is not None:
+        while self._group is not None and (failure := self._group.unread()) is not None:
             self._hear(failure)
-        self._look_around()
+        if self._group is not None and self._local is not None:
+            for lost in self._local.lost():
+                failure = replace(lost, processes=self._group.processes)
+                try:
+                    failure = self._group.post(failure)
+                finally:
+                    self._hear(failure)
         self._looks += 1
         if self._stall_seconds is not None and self._looks % _LOOKS_PER_BEAT == 0:
-            self._compare(self._stall_seconds)
+            self._log_stalls(self._stall_seconds)
 
     def _hear(self, failure: Failure) -> None:
-        self.failure = self.failure or failure  # before anybody can read of it
+        self.failure = self.failure or failure  # before anybody can read the log
         log.error("%s", failure)
 
-    def _look_around(self) -> None:
-        """Tell of processes of this machine that ended in the midst of their passes."""
-        if self._bulletin is None or self._neighbours is None:
-            return
-        for lost in self._neighbours.lost():
-            failure = Failure(**asdict(lost), processes=self._bulletin.others + 1, lost=True)
-            try:
-                failure = self._bulletin.post(failure)
-            finally:
-                self._hear(failure)
+    def _publish(self, moment: Snapshot) -> None:
+        if self._beat and self._group is not None:
+            self._group.store.set(f"{self._beat}/{self._topology.rank}", json.dumps([self._epoch, asdict(moment)]))
 
-    def _post(self, moment: Snapshot) -> None:
-        """Make a moment of this rank known to rank 0."""
-        if self._stall_seconds is not None and self._bulletin is not None and self._bulletin.keeps_latest:
-            self._bulletin.store.set(f"{self._beat}/{self._topology.rank}", to_text(self._epoch, moment))
-
-    def _compare(self, stall_seconds: float) -> None:
-        """Post this rank's moment; log what is wrong and was not said lately."""
-        moments = {self._topology.rank: self.progress.snapshot(self._index)}
-        self._post(moments[self._topology.rank])
-        if self._topology.rank == 0 and self._bulletin is not None and self._bulletin.keeps_latest:
-            store = self._bulletin.store
+    def _log_stalls(self, stall_seconds: float) -> None:
+        moments = {self._topology.rank: self.progress.snapshot()}
+        self._publish(moments[self._topology.rank])
+        if self._topology.rank == 0 and self._beat and self._group is not None:
             for rank in range(1, self._topology.world_size):
-                if store.check([f"{self._beat}/{rank}"]):
-                    epoch, moment = from_text(store.get(f"{self._beat}/{rank}"))
+                if self._group.store.check([f"{self._beat}/{rank}"]):
+                    epoch, values = json.loads(self._group.store.get(f"{self._beat}/{rank}"))
                     if epoch == self._epoch:
-                        moments[rank] = moment
-        for sentence in self._said.due(complaints(moments, stall_seconds=stall_seconds), now=time.monotonic()):
+                        moments[rank] = Snapshot(**values)
+        found = complaints(moments, stall_seconds=stall_seconds)
+        for sentence in due(found, self._said, now=time.monotonic()):
             log.warning("%s", sentence)
+
+
+# --- progress: a few fields that the loop and the reading threads write, and the watch reads. Nothing is locked: each
+# --- field is replaced whole, and a snapshot that is one batch late does no harm.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state of a pass at one moment. seconds: since its phase began; waited: seconds the loop waited for data.
+
+    phase: "loop" (the training loop has the batch), "decode" (waiting for `place`, a shard and block), "gather"
+    (waiting while no block is read) or "done".
+    """
+
+    phase: str
+    seconds: float
+    batches: int
+    waited: float
+    elapsed: float
+    place: str = ""
+
+
+@dataclass(eq=False)
+class Progress:
+    """The progress of one pass in one process. Clocks are monotonic seconds.
+
+    index: names the blocks. reading: block number → since when a thread reads it. waits: what the pass has cost its
+    loop.
+    """
+
+    index: SplitIndex | None = None
+    reading: dict[int, float] = field(default_factory=dict)
+    waits: Waits = field(default_factory=Waits)
+    _began: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=time.monotonic)
+    _phase: str = "loop"
+
+    def wait(self) -> None:
+        """The loop asks for a batch."""
+        self._enter("wait")
+
+    def got(self) -> None:
+        """The loop has its batch."""
+        now = time.monotonic()
+        self.waits.note(now - self._since)
+        self._since, self._phase = now, "loop"
+
+    def done(self) -> None:
+        """The pass is over."""
+        self._enter("done")
+
+    def noted(self, read_block: ReadBlock) -> Noted:
+        """Return a `read_block` that notes here what it reads."""
+        return Noted(read_block, self.reading, self.waits.blocks_read)
+
+    def _enter(self, phase: str) -> None:
+        """Leave the loop, or a wait that came to nothing."""
+        now = time.monotonic()
+        if self.waits.steps and self._phase == "loop":
+            self.waits.looped += now - self._since
+        self._since, self._phase = now, phase
+
+    def snapshot(self) -> Snapshot:
+        """Return the present state; of several blocks being read, it names the one read for longest."""
+        now, phase, place, waited = time.monotonic(), self._phase, "", self.waits.waited
+        if phase == "wait":
+            waited += now - self._since
+            reading = [(since, block) for block, since in self.reading.copy().items()]
+            phase = "decode" if reading else "gather"
+            if reading and self.index is not None:
+                block = min(reading)[1]
+                place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
+        return Snapshot(
+            phase=phase, seconds=now - self._since, batches=self.waits.steps, waited=waited,
+            elapsed=now - self._began, place=place,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A `read_block` that notes in `reading` which blocks are being read, and since when.
+
+    finished: how many each thread has read.
+    """
+
+    read_block: ReadBlock
+    reading: dict[int, float]
+    finished: dict[int, int] = field(default_factory=dict)
+
+    def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
+        self.reading[block] = time.monotonic()
+        try:
+            return self.read_block(block, columns)
+        finally:
+            self.reading.pop(block, None)
+            thread = threading.get_ident()
+            self.finished[thread] = self.finished.get(thread, 0) + 1
+
+
+# --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.
+
+Complaint = tuple[str, int]  # its kind and its rank
+_SAID: WeakKeyDictionary[Any, dict[Complaint, float]] = WeakKeyDictionary()  # by stream: when each was last logged
+
+
+def complaints(moments: Mapping[int, Snapshot], *, stall_seconds: float) -> dict[Complaint, str]:
+    """Return a sentence for each rank that stalls, by kind and rank; nothing where all is well.
+
+    moments: of the known ranks, at about the same time and in the same epoch; ranks that are done are left out.
+    """
+    found: dict[Complaint, str] = {}
+    moments = {rank: moment for rank, moment in moments.items() if moment.phase != "done"}
+    foremost = max(moments, key=lambda rank: (moments[rank].batches, -rank), default=0)
+    shares = {rank: moment.waited / moment.elapsed if moment.elapsed else 0.0 for rank, moment in moments.items()}
+    for rank, moment in sorted(moments.items()):
+        lag = moments[foremost].batches - moment.batches
+        others = median([share for other, share in shares.items() if other != rank] or [1.0])  # alone, it delays nobody
+        what = f"{moment.place or 'rows that are being put together'} ({moment.phase})"
+        now = "is now in the training loop (loop)" if moment.phase == "loop" else f"now waits for {what}"
+        if moment.phase in ("decode", "gather") and moment.seconds >= stall_seconds:
+            ahead = f"; rank {foremost} is {lag} batches ahead" if lag else ""
+            found["waits", rank] = f"rank {rank} has waited {moment.seconds:.0f} s for {what}{ahead}"
+        elif lag > _BATCHES_BEHIND and lag * moment.elapsed >= stall_seconds * max(1, moment.batches):
+            found["behind", rank] = (
+                f"rank {rank} is {lag} batches behind rank {foremost}; it spent {shares[rank]:.0%} of its time waiting"
+                f" for data, and {now}"
+            )
+        elif moment.elapsed >= 2 * stall_seconds and shares[rank] >= max(_SHARE, _TIMES_THE_OTHERS * others):
+            found["share", rank] = (
+                f"rank {rank} spent {shares[rank]:.0%} of its time waiting for data, the other ranks {others:.0%}; it"
+                f" {now}"
+            )
+    return found
+
+
+def due(found: Mapping[Complaint, str], said: dict[Complaint, float], *, now: float) -> list[str]:
+    """Return the sentences to log now: each kind and rank once in `_AGAIN_S`, over all passes and blocks of a stream.
+
+    said: when each was last logged; updated. now: monotonic seconds.
+    """
+    ready = [complaint for complaint in found if now - said.get(complaint, -_AGAIN_S) >= _AGAIN_S]
+    said.update(dict.fromkeys(ready, now))
+    return [found[complaint] for complaint in ready]

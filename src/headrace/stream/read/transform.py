@@ -37,7 +37,7 @@ class TransformContext:
 
     step: the global step in the epoch, position // global batch. rank: that received the batch. positions: of the rows
     of the batch in the order of the epoch, int64 [rows], the same for a row on any ranks and workers; -1 for filling
-    rows. None where rows are packed while they are streamed: such a batch holds parts of many of them.
+    rows. None where rows are packed while they are streamed, and with distribution="dynamic".
     """
 
     seed: int
@@ -50,13 +50,13 @@ class TransformContext:
         """Random numbers in [0, 1) for each row, float64 [rows, draws]; keyed by seed, epoch and position.
 
         The same for a row on any ranks and workers, and after every resume. purpose: other numbers for other uses.
-        Raises `SettingsError` where rows are packed while they are streamed.
+        Raises `SettingsError` where there are no positions.
         """
         check_integer("uniform: draws", draws, least=1)
         if self.positions is None:
             raise SettingsError(
-                "transform: rows that are packed while they are streamed have no positions to key random numbers by;"
-                " use numpy.random.default_rng((context.seed, context.epoch, context.step, context.rank))"
+                'transform: with pack= and distribution="dynamic" rows have no positions to key random numbers by; use'
+                " numpy.random.default_rng((context.seed, context.epoch, context.step, context.rank))"
             )
         words = np.empty((len(self.positions), draws, 2), np.uint64)
         words[:, :, 0], words[:, :, 1] = self.positions.view(np.uint64)[:, None], np.arange(draws, dtype=np.uint64)

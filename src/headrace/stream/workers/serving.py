@@ -107,9 +107,6 @@ class Server:
                 connection = self._listener.accept()
             except Exception:  # noqa: BLE001  # a stranger without the key, or the listener was closed
                 continue
-            if self._closed:
-                connection.close()
-                return
             self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="headrace-serve", daemon=True).start()
 

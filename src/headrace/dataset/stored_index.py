@@ -1,0 +1,272 @@
+"""The index of plain shards as a file that processes map instead of copying.
+
+The file is an Arrow IPC stream of one uncompressed record batch. It has one row per split, and each column holds a
+list: the values of one field of `SplitIndex`. Every array of an opened index is therefore a view of the file, and all
+processes of a machine share its pages. The XXH3-128 of the stream follows it; readers of Arrow streams ignore those 16
+bytes. To open the file costs a few passes over its bytes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from headrace.arrays import I64
+from headrace.dataset.index import (
+    INDEX_SCHEMA,
+    Index,
+    MappedFields,
+    SplitIndex,
+    Texts,
+    columns_metadata,
+    columns_of,
+)
+from headrace.dataset.sound import LARGEST, is_sound_name
+from headrace.errors import CorruptShard
+
+# Raise it whenever this layout, `SplitIndex.identity` or what the scan of a file finds changes: older files are then
+# made again.
+VERSION = 7
+_VERSION_KEY, _FILES_KEY = b"headrace.index_version", b"headrace.files"
+_FEW_WORDS = pa.dictionary(pa.int16(), pa.string())
+_OF_SHARDS = {"shards": pa.large_string(), "formats": _FEW_WORDS, "checksums": _FEW_WORDS}
+_OF_BLOCKS = ("shard_of_block", "block", "rows", "offset", "length")
+_STORED = pa.schema(
+    [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("identity", pa.string(), nullable=False),
+        *(pa.field(name, pa.large_list(kind), nullable=False) for name, kind in _OF_SHARDS.items()),
+        *(pa.field(name, pa.large_list(pa.int64()), nullable=False) for name in (*_OF_BLOCKS, "stamps")),
+    ]
+)
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class MappedSplit:
+    """The fields of a split that are views of a file.
+
+    digest: of the file's stream, in hex; place: the file's device and inode.
+    """
+
+    path: Path
+    digest: str
+    place: tuple[int, int]
+    split: str
+    fields: Mapping[str, Any]
+
+    def is_there(self) -> bool:
+        """Whether the path still names the file that was mapped."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _mapped_split, (self.path, self.digest, self.split)
+
+
+def _mapped_split(path: Path, digest: str, split: str) -> MappedFields:
+    """The same fields in another process of this machine. Raises `CorruptShard` if the file is another one by now."""
+    index = map_index(path)
+    mapped = index.split(split).mapped
+    if index.digest != digest or mapped is None:
+        raise CorruptShard(f"{path}: is another index than this process was started with; open the dataset again")
+    return mapped
+
+
+class StoredIndex(Index):
+    """The index in such a file. data: its bytes; files: a digest of the files that it was made of; digest: its own."""
+
+    def __init__(
+        self,
+        splits: Mapping[str, SplitIndex],
+        schema: pa.Schema,
+        null_values: tuple[str, ...],
+        *,
+        data: pa.Buffer,
+        files: str,
+        digest: str,
+    ) -> None:
+        super().__init__(schema, null_values)
+        self.splits, self.data, self.files, self.digest = splits, data, files, digest
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """One row per block, in `INDEX_SCHEMA`; made when it is first asked for."""
+        return pa.concat_tables([INDEX_SCHEMA.empty_table(), *(_table(each) for each in self.splits.values())])
+
+    def split(self, split: str) -> SplitIndex:
+        """The blocks of one split in natural order."""
+        return self.splits[split]
+
+
+def stored_bytes(splits: Sequence[SplitIndex], schema: pa.Schema, null_values: Sequence[str], files: str) -> bytes:
+    """The bytes of such a file. files: a digest of the files that the index was made of."""
+
+    def lists(values: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+        ends = np.cumsum([0, *(len(each) for each in values)])
+        return pa.LargeListArray.from_arrays(
+            pa.array(ends, pa.int64()), pa.concat_arrays([*values, pa.array([], kind)])
+        )
+
+    def texts(name: str, kind: pa.DataType) -> pa.Array:
+        return lists([pa.array(getattr(each, name), pa.large_string()).cast(kind) for each in splits], kind)
+
+    def numbers(name: str) -> pa.Array:
+        return lists([pa.array(getattr(each, name).reshape(-1), pa.int64()) for each in splits], pa.int64())
+
+    columns = [
+        pa.array([each.split for each in splits], pa.string()),
+        pa.array([each.identity for each in splits], pa.string()),
+        *(texts(name, kind) for name, kind in _OF_SHARDS.items()),
+        *(numbers(name) for name in (*_OF_BLOCKS, "stamps")),
+    ]
+    metadata = {**columns_metadata(schema, null_values), _VERSION_KEY: b"%d" % VERSION, _FILES_KEY: files.encode()}
+    batch = pa.RecordBatch.from_arrays(columns, schema=_STORED.with_metadata(metadata))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    return b"".join([stream, xxhash.xxh3_128_digest(stream)])
+
+
+def map_index(path: Path) -> StoredIndex:
+    """The index in a file, mapped. Raises `CorruptShard` if it is missing, damaged or no such index."""
+    try:
+        # A pipe of that name would be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("it is no regular file")
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        return parse_stored(mapped, path, (found.st_dev, found.st_ino))
+    except CorruptShard:
+        raise
+    except (OSError, ValueError) as error:
+        raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
+
+
+def parse_stored(source: Any, path: Path, place: tuple[int, int] | None = None) -> StoredIndex:
+    """The index in the bytes of such a file. Raises `CorruptShard` if anything in them is not as it was written.
+
+    source: bytes, or what has a buffer of them; path: named in errors. place: device and inode of the file that they
+    are mapped from; None: they are a copy.
+    """
+    data = pa.py_buffer(source)
+    try:
+        stream, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:].to_pybytes()
+        if xxhash.xxh3_128_digest(stream) != digest:
+            raise ValueError("its bytes are not those that were written")
+        with pa.ipc.open_stream(stream) as reader:
+            metadata = reader.schema.metadata or {}
+            if metadata.get(_VERSION_KEY) != b"%d" % VERSION:
+                raise ValueError("another version of headrace made it")
+            if not reader.schema.equals(_STORED):
+                raise ValueError("its columns are not those of an index")
+            batch = reader.read_next_batch()
+        batch.validate(full=True)
+        schema, null_values = columns_of(metadata)
+        splits = {}
+        for row, name in enumerate(batch["split"].to_pylist()):
+            fields = {each: _values(batch[each], row) for each in _STORED.names[2:]}
+            fields["stamps"] = fields["stamps"].reshape(-1, 2)
+            _check(fields)
+            mapped = None if place is None else MappedSplit(path, digest.hex(), place, name, fields)
+            splits[name] = SplitIndex(split=name, schema=schema, mapped=mapped, **fields)
+            # Known from when the file was written: to compute it again takes a second for a million blocks.
+            identity = str(batch["identity"][row])
+            if len(bytes.fromhex(identity)) != 32:
+                raise ValueError("an identity is not a digest")
+            vars(splits[name])["identity"] = identity
+        if len(splits) != batch.num_rows:
+            raise ValueError("a split is in it twice")
+        files = metadata[_FILES_KEY].decode()
+        return StoredIndex(splits, schema, null_values, data=data, files=files, digest=digest.hex())
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        raise CorruptShard(f"{path}: cannot be read as an index ({error}); delete it") from error
+
+
+def _values(column: pa.Array, row: int) -> Any:
+    values = column[row].values
+    if values is None or values.null_count:
+        raise ValueError("values are missing")
+    return values.to_numpy() if pa.types.is_integer(values.type) else Texts(values)
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    """Raise `ValueError` unless these are the blocks of a split: in natural order, with places and counts."""
+    shards, shard_of_block, block = fields["shards"], fields["shard_of_block"], fields["block"]
+    if {len(fields[name]) for name in ("formats", "checksums", "stamps")} - {len(shards)}:
+        raise ValueError("shards and what is said of them differ in number")
+    if {len(fields[name]) for name in _OF_BLOCKS} != {len(block)}:
+        raise ValueError("blocks and what is said of them differ in number")
+    for name in ("block", "rows", "offset", "length"):
+        if len(block) and not (fields[name].min() >= (name == "rows") and fields[name].max() < LARGEST):
+            raise ValueError(f"{name} holds what is not a place or a count")
+    if fields["rows"].sum(dtype=np.float64) >= LARGEST:
+        raise ValueError("its rows are more than a split can have")
+    steps = np.diff(shard_of_block, prepend=-1, append=len(shards))
+    if not np.isin(steps, (0, 1)).all() or steps[0] != 1 or steps[-1] != 1:
+        raise ValueError("its blocks are not those of its shards")
+    if (np.diff(block)[steps[1:-1] == 0] <= 0).any():
+        raise ValueError("the blocks of a shard are not in their order")
+    names = pa.array(shards)
+    if len(names) and not pc.all(pc.less(names[:-1], names[1:]), min_count=0).as_py():
+        raise ValueError("its shards are not in their order")
+
+
+def _table(index: SplitIndex) -> pa.Table:
+    places = pa.array(index.shard_of_block)
+    first_block = np.searchsorted(index.shard_of_block, index.shard_of_block)
+    shard = pa.array(index.shards, pa.string()).take(places)
+    nothing = pa.repeat(pa.scalar(""), len(index.rows))
+    columns = {
+        "split": pa.repeat(pa.scalar(index.split), len(index.rows)),
+        "shard": shard,
+        "format": pa.array(index.formats, pa.string()).take(places),
+        "first_row": index.first_row - index.first_row[first_block],
+        **{name: getattr(index, name) for name in ("block", "rows", "offset", "length")},
+        "digest": nothing,
+        "checksum": nothing,
+        "source_shard": shard,
+        "key_min": pa.nulls(len(index.rows), pa.int64()),
+        "key_max": pa.nulls(len(index.rows), pa.int64()),
+    }
+    return pa.table([columns[name] for name in INDEX_SCHEMA.names], schema=INDEX_SCHEMA)
+
+
+def problem_beside(index: StoredIndex, expected: Mapping[str, tuple[Sequence[str], I64]]) -> str | None:
+    """Why an index is not that of these files, or None. expected: names and stamps of the files of each split, sorted.
+
+    Files without rows have no place in an index. Names that the index invents are found here.
+    """
+    if list(index.splits) != list(expected):
+        return f"its splits are not {', '.join(expected)}"
+    for split, (names, stamps) in expected.items():
+        known = index.splits[split]
+        shards, listed = pa.array(known.shards), pa.array(names, pa.large_string())
+        places = np.arange(len(names)) if shards.equals(listed) else pc.index_in(shards, listed)
+        if isinstance(places, pa.Array):
+            if places.null_count:
+                missing = shards.filter(pc.is_null(places))[0].as_py()
+                return f"it has {missing[:80]!r}" if is_sound_name(missing) else "it has files outside"
+            places = places.to_numpy()
+        if known.stamps is None or not np.array_equal(known.stamps, stamps[places]):
+            return "files have other sizes or times"
+    return None

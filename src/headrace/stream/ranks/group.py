@@ -1,0 +1,343 @@
+"""Exchange messages with the other processes of torch's default process group, through the store it already has.
+
+    headrace/group                   who named the group: a PID and a moment. All other keys stand under that name.
+    headrace/failures                counts the failures; a process that fails takes the next number n
+    headrace/failure/<n>             who failed, and why
+    headrace/failure/<n>/seen        counts the other processes that have read it
+    headrace/here/<machine>          counts the processes of one machine
+    headrace/here/<machine>/<i>      number in the group, PID and start time of the i-th of them
+    headrace/here/<machine>/<i>/pass     rank, world size and epoch of the pass it reads; "" between passes
+    headrace/here/<machine>/<i>/gone     counts who noticed its death; the first one reports it
+
+**Name.** A store may outlive its group: torchrun keeps one store for all restarts, and a process may leave a group and
+join another. Messages of dead processes must not stop those that resume from a checkpoint. So the first process that
+looks names the group, and a process that finds a name older than itself replaces it. All processes of a group start
+before any of them can look, so they agree. Moments on one machine are compared by its kernel's clock, on two machines
+by their wall clocks, which may differ by `_CLOCK_SKEW_S`. A process that does not know when it started (no /proc)
+accepts any name.
+
+**Failures.** A process remembers the last failure that it read. It therefore learns of a failure that precedes its
+pass, and a failure that it has read does not stop it again. A process is not a rank: under tensor parallelism several
+processes read as one rank, and each informs all others.
+
+**Liveness.** Processes of one machine and user see in /proc who is alive. Silence proves nothing: a process that
+compiles or saves is silent too. A process may go after its pass. Nothing is known of processes on other machines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from threading import Lock
+from typing import Any, Self
+from weakref import WeakKeyDictionary, WeakSet
+
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import HeadraceError, message_of_worker
+from headrace.machine import began, boot_id
+from headrace.printable import printable
+from headrace.stream.ranks.topology import Topology, initialized_distributed
+
+_CLOCK_SKEW_S = 10.0
+_LOOK_S, _TELL_S = 0.05, 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why rank `rank` of `world_size` stopped.
+
+    process, processes: its number in the process group and the size of the group; None without a group. lost: whether
+    the process died, and another one reports it. number: counts the failures of the group; 0 before it is posted.
+    """
+
+    rank: int
+    world_size: int
+    message: str
+    process: int | None = None
+    processes: int | None = None
+    lost: bool = False
+    number: int = 0
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank} of {self.world_size}"
+        if self.process is not None and (self.process, self.processes) != (self.rank, self.world_size):
+            who = f"process {self.process} of {self.processes} ({who})"
+        return f"{who} stopped the stream: {self.message}"
+
+
+class Group:
+    """One process group, as the process with this number sees it. Safe to call from any thread.
+
+    topology: what this process reads as. known: number of the last failure that it read or posted. Methods raise
+    `RuntimeError` once the store is gone, as it is when the process that keeps it has ended.
+    """
+
+    def __init__(self, store: Any, *, process: int, processes: int) -> None:
+        self.store, self.process, self.processes = store, process, processes
+        self.topology = Topology(rank=process, world_size=processes)
+        self.local: LocalProcesses | None = None
+        self.known = 0
+        self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
+        self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
+        self._posting = Lock()
+
+    @property
+    def keeps_latest(self) -> bool:
+        """Whether the store drops a value that is replaced; a file store keeps every value it was ever given."""
+        return _kind_of(self.store) != "FileStore"
+
+    def failure(self, error: BaseException) -> Failure:
+        """Describe an error of this process."""
+        return replace(failure_of(error, self.topology), process=self.process, processes=self.processes)
+
+    def post(self, failure: Failure) -> Failure:
+        """Publish a failure to all processes, and return it with its number."""
+        with self._posting:
+            failure = replace(failure, number=int(self.store.add("headrace/failures", 1)))
+            self.store.set(f"headrace/failure/{failure.number}", json.dumps(asdict(failure)))
+            self.known = max(self.known, failure.number)
+        return failure
+
+    def unread(self) -> Failure | None:
+        """Return the next failure that this process has not read, and mark it as read; None if there is none."""
+        with self._posting:
+            key = f"headrace/failure/{self.known + 1}"
+            if not self.store.check([key]):
+                return None
+            self.known += 1
+        values = json.loads(self.store.get(key))
+        self.store.add(f"{key}/seen", 1)
+        return Failure(**values)
+
+    def seen_by_all(self, failure: Failure) -> bool:
+        """Return whether every other living process has read this failure."""
+        seen = int(self.store.add(f"headrace/failure/{failure.number}/seen", 0))
+        return seen >= self.processes - 1 - failure.lost
+
+    def await_all(self, failure: Failure) -> None:
+        """Wait a few seconds for every process to read this failure: the store may end together with this process.
+
+        If the store is already gone, it returns at once: there is nobody to wait for.
+        """
+        deadline = time.monotonic() + _TELL_S
+        with suppress(RuntimeError):
+            while True:
+                while self.unread() is not None:  # another process that failed at the same time waits for us
+                    pass
+                if self.seen_by_all(failure) or time.monotonic() >= deadline:
+                    return
+                time.sleep(_LOOK_S)
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Report what ended the interpreter, such as an error of the training loop, unless a failure is known."""
+        if error is not None and not self.known:
+            failure = self.failure(error)
+            failure = replace(failure, message=f"{type(error).__name__}: {failure.message}")
+            with suppress(RuntimeError):
+                self.await_all(self.post(failure))
+
+
+class LocalProcesses:
+    """The processes of a group on this machine. Safe to call from any thread; raises `RuntimeError` as `Group` does."""
+
+    def __init__(self, store: Any, prefix: str, *, process: int, pid: int, started: int) -> None:
+        """Add process `process` of the group, with this PID and start time, to those of its machine."""
+        self._store, self.prefix = store, prefix
+        self.place = int(store.add(prefix, 1))
+        self._found = 0
+        self._alive: dict[int, tuple[int, int, int]] = {}  # by place: number in the group, PID, start time
+        self._missed: set[int] = set()
+        self._passes: dict[int, str] = {}  # those that this process reads
+        self._looking = Lock()
+        self._publish()
+        store.set(f"{prefix}/{self.place}", json.dumps([process, pid, started]))
+
+    @classmethod
+    def join(cls, store: Any, *, process: int, pid: int | None = None) -> Self | None:
+        """Add a process to those of its machine; None where processes cannot see each other. pid: None for this one."""
+        pid = os.getpid() if pid is None else pid
+        boot, started = boot_id(), began(pid)
+        with suppress(OSError, RuntimeError):  # no /proc, or the store has gone
+            namespace = os.readlink("/proc/self/ns/pid")
+            if boot and started is not None:
+                prefix = f"headrace/here/{boot}/{namespace}/{os.getuid()}"
+                return cls(store, prefix, process=process, pid=pid, started=started)
+        return None
+
+    def enter(self, reading: object, topology: Topology, *, epoch: int) -> None:
+        """Publish that this process starts a pass. reading: an object that stands for the pass."""
+        self._passes[id(reading)] = json.dumps([topology.rank, topology.world_size, epoch])
+        self._publish()
+
+    def leave(self, reading: object) -> None:
+        """Publish that this process has ended a pass; a second call does nothing."""
+        if self._passes.pop(id(reading), None) is not None:
+            self._publish()
+
+    def lost(self) -> list[Failure]:
+        """Return processes that died during a pass. Each is returned once, in one process of its machine."""
+        with self._looking:
+            while self._store.check([key := f"{self.prefix}/{self._found + 1}"]):
+                self._found += 1
+                process, pid, started = json.loads(self._store.get(key))
+                if self._found != self.place:
+                    self._alive[self._found] = process, pid, started
+            missing = {place for place, (_, pid, started) in self._alive.items() if began(pid) != started}
+            gone, self._missed = missing & self._missed, missing  # its last message may be on its way: look twice
+            return [lost for place in sorted(gone) if (lost := self._lost(place)) is not None]
+
+    def _lost(self, place: int) -> Failure | None:
+        process, pid, _ = self._alive.pop(place)
+        reading = text_of(self._store.get(f"{self.prefix}/{place}/pass"))
+        if not reading or int(self._store.add(f"{self.prefix}/{place}/gone", 1)) > 1:
+            return None
+        rank, world_size, epoch = json.loads(reading)
+        message = (
+            f"its process (PID {pid}) died during epoch {epoch} without reporting an error, as happens when the kernel"
+            " kills a process that uses too much memory"
+        )
+        return Failure(rank=rank, world_size=world_size, message=message, process=process, lost=True)
+
+    def _publish(self) -> None:
+        self._store.set(f"{self.prefix}/{self.place}/pass", next(iter(self._passes.values()), ""))
+
+
+# Objects with a thread, or a last message: stop(error) ends them, where error is what ended the interpreter.
+RUNNING: WeakSet[Any] = WeakSet()
+_GROUPS: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
+
+
+@atexit.register  # a thread that is inside a store while the interpreter ends would abort the process
+def _stop_all() -> None:
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)  # interactive: from any earlier time
+    for running in list(RUNNING):
+        running.stop(error if isinstance(error, Exception) else None)
+
+
+def default_group() -> Group | None:
+    """Return torch's default process group, the same object for as long as the group lives.
+
+    None without a group of several processes, or when its store is gone: then there is nobody to talk to.
+    """
+    store = default_store()
+    if store is not None and store not in _GROUPS:
+        torch = sys.modules["torch"].distributed
+        process, processes = int(torch.get_rank()), int(torch.get_world_size())
+        try:
+            connection = own_connection(store)
+            name = _name_now(connection)
+        except RuntimeError:
+            return None
+        group = Group(torch.PrefixStore(f"headrace/group/{name}", connection), process=process, processes=processes)
+        group.local = LocalProcesses.join(group.store, process=process)
+        _GROUPS[store] = group
+        RUNNING.add(group)
+    return None if store is None else _GROUPS[store]
+
+
+def default_store() -> Any:
+    """Return the store of torch's default process group, or None unless several processes are in one."""
+    distributed = initialized_distributed()
+    if distributed is None or distributed.get_world_size() < 2:
+        return None
+    return distributed.distributed_c10d._get_default_store()
+
+
+def own_connection(store: Any) -> Any:
+    """Return the same store over another connection, so that a long wait elsewhere in the process does not block us."""
+    return store.clone() if _kind_of(store) == "TCPStore" else store
+
+
+def text_of(value: Any) -> str:
+    """Return a store's answer, bytes or text, as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def failure_of(error: BaseException, topology: Topology) -> Failure:
+    """Describe an error of this rank."""
+    return Failure(rank=topology.rank, world_size=topology.world_size, message=in_short(error))
+
+
+def in_short(error: BaseException) -> str:
+    """Return an error's message in one line; for an error out of a DataLoader worker, the worker's own message."""
+    raised = error.args if isinstance(error, HeadraceError) else (str(error).strip(),)
+    lines = [printable(line) for argument in raised for line in message_of_worker(str(argument))]
+    return " ".join(filter(None, lines)) or type(error).__name__
+
+
+def _kind_of(store: Any) -> str:
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return type(store).__name__
+
+
+# --- the name of the present group ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """machine: boot id of its kernel; since_start: seconds by that kernel's clock; of_day: seconds since 1970."""
+
+    machine: str
+    since_start: float
+    of_day: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        clock = getattr(time, "CLOCK_BOOTTIME", None)  # /proc gives start times by this clock
+        since_start = time.monotonic() if clock is None else time.clock_gettime(clock)
+        return cls(machine=boot_id(), since_start=since_start, of_day=time.time())
+
+    def earlier(self, seconds: float) -> Moment:
+        return replace(self, since_start=self.since_start - seconds, of_day=self.of_day - seconds)
+
+    def certainly_before(self, other: Moment) -> bool:
+        """Return whether this is not after the other moment; False where two machines' clocks leave it open."""
+        if self.machine and self.machine == other.machine:
+            return self.since_start <= other.since_start
+        return self.of_day <= other.of_day - _CLOCK_SKEW_S
+
+
+def group_name(store: Any, now: Moment, before: Moment | None, *, process: int, previous: str = "") -> str:
+    """Return the name of the present group in `store`, the same in all of its processes.
+
+    before: a moment before this process joined the group, None if unknown. process: its PID. previous: the name of the
+    group that it was in before.
+    """
+    mine = json.dumps([process, asdict(now)])
+    found = text_of(store.compare_set("headrace/group", "", mine))
+    if found != mine:
+        old = before is not None and Moment(**json.loads(found)[1]).certainly_before(before)
+        if old or _name_in(found) == previous:  # another process of this group may replace it at the same time
+            found = text_of(store.compare_set("headrace/group", found, mine))
+    return _name_in(found)
+
+
+def _name_in(text: str) -> str:
+    return sha256_hex(canonical_json(text))[:16]
+
+
+# By PID, since a fork is another process: a moment before it joined its group, and the name of the group before that.
+_HISTORY: dict[int, tuple[Moment | None, str]] = {}
+
+
+def _name_now(connection: Any) -> str:
+    before, previous = _HISTORY.get(os.getpid()) or (process_start(), "")
+    name = group_name(connection, Moment.now(), before, process=os.getpid(), previous=previous)
+    _HISTORY[os.getpid()] = Moment.now(), name
+    return name
+
+
+def process_start() -> Moment | None:
+    """Return when this process started, never later than now; None if nothing says it."""
+    ticks = began(os.getpid())
+    if ticks is None:
+        return None
+    now = Moment.now()
+    return now.earlier(max(0.0, now.since_start - ticks / os.sysconf("SC_CLK_TCK")))
