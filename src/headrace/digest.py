@@ -158,10 +158,12 @@ def permutation(key: tuple[int, int], n: int) -> npt.NDArray[np.int64]:
         return np.arange(n, dtype=np.int64)
     bits = np.uint64(max(1, int(n - 1).bit_length()))
     mask = np.uint64((1 << int(bits)) - 1)
-    random = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
-    words = (random & ~mask) | np.arange(n, dtype=np.uint64)
+    words: U64 = np.random.Philox(key=np.array(key, np.uint64)).random_raw(n)
+    words &= ~mask  # in place: a small split has millions of rows, and a copy takes as long as the sort
+    words |= np.arange(n, dtype=np.uint64)
     words.sort()
-    return (words & mask).astype(np.int64)
+    words &= mask
+    return words.view(np.int64)
 
 
 def _rotl(x: U64, bits: int) -> U64:

@@ -17,7 +17,7 @@ O(blocks + L); a question about n positions costs O(n) plus the rounds that they
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts, hash_words, permutation
 
 _NAME_KEY = derive_key(0, "block identity")
+_LARGE_ROUND_ROWS = 1 << 19
 _HASH_ROWS = 1 << 14  # one part's hash state stays in the processor's cache
 
 
@@ -130,6 +131,7 @@ class EpochOrder:
     window_rows: int
     groups: int
     shuffle: bool
+    _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
 
     @property
     def rows(self) -> int:
@@ -286,7 +288,15 @@ class EpochOrder:
 
     def _mixed(self, group: int, round_: int, counts: I64) -> I64:
         """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
-        return permutation(derive_key(self.seed, "round", self.epoch, group, round_), int(counts.sum()))
+        rows = int(counts.sum())
+        if rows <= _LARGE_ROUND_ROWS:
+            return permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
+        kept = self._large_round.get((group, round_))
+        if kept is None:  # a small split asks for its only round piece by piece
+            kept = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
+            self._large_round.clear()
+            self._large_round[group, round_] = kept
+        return kept
 
     def stretches(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
         """(block number, first row, stop row) of what stretches [start, stop) of the line hold, none empty: int64."""

@@ -39,6 +39,11 @@ class Pool:
         """The blocks of the pieces, each once, in the order they are met."""
         return list(dict.fromkeys(block for block, _, _ in self.pieces))
 
+    @property
+    def rows(self) -> int:
+        """How many rows the pieces have together."""
+        return sum(stop - start for _, start, stop in self.pieces)
+
 
 def least_pool_rows(row_bytes: int) -> int:
     """How many rows are worth a pool: 32,768, or as many as 16 MiB hold."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TypeVar
 
 from headrace.stream.read.threads import end_threads, start_threads
@@ -30,6 +29,7 @@ def made_ahead(
     """
     threads = start_threads(1, name=thread_name)
     coming: deque[Future[tuple[Item, int] | None]] = deque()
+    end, close = end_threads, getattr(items, "close", None)  # this module may be empty when the interpreter ends
 
     def make() -> tuple[Item, int] | None:
         for item in items:
@@ -48,7 +48,9 @@ def made_ahead(
             del made
     finally:
         coming.clear()
-        end_threads(threads)
-        if isinstance(items, Generator):
-            with suppress(ValueError):  # its thread is not waited for, and is inside: it closes it when it is dropped
-                items.close()
+        end(threads)
+        if close is not None:
+            try:  # noqa: SIM105 - `suppress` has gone by then, too
+                close()
+            except ValueError:  # its thread was not waited for, and is inside; it closes it when it drops it
+                pass

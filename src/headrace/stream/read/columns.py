@@ -11,7 +11,7 @@ A column is a numpy array where numpy has a type for it, `Ragged` for lists of n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from headrace.stream.read.ragged import Ragged
 Column: TypeAlias = npt.NDArray[Any] | Ragged | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
+_ALIGNED_BYTES = 64
 _INT32_OFFSETS_REACH = (1 << 31) - 1
 
 
@@ -65,7 +66,7 @@ def join(parts: Sequence[Columns]) -> Columns:
     """Columns laid end to end; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def cut(columns: Columns, start: int, stop: int) -> Columns:
@@ -73,9 +74,31 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
     return {name: column[start:stop] for name, column in columns.items()}
 
 
+def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> Columns:
+    """The same rows in memory of their own, so that nothing else is kept by them.
+
+    memory: gives so many bytes; asked once, for all arrays together.
+    """
+    places = np.cumsum([0, *(_room(column) for column in columns.values())]).tolist()
+    block = memory(places[-1])
+    copies: Columns = {}
+    for at, (name, column) in zip(places, columns.items(), strict=False):
+        if isinstance(column, np.ndarray):
+            copy = copies[name] = block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
+            np.copyto(copy, column)
+        else:
+            copies[name] = column.copy() if isinstance(column, Ragged) else pa.concat_arrays([column])
+    return copies
+
+
 def size_of(columns: Columns) -> int:
     """Bytes the columns hold."""
     return sum(int(column.nbytes) for column in columns.values())
+
+
+def _room(column: Column) -> int:
+    """The aligned bytes that an array takes."""
+    return -(-column.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES if isinstance(column, np.ndarray) else 0
 
 
 def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
@@ -174,7 +197,8 @@ def _gather(columns: list[Any], index: I64 | None, buffers: Buffers) -> Column:
     return Ragged.gather(columns, index, buffers)
 
 
-def _concatenate(parts: list[Any]) -> Column:
+def concatenate(parts: list[Any]) -> Column:
+    """Parts of one column laid end to end."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if isinstance(parts[0], Ragged):

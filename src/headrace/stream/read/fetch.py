@@ -1,29 +1,57 @@
 """Decoded blocks, made by a few threads ahead of the reader.
 
-The reader announces the blocks of coming pools in order; threads decode them, each once while anyone wants it, as
-long as what is decoded ahead, or being decoded, stays below a bound. The blocks of the pool that the reader has do not
-count: where they alone are more than the bound, nothing would be decoded while they are used. A block that the reader
-asks for now is decoded in any case, so a bound that is too small costs speed, never progress. What is delivered does
-not depend on which thread was faster.
+The reader announces the pieces of coming pools in order; threads decode their blocks, each once while anyone wants it,
+as long as what is decoded ahead, or being decoded, stays below a bound. The blocks of the pool that the reader has do
+not count: where they alone are more than the bound, nothing would be decoded while they are used. A block that the
+reader asks for now is decoded in any case, so a bound that is too small costs speed, never progress. What is delivered
+does not depend on which thread was faster.
+
+Lanes read a block from front to back, and stand at different places of their blocks: about half of the rows of all open
+blocks are still needed. So a block is kept in parts, which are dropped one by one. A part is one piece of memory of its
+own, which the next part takes over: what an allocator gives out for each column of each part cannot be given back as
+long as one of them is used. Copying costs less than touching fresh memory would.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Literal, NamedTuple, Self, TypeVar
 
-from headrace.stream.read.columns import Columns, size_of
+import numpy as np
+import numpy.typing as npt
+
+from headrace.stream.read.buffers import Buffers
+from headrace.stream.read.columns import Columns, copied, cut, size_of
 from headrace.stream.read.threads import end_threads, start_threads
+
+Piece = tuple[int, int, int]  # block number, first row, stop row
+Made = TypeVar("Made")
+Keep = Literal["copies", "views"]
+
+_PART_BYTES = 1 << 21
+_SPARE_PARTS = 16  # memory of parts that is kept for the next ones
+
+
+class Part(NamedTuple):
+    """Rows start..stop-1 of a block."""
+
+    start: int
+    stop: int
+    columns: Columns
 
 
 class Fetcher:
     """Blocks by number; use as a context manager, which ends the threads whatever happens.
 
-    decode: called in threads; estimate: bytes of a block before it is decoded.
+    decode: called in threads; estimate: bytes of a block before it is decoded. keep: "copies" of the rows that are
+    needed, in parts; or "views" of whole blocks, for those that are mapped files.
     """
+
+    _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
 
     def __init__(
         self,
@@ -33,16 +61,20 @@ class Fetcher:
         threads: int,
         ahead_bytes: int,
         ahead_blocks: int,
+        keep: Keep,
     ) -> None:
         self._decode = decode
         self._estimate = estimate
         self._ahead_bytes = ahead_bytes
         self._ahead_blocks = ahead_blocks
-        self._wanted: Counter[int] = Counter()  # by how many pools
+        self._keep = keep
+        self._wanted: dict[int, deque[int]] = {}  # the first row that each announced pool wants, pool after pool
         self._waiting: deque[int] = deque()  # announced, not begun
-        self._begun: dict[int, Future[Columns]] = {}
+        self._begun: dict[int, Future[list[Part]]] = {}
+        self._floors: dict[int, int] = {}  # rows of a begun block below this one are not held
         self._sizes: dict[int, int] = {}  # of what is decoded
         self._in_use: frozenset[int] = frozenset()  # by the pool that the reader has
+        self._memory, self._memory_lock = Buffers(), Lock()
         self._threads = start_threads(threads, name="headrace-read")
 
     def __enter__(self) -> Self:
@@ -51,7 +83,7 @@ class Fetcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end_threads(self._threads)
+        self._end_threads(self._threads)
         self._begun.clear()
         self._sizes.clear()
 
@@ -60,31 +92,75 @@ class Fetcher:
         """Whether everything announced has begun, so that more may be announced."""
         return not self._waiting
 
-    def announce(self, blocks: Iterable[int]) -> None:
-        """A coming pool wants these blocks; each announcement is answered by one `release`."""
-        for block in blocks:
-            self._wanted[block] += 1
-            if block not in self._begun and self._wanted[block] == 1:
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all rows held; of a block that is being decoded, the estimate."""
+        return sum(map(self._size, self._begun))
+
+    def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
+        """What `use` makes of each decoded block, in the same order; called in the threads. No block is held.
+
+        Raises what decoding raised.
+        """
+
+        def decoded(block: int) -> Made:
+            return use(block, self._decode(block))
+
+        return [made.result() for made in [self._threads.submit(decoded, block) for block in blocks]]
+
+    def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
+        """The rows of pieces that were not announced, in order; of their blocks nothing else is held."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for block, start, stop in pieces:
+            spans.setdefault(block, []).append((start, stop))
+
+        def copies(block: int, columns: Columns) -> list[Columns]:
+            return [copied(cut(columns, start, stop), self._room) for start, stop in spans[block]]
+
+        found = dict(zip(spans, map(iter, self.decode_each(spans, copies)), strict=True))
+        return [next(found[block]) for block, _, _ in pieces]
+
+    def announce(self, pieces: Sequence[Piece]) -> None:
+        """A coming pool wants these pieces; each announcement is answered by one `release`, in the same order."""
+        for block, first in _first_rows(pieces).items():
+            if block not in self._wanted:
+                self._wanted[block] = deque()
                 self._waiting.append(block)
+            self._wanted[block].append(first)
         self._begin_ahead()
 
-    def get(self, blocks: list[int]) -> list[Columns]:
-        """The decoded blocks, all announced before; raises what decoding raised."""
-        for block in blocks:
+    def get(self, pieces: Sequence[Piece]) -> list[Columns]:
+        """The rows of the pieces that were announced first, in order; raises what decoding raised."""
+        firsts = _first_rows(pieces)
+        for block, first in firsts.items():
             if block not in self._begun:
                 self._waiting.remove(block)
                 self._begin(block)
-        self._in_use = frozenset(blocks)
+            elif first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
+                self._begin(block)
+        self._in_use = frozenset(firsts)
         self._begin_ahead()
-        return [self._begun[block].result() for block in blocks]
+        return [
+            cut(part.columns, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
+            for block, start, stop in pieces
+            for part in self._begun[block].result()
+            if part.start < stop and start < part.stop
+        ]
 
-    def release(self, blocks: Iterable[int]) -> None:
-        """The reader's pool is done with these blocks; a block that no pool wants is let go."""
-        for block in blocks:
-            self._wanted[block] -= 1
-            if not self._wanted[block]:
-                del self._wanted[block], self._begun[block]
-                self._sizes.pop(block, None)
+    def release(self, pieces: Sequence[Piece]) -> None:
+        """The reader's pool is done with these pieces; what no announced pool wants is let go."""
+        for block in _first_rows(pieces):
+            wanted = self._wanted[block]
+            wanted.popleft()
+            if wanted:
+                floor = self._floors[block] = max(self._floors[block], self._first_wanted(block))
+                parts = self._begun[block].result()
+                parts[:] = [part for part in parts if part.stop > floor]
+            else:
+                del self._wanted[block], self._begun[block], self._floors[block]
+            self._sizes.pop(block, None)
+        with self._memory_lock:
+            self._memory.trim(sum(map(self._size, self._begun)) // _PART_BYTES + _SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
@@ -98,12 +174,43 @@ class Fetcher:
             count += 1
 
     def _begin(self, block: int) -> None:
-        self._begun[block] = self._threads.submit(self._decode, block)
+        floor = self._floors[block] = self._first_wanted(block)
+        self._sizes.pop(block, None)
+        self._begun[block] = self._threads.submit(self._parts, block, floor)
+
+    def _first_wanted(self, block: int) -> int:
+        """The first row that has to be held; a view holds them all."""
+        return min(self._wanted[block]) if self._keep == "copies" else 0
+
+    def _parts(self, block: int, floor: int) -> list[Part]:
+        """The rows of a block from the part on that holds row `floor`."""
+        columns = self._decode(block)
+        rows = max(map(len, columns.values()), default=0)
+        if self._keep == "views":
+            return [Part(0, rows, columns)]
+        count = max(1, size_of(columns) // _PART_BYTES)
+        size = max(1, -(-rows // count))
+        return [
+            Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
+            for start in range(floor // size * size, rows, size)
+        ]
+
+    def _room(self, size: int) -> npt.NDArray[np.uint8]:
+        with self._memory_lock:
+            return self._memory.empty((size,), np.uint8)
 
     def _size(self, block: int) -> int:
         if block not in self._sizes:
             future = self._begun[block]
             if not future.done() or future.cancelled() or future.exception() is not None:
                 return self._estimate(block)
-            self._sizes[block] = size_of(future.result())
+            self._sizes[block] = sum(size_of(part.columns) for part in future.result())
         return self._sizes[block]
+
+
+def _first_rows(pieces: Sequence[Piece]) -> dict[int, int]:
+    """The first row of each block, the blocks in the order they are met."""
+    firsts: dict[int, int] = {}
+    for block, start, _ in pieces:
+        firsts[block] = min(start, firsts.get(block, start))
+    return firsts

@@ -65,6 +65,11 @@ class Ragged:
         """The rows of all parts, and no other values."""
         return cls.gather([part.compact() for part in parts], None, Buffers())
 
+    def copy(self) -> Ragged:
+        """The same rows; values a copy of those from the first to the last that they need."""
+        rows = self._narrow()
+        return Ragged(values=rows.values.copy(), starts=rows.starts, lengths=rows.lengths.copy(), missing=rows.missing)
+
     def compact(self) -> Ragged:
         """The same rows, their values copied end to end in order."""
         ends = np.cumsum(self.lengths)

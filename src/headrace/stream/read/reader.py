@@ -1,12 +1,16 @@
 """One consumer's rows, from blocks to batches.
 
 For each pool (see `pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and gathered by
-one index for all columns; batches are then views. The next pool is gathered in a thread while this one is used. A block
-stays decoded while a coming pool needs it. Only a batch that crosses a pool border is copied again. Memory is two
-pools, their open blocks, and what is decoded ahead.
+one index for all columns; batches are then views. The next pool is gathered in a thread while this one is used. What
+coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory is three
+pools, about half of the rows of their open blocks, and what is decoded ahead.
+
+The loop waits for the first pool. Where that takes few rows of many blocks, only these rows are kept, and the blocks
+are decoded again for the next pool, while the first one is used. Most of the time of a first round goes into memory
+that a process never used before: keeping all rows of its blocks would take several times as long.
 
 A small split that is shuffled is decoded whole, once, and stays in memory for later passes (see `KeptSplit`): its order
-is one permutation, so that every batch needs every block.
+is one permutation, so that every batch needs every block. The threads copy each block to its place as it is decoded.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,7 +33,7 @@ from headrace.stream.order.share import Share
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
-from headrace.stream.read.columns import Columns, cut, from_table, gather, join
+from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
 from headrace.stream.read.fetch import Fetcher
 from headrace.stream.read.quarantine import Quarantine
 
@@ -51,7 +56,7 @@ class KeptSplit:
         return {"_columns": None}  # another process decodes for itself
 
 
-_MOST_PLACES = 1 << 22  # looked up at a time: an epoch may be any number of times as long as a small split
+_MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
 _POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 
 
@@ -76,64 +81,73 @@ def read_share(
     Threads end when the iterator is exhausted, closed or dropped, or raises. Raises what reading a block raised, with
     rank, shard and block.
     """
+    mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
     fetcher = Fetcher(
         lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
         lambda block: int(plan.block_bytes[block]),
         threads=options.read_threads,
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
+        keep="views" if mapped or not plan.order.shuffle else "copies",  # in order few blocks are open
     )
     batcher = _Batcher(share, options, quarantine=quarantine, make=make)
     least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
     if plan.keeps_split and quarantine is None:
-        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, least_rows=least_rows)
+        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns, least_rows=least_rows)
     else:
-        pools = _gathered(fetcher, plan_pools(plan.order, plan.remaining, share, least_rows=least_rows))
+        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
+        pools = _gathered(fetcher, planned, index, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
             yield from batcher.batches(rows, items)
 
 
-def _gathered(fetcher: Fetcher, pools: Iterator[Pool]) -> Iterator[tuple[int, Columns]]:
+def _gathered(
+    fetcher: Fetcher, pools: Iterator[Pool], index: SplitIndex, options: StreamOptions
+) -> Iterator[tuple[int, Columns]]:
     """Each pool's number of items and its columns."""
     buffers = Buffers()
     ahead: deque[Pool] = deque()
-    _announce(fetcher, pools, ahead, most=1)
-    first = True
+    first = next(pools, None)
+    if first is None:
+        return
+    many = options.shuffle and len(first.blocks) > options.read_threads
+    if many and 4 * first.rows <= int(index.rows[first.blocks].sum()):
+        yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
+        _announce(fetcher, pools, ahead)
+    else:
+        ahead.append(first)
+        fetcher.announce(first.pieces)
     while ahead:
         pool = ahead.popleft()
-        blocks = pool.blocks
-        decoded = dict(zip(blocks, fetcher.get(blocks), strict=True))
-        pieces = [cut(decoded[block], start, stop) for block, start, stop in pool.pieces]
+        pieces = fetcher.get(pool.pieces)
         columns = gather(pieces, pool.index, buffers)
         buffers.trim(_POOLS_OF_BUFFERS * len(columns))
-        if first:  # the loop waits for it, so nothing else is begun before
+        if pool is first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
-        _announce(fetcher, pools, ahead, most=MOST_POOLS_AHEAD)  # before the release: a block both need stays decoded
-        del decoded, pieces  # or they would live while the next pool is waited for
-        fetcher.release(blocks)
-        if not first:
+        _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
+        del pieces  # or they would live while the next pool is waited for
+        fetcher.release(pool.pieces)
+        if pool is not first:
             yield pool.items, columns
-        first = False
         del columns
 
 
 def _from_memory(
-    kept: KeptSplit, fetcher: Fetcher, index: SplitIndex, plan: Plan, share: Share, *, least_rows: int
+    kept: KeptSplit,
+    fetcher: Fetcher,
+    index: SplitIndex,
+    plan: Plan,
+    share: Share,
+    *,
+    names: Sequence[str],
+    least_rows: int,
 ) -> Iterator[tuple[int, Columns]]:
     """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
     if not share.items:
         return
-    blocks = np.flatnonzero(index.rows).tolist()
-
-    def decode() -> Columns:
-        fetcher.announce(blocks)
-        decoded = join(fetcher.get(blocks))
-        fetcher.release(blocks)
-        return decoded
-
-    columns, buffers = kept.columns(decode), Buffers()
+    columns, buffers = kept.columns(lambda: _decode_whole(fetcher, index, names)), Buffers()
     for begin in range(0, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
@@ -146,14 +160,38 @@ def _from_memory(
             buffers.trim(_POOLS_OF_BUFFERS * len(columns))
 
 
-def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool], *, most: int) -> None:
-    """Announce the next pool in any case, and up to `most` as long as the fetcher has room."""
-    while not ahead or (fetcher.has_room and len(ahead) < most):
+def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
+    """All rows of a split. Arrays are filled in place: beside them only the blocks at work take memory."""
+    laid: dict[str, Any] = {}
+    others: dict[str, dict[int, Column]] = {}  # which cannot be filled in place, by first row
+    lock = Lock()
+
+    def lay(block: int, decoded: Columns) -> None:
+        first = int(index.first_row[block])
+        for name, column in decoded.items():
+            if not isinstance(column, np.ndarray):
+                others.setdefault(name, {})[first] = column
+                continue
+            with lock:  # one thread makes the array that all of them fill
+                if name not in laid:
+                    laid[name] = np.empty((index.total_rows, *column.shape[1:]), column.dtype)
+            np.copyto(laid[name][first : first + len(column)], column, casting="no")
+
+    fetcher.decode_each(np.flatnonzero(index.rows).tolist(), lay)
+    for name in list(others):
+        rows = others.pop(name)
+        laid[name] = concatenate([rows[first] for first in sorted(rows)])
+    return {name: laid[name] for name in columns}
+
+
+def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> None:
+    """Announce the next pool in any case, and more as long as the fetcher has room."""
+    while not ahead or (fetcher.has_room and len(ahead) < MOST_POOLS_AHEAD):
         pool = next(pools, None)
         if pool is None:
             return
         ahead.append(pool)
-        fetcher.announce(pool.blocks)
+        fetcher.announce(pool.pieces)
 
 
 class _Batcher:
