@@ -15,6 +15,8 @@ import sys
 import headrace
 
 options = dict(pair.split("=") for pair in sys.argv[2:])
+if "transform" in options:
+    options["transform"] = lambda batch: batch
 if "stall_seconds" in options:
     options["stall_seconds"] = float(options["stall_seconds"])
 batches = iter(headrace.open(sys.argv[1]).stream(batch_size=10, **options))
@@ -24,7 +26,16 @@ print("given")
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("batch_format=arrow",), ("batch_format=torch",), ("distribution=dynamic",), ("stall_seconds=60",)]
+    "options",
+    [
+        (),
+        ("batch_format=arrow",),
+        ("batch_format=torch",),
+        ("distribution=dynamic",),
+        ("stall_seconds=60",),
+        ("transform=yes",),
+        ("device=cpu",),
+    ],
 )
 def test_a_script_may_end_with_a_stream_open(tmp_path: Path, options: tuple[str, ...]) -> None:
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet", row_group_size=100)

@@ -5,9 +5,11 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from option_cases import (
@@ -25,6 +27,7 @@ from option_cases import (
 )
 from stream_cases import Numbers, index_of, ranks
 
+import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
@@ -85,6 +88,90 @@ def test_tables_and_pairs_it_makes_cross_from_workers():
 
     assert sorted(row for table in tables for row in table["row"].to_pylist()) == list(range(TOTAL))
     assert all(isinstance(row, torch.Tensor) and len(row) == len(half) for row, half in pairs)
+
+
+def test_it_runs_ahead_of_the_loop_in_another_thread(own_threads):
+    """The loop holds the first batch until the second one is made: inside its own `next` that would never be."""
+    began, seen = threading.Event(), []
+
+    def note(batch):
+        seen.append(threading.current_thread())
+        if len(seen) == 2:
+            began.set()
+        return batch
+
+    batches = iter(loader_of(note))
+    next(batches)
+
+    assert began.wait(20)
+    assert threading.current_thread() not in seen
+    batches.close()
+    assert [] == own_threads.left()
+
+
+@pytest.mark.parametrize("prefetch_bytes", [0, 1 << 25])
+def test_a_state_counts_what_the_loop_received_and_not_what_was_made_ahead(prefetch_bytes):
+    made = []
+    ahead = loader_of(lambda batch: (made.append(1), batch)[1], prefetch_bytes=prefetch_bytes)
+    plain = loader_of(None)
+    for received, (_, _) in enumerate(zip(plain, ahead, strict=True), start=1):
+        assert received <= len(made) <= received + (4 if prefetch_bytes else 1)
+        assert (received, plain.state_dict()) == (ahead.received, ahead.state_dict())
+
+
+def test_claimed_rows_that_were_made_ahead_are_not_received(tmp_path):
+    pq.write_table(pa.table({"row": range(400)}), tmp_path / "a.parquet", row_group_size=20)
+    opened = headrace.open(tmp_path / "a.parquet", cache_dir=tmp_path / "cache")
+    made = []
+    options = {"batch_size": 8, "shuffle": True, "distribution": "dynamic", "topology": ALONE}
+    stream = opened.stream(transform=lambda batch: (made.append(1), batch)[1], **options)
+    batches = iter(stream)
+    received = [row for _ in range(4) for row in real_rows(next(batches))]
+    first = stream.state_dict()
+    received += [row for _ in range(3) for row in real_rows(next(batches))]
+    state, rows = stream.state_dict(), stream.stats().rows
+    batches.close()
+    rest = opened.stream(**options)
+    rest.load_state_dict(state)
+
+    assert len(made) > 7
+    assert 56 == rows == len(received)
+    assert first != state
+    assert list(range(400)) == sorted([*received, *(row for batch in rest for row in real_rows(batch))])
+
+
+def test_what_it_raises_comes_after_the_batches_before_it_were_received():
+    def fail_late(batch):
+        if len(seen) == 7:
+            raise ZeroDivisionError("the eighth")
+        seen.append(1)
+        return batch
+
+    seen, received = [], 0
+    loader = loader_of(fail_late)
+    with pytest.raises(StreamError, match=r"batch 7 \(from 0, in this pass\).*the eighth"):
+        for _ in loader:
+            received += 1
+
+    assert 7 == received == loader.received
+
+
+def test_a_block_that_cannot_be_read_fails_in_its_place_and_ends_all_threads(own_threads):
+    class Damaged(Kinds):
+        def __call__(self, block, columns):
+            if block == 4:
+                raise OSError("gone")
+            return super().__call__(block, columns)
+
+    options = StreamOptions(batch_size=4, columns=NUMBERS, transform=as_pair)
+    received = []
+    with pytest.raises(StreamError, match="gone"):
+        received.extend(
+            row for rows, _ in StreamLoader(index_of(ROWS, schema=KINDS), Damaged(), options) for row in rows.tolist()
+        )
+
+    assert list(range(len(received))) == received
+    assert [] == own_threads.left()
 
 
 def test_its_error_names_it_is_chained_and_loses_nothing(own_threads):

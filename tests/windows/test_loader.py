@@ -386,3 +386,16 @@ def test_a_loop_on_two_ranks_survives_a_remainder_of_one_window(tmp_path):
     assert np.isfinite([loss for each in (one, two) for _, _, loss in each["steps"]]).all()
     assert one["weights"] == two["weights"]
     assert np.isfinite(one["weights"]).all()
+
+
+def test_waits_are_counted_and_rows_are_windows_without_filling_ones(dataset):
+    opened, expected = dataset
+    windows = 0
+    for stream in streams(opened, 3, batch_size=7):
+        own = sum(int(batch["valid"].sum()) for batch in stream)
+        stats = stream.stats()
+        assert (len(list(stream)), own) == (stats.steps, stats.rows)
+        assert stats.waited_s >= stats.max_wait_s >= stats.p50_wait_s >= 0
+        windows += own
+
+    assert len(expected) == windows

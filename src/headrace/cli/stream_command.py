@@ -32,6 +32,8 @@ from headrace.cli.text_columns import PlainShards
 if TYPE_CHECKING:
     from threading import Barrier
 
+    from headrace.stream.ranks.stats import StreamStats
+
 _START_TIMEOUT_S = 300.0
 _barrier: Barrier | None = None  # of a rank's process: all ranks begin together
 
@@ -41,7 +43,7 @@ class Speed:
     """What one rank received. seconds, first_batch_s: from the beginning of the pass.
 
     rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
-    seconds since; None where nothing did.
+    seconds since; None where nothing did. waited_s, p50_wait_s, p95_wait_s, max_wait_s, blocks_read: see `StreamStats`.
     """
 
     rank: int
@@ -52,6 +54,11 @@ class Speed:
     rows_per_s: float
     bytes_per_s: float
     steady_rows_per_s: float | None
+    waited_s: float
+    p50_wait_s: float
+    p95_wait_s: float
+    max_wait_s: float
+    blocks_read: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +103,7 @@ def stream(
 
     Each of several ranks is a process of its own; workers are DataLoader workers and need torch. Rates count all rows
     and all seconds, those before the first batch too; the steady rate is that behind the first batch. MB are decoded
-    bytes as the index estimates them.
+    bytes as the index estimates them. Waits are for one batch, median and 95th percentile.
 
     Example:  headrace stream out --split train --batch-size 4096 --ranks 2
     """
@@ -137,16 +144,29 @@ def stream(
 
 
 def _print(speeds: Sequence[Speed], record: Mapping[str, Any]) -> None:
-    """A line for each rank, and what they come to together."""
+    """Print a line for each rank, and what they come to together. Waits are the median and the 95th percentile."""
     from rich.table import Table
 
     table = Table(header_style="bold")
-    for name in ("rank", "batches", "rows", "seconds", "first batch s", "rows/s", "MB/s", "rows/s behind it"):
+    for name in (
+        "rank",
+        "batches",
+        "rows",
+        "seconds",
+        "first batch s",
+        "rows/s",
+        "MB/s",
+        "rows/s behind it",
+        "wait ms",
+    ):
         table.add_column(name, justify="right")
     for each in speeds:
         numbers = (f"{each.batches:,}", f"{each.rows:,}", f"{each.seconds:.2f}", f"{each.first_batch_s:.3f}")
         steady = "" if each.steady_rows_per_s is None else f"{each.steady_rows_per_s:,.0f}"
-        table.add_row(str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}", steady)
+        waits = f"{each.p50_wait_s * 1e3:.2f} / {each.p95_wait_s * 1e3:.2f}"
+        table.add_row(
+            str(each.rank), *numbers, f"{each.rows_per_s:,.0f}", f"{each.bytes_per_s / 1e6:,.1f}", steady, waits
+        )
     steady_rows = record["steady_rows_per_s"]
     behind = "" if steady_rows is None else f", {steady_rows:,} rows/s behind it"
     console = printer()
@@ -199,6 +219,7 @@ def _measure(work: _Work, rank: int) -> Speed:
             break
     rate = rows / seconds if seconds else 0.0
     steady = (rows - first_rows) / (seconds - first_s) if rows > first_rows and seconds > first_s else None
+    stats: StreamStats = batches.stats()
     return Speed(
         rank=rank,
         batches=count,
@@ -208,6 +229,11 @@ def _measure(work: _Work, rank: int) -> Speed:
         rows_per_s=rate,
         bytes_per_s=rate * row_bytes,
         steady_rows_per_s=steady,
+        waited_s=stats.waited_s,
+        p50_wait_s=stats.p50_wait_s,
+        p95_wait_s=stats.p95_wait_s,
+        max_wait_s=stats.max_wait_s,
+        blocks_read=stats.blocks_read,
     )
 
 

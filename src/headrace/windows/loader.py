@@ -23,7 +23,7 @@ from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import VALID
 from headrace.stream.order.share import Remainder, Share, check_batches, resolve_remainder, share_of
 from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Watch
+from headrace.stream.ranks.watch import Progress, Watch
 from headrace.stream.read.batch import import_torch
 from headrace.windows.epochs import Epochs
 from headrace.windows.options import Layout
@@ -127,6 +127,10 @@ class WindowPass:
         step = self.passes.topology.world_size * self.passes.batch_size
         return self.start.at(min(self.start.count, self.start.position + batches * step)).to_dict()
 
+    def rows_after(self, batches: int) -> int:
+        """Windows that this rank's first `batches` batches hold, without filling ones."""
+        return min(batches * self.passes.batch_size, self.share.rows)
+
     def batches(self) -> Generator[dict[str, Any], None, None]:
         """This rank's batches."""
         start, share, batch_size = self.start, self.share, self.passes.batch_size
@@ -224,7 +228,8 @@ class WindowLoader(BaseLoader[WindowPasses, WindowPass]):
         start = self.present.start
         if start.count and not self.present.steps and not start.position:
             log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', start.epoch, start.count)
-        yield from Watch(self, self.contract()).over(self.present.batches())
+        self.progress = Progress()
+        yield from Watch(self, self.contract(), self.progress).over(self.present.batches())
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:  # noqa: ARG002 - windows have no workers
         """What every rank must say alike before the present pass."""

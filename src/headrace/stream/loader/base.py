@@ -20,7 +20,9 @@ from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.rebatched import refuse_sharing_again
 from headrace.stream.loader.received import Given, Received, warn_of_repeat
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
+from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
 
 
@@ -41,6 +43,9 @@ class AnyPass(Protocol):
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+
+    def rows_after(self, batches: int) -> int:
+        """Rows that this rank's first `batches` batches hold, without filling ones."""
 
 
 P = TypeVar("P", bound=AnyPass)
@@ -98,6 +103,11 @@ class BaseLoader(ABC, Generic[S, P]):
     def received(self) -> int:
         """Batches that the loop received since the present pass began."""
         return self._received.batches
+
+    def stats(self) -> StreamStats:
+        """What the present pass, or the last one, has cost its loop so far: seconds waited, rows, blocks read."""
+        waits = self.progress.waits
+        return waits.stats(self.present.rows_after(waits.steps))
 
     @property
     def partial_epoch(self) -> bool:
@@ -171,4 +181,5 @@ class BaseLoader(ABC, Generic[S, P]):
 
     def _begin(self, present: P) -> None:
         self._present = present
+        self.progress = Progress()
         self._received.forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,7 @@ class StreamArguments(TypedDict, total=False):
     samples_per_epoch: int | None
     transform: Callable[[Any], Any] | None
     memory: Memory
+    device: str | None
     locality: Mapping[str, int | Sequence[int]] | None
     ranks_per_node: int | None
 
@@ -108,8 +110,11 @@ class StreamOptions:
         "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
     samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
         None: every row once; of a blend with weights, as many rows as its splits have together.
-    transform: makes of each batch what the loop receives, in the process that made the batch; see `transform`.
+    transform: makes of each batch what the loop receives, of (batch) or (batch, context), in a thread ahead of the loop
+        or in the DataLoader worker; see `transform`.
     memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
+    device: "cuda", "cuda:N" or "cpu": tensors are there, ready, when the loop receives them; see `memory`. None: they
+        stay where they are made. Not with DataLoader workers.
     distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
         first, then workers), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
         "dynamic", experimental: ranks claim blocks when they are ready for them, see `dynamic`.
@@ -147,6 +152,7 @@ class StreamOptions:
     samples_per_epoch: int | None = None
     transform: Callable[[Any], Any] | None = None
     memory: Memory = "pageable"
+    device: str | None = None
     locality: Mapping[str, int | Sequence[int]] | None = None
     ranks_per_node: int | None = None
 
@@ -201,9 +207,15 @@ class StreamOptions:
             )
         if self.transform is not None and not callable(self.transform):
             raise SettingsError(f"transform is {self.transform!r}; expected a function of the batch, or None")
-        if self.memory == "pinned" and self.batch_format != "torch" and self.transform is None:
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,4})?", str(self.device)):
+            raise SettingsError(f'device is {self.device!r}; expected "cpu", "cuda", "cuda:N" or None')
+        if self.device is not None and not isinstance(self.device, str):
+            raise SettingsError(f'device is {self.device!r}; pass the text "{self.device}"')
+        asked = f'device="{self.device}"' if self.device is not None else 'memory="pinned"'
+        has_tensors = self.batch_format == "torch" or self.transform is not None
+        if (self.memory == "pinned" or self.device is not None) and not has_tensors:
             raise SettingsError(
-                f'memory="pinned" pins tensors, and batch_format="{self.batch_format}" has none; use'
+                f'{asked} is for tensors, and batch_format="{self.batch_format}" has none; use'
                 ' batch_format="torch", or a transform that makes tensors'
             )
 

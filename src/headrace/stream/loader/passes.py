@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,12 +25,13 @@ from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
-from headrace.stream.order.share import Remainder, advance, count_steps, resolve_remainder
+from headrace.stream.order.share import Remainder, Share, advance, count_steps, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
+from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
 
@@ -66,6 +68,9 @@ class Pass(AnyPass, Protocol):
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
+
+    def context(self, batch: int) -> TransformContext:
+        """Where this rank's batch of this number stands in the epoch."""
 
 
 class Passes(Source[Pass], Protocol):
@@ -173,6 +178,33 @@ class RowPass:
             quarantine=quarantine,
             kept=passes.kept,
         )
+
+    def context(self, batch: int) -> TransformContext:
+        """Where this rank's batch of this number stands in the epoch."""
+        options, share = self.passes.options, self._share
+        first = batch * options.batch_size
+        stop = min(first + options.batch_size, share.items)
+        own = self.start.remaining.positions(share.places(first, stop))
+        filling = np.full(stop - first - len(own), -1, np.int64)
+        return TransformContext(
+            seed=options.seed,
+            epoch=self.epoch,
+            step=self.start.position // (self.passes.ranks * options.batch_size) + batch,
+            rank=self.passes.topology.rank,
+            positions=np.concatenate([own, filling]),
+        )
+
+    def rows_after(self, batches: int) -> int:
+        """Rows that this rank's first `batches` batches hold, without filling ones."""
+        return min(batches * self.passes.options.batch_size, self._share.rows)
+
+    @cached_property
+    def _share(self) -> Share:
+        """This rank's part of what is left."""
+        return self.plan().share(self.passes.topology.rank)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"passes": self.passes, "start": self.start}
 
 
 class RowPasses:

@@ -16,10 +16,10 @@ from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.agreement import contract_of
 from headrace.stream.ranks.topology import Topology, capture
-from headrace.stream.ranks.watch import Noted, Progress, Watch
+from headrace.stream.ranks.watch import Progress, Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
-from headrace.stream.read.memory import pinned_batches
+from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import transformed
@@ -99,11 +99,10 @@ class StreamLoader(BaseLoader[Passes, Pass]):
 
     def read(self) -> Generator[Batch, None, None]:
         """The batches of the present pass from its beginning, watched but not counted."""
-        progress = Progress(self.index)
+        progress = self.progress = Progress(self.index)
         watch = self.watch(progress)
         self.quarantined = self.make_quarantine()
-        read_block = Noted(self.passes.read_block, progress.reading)
-        batches = self.present.batches(Reading(read_block, self.quarantined, watch.check))
+        batches = self.present.batches(Reading(progress.noted(self.passes.read_block), self.quarantined, watch.check))
         yield from watch.over(self.delivered(batches))
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
@@ -124,10 +123,18 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         return Watch(self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds)
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
-        """The batches as the loop receives them: transformed, and in pinned memory, if the options ask for it."""
-        if self.options.transform is not None:
-            batches = transformed(batches, self.options.transform, reader=reader_name(self.topology))
-        return pinned_batches(batches) if self.options.memory == "pinned" else batches
+        """The batches of the present pass as the loop receives them.
+
+        Where they are transformed, pinned or copied to a device, a thread does it ahead of the loop. Batches that need
+        none of it are views of a pool, and a thread would cost more than making them.
+        """
+        options = self.options
+        if options.transform is not None:
+            name, context = reader_name(self.topology), self.present.context
+            batches = transformed(batches, options.transform, reader=name, context=context)
+        elif options.memory == "pageable" and options.device is None:
+            return batches
+        return ahead_of_the_loop(batches, options)
 
     def make_quarantine(self) -> Quarantine | None:
         """Where a pass puts its bad blocks; None if they raise."""

@@ -38,8 +38,9 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
-from headrace.stream.ranks.watch import Noted, Progress
+from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock
@@ -165,6 +166,18 @@ class StreamingDataset(IterableDataset[Batch]):
         """The present pass: steps, rows and bytes of every rank."""
         return self.present.plan()
 
+    def stats(self) -> StreamStats:
+        """What the present pass, or the last one, has cost its loop so far, without workers or in `data_loader()`.
+
+        Raises `StreamError` where the workers of a DataLoader of your own read: this process does not see its loop.
+        """
+        if self._is_unseen:
+            raise StreamError(
+                "stats: this process does not see how long the loop waits for the workers of a DataLoader of your own;"
+                " loop over data_loader(), or over dataset.watched(loader)"
+            )
+        return self.stream.stats()
+
     def report(self) -> PackingReport:
         """The present pass in numbers where rows are packed while they are streamed."""
         return self.stream.report()
@@ -182,8 +195,10 @@ class StreamingDataset(IterableDataset[Batch]):
         caller = sys._getframe(1)  # nothing else tells a dataset how it is read
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
         refuse_batches_of_batches(caller, self.options.batch_size, "torch_dataset()")
-        if get_worker_info() is None:
+        info = get_worker_info()
+        if info is None:
             return iter(self.stream)
+        check_memory(self.options, info.num_workers)
         collate: Any = getattr(caller.f_locals.get("self"), "collate_fn", None)
         in_place = self.options.transform is None and collate in (default_convert, whole_batch)
         return self._served(in_place=in_place)
@@ -222,9 +237,17 @@ class StreamingDataset(IterableDataset[Batch]):
         assert self._client is not None
         batches = self._client.batches(begun, in_place=in_place)
         transform, info = self.options.transform, get_worker_info()
+        assert info is not None
         if transform is None:
             return batches
-        return transformed(batches, transform, reader=f"{reader_name(self.topology)}, worker {info.id}")  # type: ignore[union-attr]
+        return transformed(
+            batches,
+            transform,
+            reader=f"{reader_name(self.topology)}, worker {info.id}",
+            context=self.stream.passes.resume(begun.start).context,
+            first=begun.first,
+            stride=info.num_workers,
+        )
 
     def _begun(self) -> Beginning:
         """Where the present pass of this worker began; begins one."""
@@ -247,6 +270,11 @@ class StreamingDataset(IterableDataset[Batch]):
         memory: "pinned" makes the DataLoader pin what it receives.
         """
         check_word("memory", memory, get_args(Memory))
+        if memory == "pinned" and self.options.device is not None:
+            raise SettingsError(
+                f'data_loader(memory="pinned") with device="{self.options.device}": only CPU tensors can be pinned, and'
+                " copies to a device are made from pinned memory; leave memory= out"
+            )
         return WatchedLoader(
             self,
             batch_size=None,
@@ -272,7 +300,8 @@ class StreamingDataset(IterableDataset[Batch]):
     def _watched_workers(self, batches: Iterable[Batch], workers: int) -> Generator[Batch, None, None]:
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        self._reading, self._is_unseen = Progress(self.index), False
+        self._reading = self.stream.progress = Progress(self.index)
+        self._is_unseen = False
         self._forget_run()
         try:
             yield from self.stream.counted(
@@ -424,8 +453,7 @@ class StreamingDataset(IterableDataset[Batch]):
         progress = Progress(self.index) if watched is None else watched
         if not first or stream.quarantined is None:
             stream.quarantined = stream.make_quarantine()
-        read_block = Noted(stream.passes.read_block, progress.reading)
-        batches = present.batches(Reading(read_block, stream.quarantined), first=first)
+        batches = present.batches(Reading(progress.noted(stream.passes.read_block), stream.quarantined), first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
         yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
         if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):

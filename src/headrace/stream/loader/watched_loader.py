@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from headrace.errors import EngineError, HeadraceError
 from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.passes import reader_name
+from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import death_of, why_not_again
 from headrace.stream.workers.sheltered import sheltered_start
@@ -46,6 +47,12 @@ class WatchedLoader(DataLoader[Batch]):
         """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
         dataset: Any = self.dataset
         dataset.set_epoch(epoch)
+
+    def stats(self) -> StreamStats:
+        """What the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
+        dataset: Any = self.dataset
+        found: StreamStats = dataset.stats()
+        return found
 
     def __len__(self) -> int:
         """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""

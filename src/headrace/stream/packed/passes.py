@@ -47,6 +47,7 @@ from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
+from headrace.stream.read.transform import TransformContext
 
 
 class PackingPasses:
@@ -74,6 +75,7 @@ class PackingPasses:
             pack=None,
             transform=None,
             memory="pageable",
+            device=None,
         )
         check_options(index, replace(rows, batch_format=options.batch_format), ranks=topology.world_size)
         self.read_block: ReadBlock = _TokenBlocks(read_block, self.pack)
@@ -188,6 +190,17 @@ class PackingPass:
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on."""
         return Packer(self.passes, self.rows, self.packing, reading.read_block).batches(self.given + first)
+
+    def context(self, batch: int) -> TransformContext:
+        """Where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
+        options, rank = self.passes.options, self.passes.topology.rank
+        step = self.given + batch
+        return TransformContext(seed=options.seed, epoch=self.epoch, step=step, rank=rank, positions=None)
+
+    def rows_after(self, batches: int) -> int:
+        """Bins that this rank's first `batches` batches hold, without filling ones."""
+        bins, size = int(self.packing.bins_of_windows(self.passes.topology.rank).sum()), self.passes.options.batch_size
+        return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"passes": self.passes, "rows": self.rows, "given": self.given}

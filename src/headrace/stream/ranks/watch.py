@@ -34,6 +34,7 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.stream.ranks.agreement import RanksDiffer, start_together
 from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
+from headrace.stream.ranks.stats import Waits
 from headrace.stream.ranks.topology import Topology
 
 log = logging.getLogger("headrace")
@@ -242,35 +243,45 @@ class Snapshot:
 class Progress:
     """The progress of one pass in one process. Clocks are monotonic seconds.
 
-    index: names the blocks. reading: block number → since when a thread reads it.
+    index: names the blocks. reading: block number → since when a thread reads it. waits: what the pass has cost its
+    loop.
     """
 
     index: SplitIndex | None = None
     reading: dict[int, float] = field(default_factory=dict)
-    batches: int = 0
-    _waited: float = 0.0
+    waits: Waits = field(default_factory=Waits)
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
     _phase: str = "loop"
 
     def wait(self) -> None:
         """The loop asks for a batch."""
-        self._since, self._phase = time.monotonic(), "wait"
+        self._enter("wait")
 
     def got(self) -> None:
         """The loop has its batch."""
         now = time.monotonic()
-        self._waited += now - self._since
-        self.batches += 1
+        self.waits.note(now - self._since)
         self._since, self._phase = now, "loop"
 
     def done(self) -> None:
         """The pass is over."""
-        self._since, self._phase = time.monotonic(), "done"
+        self._enter("done")
+
+    def noted(self, read_block: ReadBlock) -> Noted:
+        """Return a `read_block` that notes here what it reads."""
+        return Noted(read_block, self.reading, self.waits.blocks_read)
+
+    def _enter(self, phase: str) -> None:
+        """Leave the loop, or a wait that came to nothing."""
+        now = time.monotonic()
+        if self.waits.steps and self._phase == "loop":
+            self.waits.looped += now - self._since
+        self._since, self._phase = now, phase
 
     def snapshot(self) -> Snapshot:
         """Return the present state; of several blocks being read, it names the one read for longest."""
-        now, phase, place, waited = time.monotonic(), self._phase, "", self._waited
+        now, phase, place, waited = time.monotonic(), self._phase, "", self.waits.waited
         if phase == "wait":
             waited += now - self._since
             reading = [(since, block) for block, since in self.reading.copy().items()]
@@ -279,17 +290,21 @@ class Progress:
                 block = min(reading)[1]
                 place = f"{self.index.shards[self.index.shard_of_block[block]]} block {self.index.block[block]}"
         return Snapshot(
-            phase=phase, seconds=now - self._since, batches=self.batches, waited=waited,
+            phase=phase, seconds=now - self._since, batches=self.waits.steps, waited=waited,
             elapsed=now - self._began, place=place,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Noted:
-    """A `read_block` that notes in `reading` which blocks are being read, and since when."""
+    """A `read_block` that notes in `reading` which blocks are being read, and since when.
+
+    finished: how many each thread has read.
+    """
 
     read_block: ReadBlock
     reading: dict[int, float]
+    finished: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
         self.reading[block] = time.monotonic()
@@ -297,6 +312,8 @@ class Noted:
             return self.read_block(block, columns)
         finally:
             self.reading.pop(block, None)
+            thread = threading.get_ident()
+            self.finished[thread] = self.finished.get(thread, 0) + 1
 
 
 # --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.

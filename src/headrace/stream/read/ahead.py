@@ -1,8 +1,10 @@
-"""An iterator worked one item ahead in a thread of its own."""
+"""Items made ahead of their consumer, in a thread of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from typing import TypeVar
 
 from headrace.stream.read.threads import end_threads, start_threads
@@ -10,23 +12,45 @@ from headrace.stream.read.threads import end_threads, start_threads
 Item = TypeVar("Item")
 
 
-def one_ahead(items: Iterator[Item], *, thread_name: str) -> Generator[Item, None, None]:
-    """The same items; while one is used, the next is made. Raises what making it raised, in its place.
+def made_ahead(
+    items: Iterator[Item],
+    *,
+    thread_name: str,
+    most: int = 1,
+    most_bytes: int | None = None,
+    size_of: Callable[[Item], int] | None = None,
+) -> Generator[Item, None, None]:
+    """Yield the same items; while one is used, the next are made. Raises what making an item raised, in its place.
 
-    The thread ends when the generator is exhausted, closed or dropped, after the item it is at.
+    At most `most` items wait to be taken, the one being made among them. Where `size_of` gives their bytes, fewer wait:
+    as many as `most_bytes` hold of the largest so far, and always one. The first item is made alone.
+    The thread ends when the generator is exhausted, closed or dropped, after the item that it is at, and `items` is
+    closed. When the interpreter ends first, at most `most` items are still made.
     """
     threads = start_threads(1, name=thread_name)
+    coming: deque[Future[tuple[Item, int] | None]] = deque()
+    end, close = end_threads, getattr(items, "close", None)  # this module may be empty when the interpreter ends
+
+    def make() -> tuple[Item, int] | None:
+        for item in items:
+            return item, 0 if size_of is None else size_of(item)
+        return None
+
     try:
-        coming = threads.submit(_next, items)
-        while (item := coming.result()) is not None:
-            coming = threads.submit(_next, items)
-            yield item[0]
-            del item
+        largest = 0
+        coming.append(threads.submit(make))
+        while (made := coming.popleft().result()) is not None:
+            largest = max(largest, made[1])
+            room = most if most_bytes is None or not largest else max(1, min(most, most_bytes // largest))
+            while len(coming) < room:
+                coming.append(threads.submit(make))
+            yield made[0]
+            del made
     finally:
-        end_threads(threads)
-
-
-def _next(items: Iterator[Item]) -> tuple[Item] | None:
-    for item in items:
-        return (item,)
-    return None
+        coming.clear()
+        end(threads)
+        if close is not None:
+            try:  # noqa: SIM105 - `suppress` has gone by then, too
+                close()
+            except ValueError:  # its thread was not waited for, and is inside; it closes it when it drops it
+                pass

@@ -51,6 +51,8 @@ class Fetcher:
     needed, in parts; or "views" of whole blocks, for those that are mapped files.
     """
 
+    _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
+
     def __init__(
         self,
         decode: Callable[[int], Columns],
@@ -81,7 +83,7 @@ class Fetcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end_threads(self._threads)
+        self._end_threads(self._threads)
         self._begun.clear()
         self._sizes.clear()
 

@@ -32,7 +32,7 @@ from headrace.stream.order.epoch import span_rows
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
 from headrace.stream.order.share import Share
-from headrace.stream.read.ahead import one_ahead
+from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
@@ -105,7 +105,7 @@ def read_share(
     else:
         planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
         pools = _gathered(fetcher, planned, index, plan, options)
-    ready = one_ahead(pools, thread_name="headrace-read-pool")
+    ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         for items, rows in ready:
             yield from batcher.batches(rows, items)

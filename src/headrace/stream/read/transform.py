@@ -1,40 +1,94 @@
 """A function of the user's own over every batch, after it is made and before the training loop has it.
 
-It runs where the batch is made: in the rank's own process, or in each DataLoader worker, to which it then travels. What
-it returns is the batch from there on, whatever it is; only None is refused, as that is a forgotten `return`. A batch
-whose transform failed was not delivered: a state taken after the error brings it again.
+It runs where the batch is made, ahead of the loop: in a thread of the rank's own process, or in each DataLoader worker.
+What it returns is the batch from there on, whatever it is; only None is refused, as that is a forgotten `return`. A
+batch whose transform failed was not delivered: a state taken after the error brings it again.
+
+A transform of two positional parameters is also given a `TransformContext`, which says where the batch stands in the
+epoch. Random numbers keyed by its positions are the same on any ranks and workers and after every resume; those of
+torch's, numpy's or Python's global generators are not, as the loop draws from them at the same time.
 """
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing.context
 import pickle
 import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64
+from headrace.checks import check_integer
+from headrace.digest import derive_key, hash_words
 from headrace.errors import SettingsError, StreamError
 
-Transform = Callable[[Any], Any]
+Transform = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TransformContext:
+    """Where a batch stands in its epoch.
+
+    step: the global step in the epoch, position // global batch. rank: that received the batch. positions: of the rows
+    of the batch in the order of the epoch, int64 [rows], the same for a row on any ranks and workers; -1 for filling
+    rows. None where rows are packed while they are streamed, and with distribution="dynamic".
+    """
+
+    seed: int
+    epoch: int
+    step: int
+    rank: int
+    positions: I64 | None
+
+    def uniform(self, draws: int = 1, *, purpose: str = "") -> npt.NDArray[np.float64]:
+        """Random numbers in [0, 1) for each row, float64 [rows, draws]; keyed by seed, epoch and position.
+
+        The same for a row on any ranks and workers, and after every resume. purpose: other numbers for other uses.
+        Raises `SettingsError` where there are no positions.
+        """
+        check_integer("uniform: draws", draws, least=1)
+        if self.positions is None:
+            raise SettingsError(
+                'transform: with pack= and distribution="dynamic" rows have no positions to key random numbers by; use'
+                " numpy.random.default_rng((context.seed, context.epoch, context.step, context.rank))"
+            )
+        words = np.empty((len(self.positions), draws, 2), np.uint64)
+        words[:, :, 0], words[:, :, 1] = self.positions.view(np.uint64)[:, None], np.arange(draws, dtype=np.uint64)
+        high, _ = hash_words(derive_key(self.seed, f"transform {purpose}", self.epoch), words.reshape(-1, 2))
+        return (high >> np.uint64(11)).astype(np.float64).reshape(-1, draws) * np.float64(2.0**-53)
 
 
 def transformed(
-    batches: Generator[Any, None, None], transform: Transform, *, reader: str
+    batches: Generator[Any, None, None],
+    transform: Transform,
+    *,
+    reader: str,
+    context: Callable[[int], TransformContext],
+    first: int = 0,
+    stride: int = 1,
 ) -> Generator[Any, None, None]:
-    """What the transform makes of each batch, in order; the batches are closed with this generator.
+    """Yield what the transform makes of each batch, in order; the batches are closed with this generator.
 
-    reader: names this rank and worker in messages; batches count from 0 in the reader's own pass.
+    reader: names this rank and worker in messages; batches count from 0 in the reader's own pass. context: of a batch
+    by its number in the pass of the rank, of which the reader has number `first` and every `stride`-th after it.
     Raises `StreamError` from what the transform raised, or if it returned None.
     """
+    wants_context = takes_context(transform)
     with closing(batches):
         for number, batch in enumerate(batches):
+            more = (context(first + number * stride),) if wants_context else ()
             try:
-                done = transform(batch)
+                done = transform(batch, *more)
             except Exception as error:
                 raise StreamError(
                     f"{reader}: batch {number} (from 0, in this pass): transform {name_of(transform)} raised"
-                    f" {type(error).__name__}: {error}; mend it, then resume from the last state, which has not seen"
+                    f" {type(error).__name__}: {error}; fix it, then resume from the last state, which does not include"
                     " this batch"
                 ) from error
             if done is None:
@@ -43,6 +97,20 @@ def transformed(
                     " end it with `return batch`"
                 )
             yield done
+
+
+def takes_context(transform: Transform) -> bool:
+    """Whether a transform is called with (batch, context): it has a second positional parameter for it.
+
+    That is one without a default, or one named `context`. Parameters that a partial has bound do not count, nor does
+    `*args`. What has no signature, such as some builtins, is called with the batch alone.
+    """
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "context")
 
 
 def check_travels(transform: Transform | None) -> None:

@@ -62,7 +62,7 @@ class Parcel(dict[str, Any]):
                 rest[name] = value
         # Pickled here, where an error is heard.
         others = bytes(ForkingPickler.dumps(rest)) if rest else None
-        total = sum(_room(tensor.shape, tensor.dtype) for tensor in tensors)
+        total = sum(room(tensor.shape, tensor.dtype) for tensor in tensors)
         sent = filled(total, lambda flat: _fill(flat, packed, tensors))
         return _unpack, (sent, packed, others, list(self))
 
@@ -70,7 +70,7 @@ class Parcel(dict[str, Any]):
 def _unpack(sent: Sent, packed: list[Packed], others: bytes | None, names: list[str]) -> dict[str, Any]:
     flat = opened(sent)
     batch: dict[str, Any] = {} if others is None else pickle.loads(others)
-    for view, (name, _, _, lengths) in zip(_views(flat, packed), packed, strict=True):
+    for view, (name, _, _, lengths) in zip(views(flat, packed), packed, strict=True):
         batch[name] = view if lengths is None else list(apart(view, lengths))
     return {name: batch[name] for name in names}
 
@@ -124,20 +124,20 @@ def opened(sent: Sent) -> torch.Tensor:
 
 
 def _fill(flat: torch.Tensor, packed: list[Packed], tensors: list[torch.Tensor]) -> None:
-    for view, tensor in zip(_views(flat, packed), tensors, strict=True):
+    for view, tensor in zip(views(flat, packed), tensors, strict=True):
         view.copy_(tensor.detach())
 
 
-def _views(flat: torch.Tensor, packed: list[Packed]) -> Iterator[torch.Tensor]:
+def views(flat: torch.Tensor, packed: list[Packed]) -> Iterator[torch.Tensor]:
     """The tensors in a buffer, one after the other."""
     place = 0
     for _, dtype, shape, _ in packed:
         size = math.prod(shape) * dtype.itemsize
-        yield flat[place : place + size].view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
-        place += _room(shape, dtype)
+        yield flat[place : place + size].view(dtype).view(shape) if size else flat.new_empty(shape, dtype=dtype)
+        place += room(shape, dtype)
 
 
-def _room(shape: Sequence[int], dtype: torch.dtype) -> int:
+def room(shape: Sequence[int], dtype: torch.dtype) -> int:
     return -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
 
 

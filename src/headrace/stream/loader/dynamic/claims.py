@@ -20,7 +20,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -36,7 +36,7 @@ from headrace.stream.order.remaining import Remaining
 from headrace.stream.ranks.group import text_of
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import Columns
-from headrace.stream.read.threads import end_threads, start_threads
+from headrace.stream.read.threads import Threads, end_threads, start_threads
 
 _LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
 _LOOK_S = 0.01
@@ -131,7 +131,7 @@ class Claims:
     _claimed: int = 0
     _next: Future[Columns | None] | None = None
     _claiming: Lock = field(default_factory=Lock)
-    _threads: ThreadPoolExecutor = field(default_factory=lambda: start_threads(1, name="headrace-claim"))
+    _threads: Threads = field(default_factory=lambda: start_threads(1, name="headrace-claim"))
 
     def arrive(self, start: str) -> None:
         """Register this rank. Raises `StreamError` if another process is it too, or another rank starts elsewhere."""

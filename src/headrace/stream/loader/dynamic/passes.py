@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +31,7 @@ from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.quarantine import filling_rows
 from headrace.stream.read.reader import ReadBlock, decode_block
+from headrace.stream.read.transform import TransformContext
 
 log = logging.getLogger("headrace")
 
@@ -93,12 +95,17 @@ class DynamicPasses:
 
 @dataclass(eq=False)
 class DynamicPass:
-    """What is left of an epoch, to be claimed. claims: those of this rank, once it is read."""
+    """What is left of an epoch, to be claimed. claims: those of this rank, once it is read.
+
+    Batches may be made before the loop takes them, so claims hear what was received when a state asks for it.
+    """
 
     passes: DynamicPasses
     start: StreamState
     claims: Claims | None = None
     _calls: int = field(default=0, repr=False)
+    _rows: array[int] = field(default_factory=lambda: array("q", [0]), repr=False)  # made, after each batch
+    _said: int = field(default=0, repr=False)  # batches that the claims know to be received
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
 
@@ -136,15 +143,25 @@ class DynamicPass:
         """
         if self.claims is None or not batches:
             return self.start.to_dict(_KIND)
-        self._calls += 1
+        self.claims.received(self.rows_after(batches) - self.rows_after(self._said))
+        self._calls, self._said = self._calls + 1, batches
         return self.start.at(self.claims.left_over(self._calls, self.start.remaining)).to_dict(_KIND)
+
+    def rows_after(self, batches: int) -> int:
+        """Rows that this rank's first `batches` batches hold, without filling ones."""
+        return self._rows[min(batches, len(self._rows) - 1)]
+
+    def context(self, batch: int) -> TransformContext:
+        """Which batch of this rank it is; its rows have no positions, as claims are not repeated."""
+        options, rank = self.passes.options, self.passes.topology.rank
+        return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches; if it ends early, that is published to the other ranks."""
         assert not first, "nobody knows what the first batches of others hold"
         passes, start, topology = self.passes, self.start, self.passes.topology
         index, options, size = passes.index, passes.options, passes.options.batch_size
-        passes.begun, self._calls = passes.begun + 1, 0
+        passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)
         identities = block_identities(index)
         order = epoch_order(
@@ -194,8 +211,8 @@ class DynamicPass:
         try:
             given = 0
             for columns, real in _batches(claims, size):
-                claims.received(real)
                 given += 1
+                self._rows.append(self._rows[-1] + real)
                 yield batch([columns], real)
             for _ in range(claims.await_steps() - given):
                 yield batch([], 0)
