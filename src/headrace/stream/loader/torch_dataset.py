@@ -25,7 +25,10 @@ import sys
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
+
+import pyarrow as pa
 
 from headrace.arrays import I32
 from headrace.checks import check_integer, check_word
@@ -75,7 +78,8 @@ class StreamingDataset(IterableDataset[Batch]):
     _server: Server | None
     _address: Any
     _process: int
-    _skip: int  # batches of the pass that its earlier workers gave; see `going_on_after`
+    _copies: int  # workers that were given a copy of this so far; in a worker, those before it
+    _skip: int  # batches of the watched pass that its earlier workers gave; see `going_on_after`
     _reading: Progress | None  # of a pass that is watched here
     _is_unseen: bool  # whether workers read for a loop that is not watched here
     _was_named: bool  # whether set_epoch said which epoch is meant
@@ -174,14 +178,19 @@ class StreamingDataset(IterableDataset[Batch]):
         if get_worker_info() is None:
             return iter(self.stream)
         collate: Any = getattr(caller.f_locals.get("self"), "collate_fn", None)
-        in_place = self.options.transform is None and collate in (default_convert, whole_batch)
-        return self._served(in_place=in_place)
+        return self._served(collate)
 
-    def _served(self, *, in_place: bool) -> Generator[Any, None, None]:
-        """What travels best from a worker to the loop."""
+    def _served(self, collate: Any) -> Generator[Any, None, None]:
+        """In a worker: what travels best to the loop. collate: what the DataLoader does to it there; None: unknown."""
         keep_inherited()
+        # What torch itself does to a batch changes nothing but arrays, of which it makes tensors.
+        is_as_it_is = collate is whole_batch or (collate is default_convert and self.options.batch_format != "numpy")
+        in_place = is_as_it_is and self.options.transform is None
         with closing(self.batches(in_place=in_place)) as batches:
-            yield from batches if in_place else map(parcel_of, batches)
+            for batch in batches:
+                # A function of the user's own is given tables as tables.
+                is_told = collate in (default_convert, whole_batch) or not isinstance(batch, pa.Table)
+                yield parcel_of(batch) if is_told and not in_place else batch
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
         """The same pass, as batches in a worker too.
@@ -225,7 +234,9 @@ class StreamingDataset(IterableDataset[Batch]):
                     raise StreamError(
                         f"worker {info.id}: it was started without the dataset being told; use a DataLoader over it"
                     )
-                self._client = Client(self._address, worker=info.id, workers=info.num_workers)
+                # The workers of one DataLoader have one seed, and are copied one after the other.
+                pool = info.seed - info.id, self._copies - info.id
+                self._client = Client(self._address, pool=pool, worker=info.id, workers=info.num_workers)
             self._beginning = self._client.begin(self._progress)
             self._given, self._progress = 0, None
         return self._beginning
@@ -261,14 +272,14 @@ class StreamingDataset(IterableDataset[Batch]):
     def _watched_workers(self, batches: Iterable[Batch], workers: int) -> Generator[Batch, None, None]:
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        self._reading, self._is_unseen = Progress(), False
+        self._reading, self._is_unseen, self._skip = Progress(), False, 0
         self._forget_run()
         try:
             yield from self.stream.counted(
                 self.stream.watch(self._reading, workers=workers).over(self._named_deaths(batches))
             )
         finally:
-            self._reading = None
+            self._reading, self._skip = None, 0
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
@@ -345,20 +356,22 @@ class StreamingDataset(IterableDataset[Batch]):
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
         refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
-        return {"num_workers": self.num_workers, "stream": self.stream, "_address": self._serve()}
+        values = {"num_workers": self.num_workers, "stream": self.stream}
+        if get_spawning_popen() is not None:  # for a worker, or what may start some
+            values |= {"_address": self._serve(), "_copies": self._copies}
+            self._copies += 1
+        return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
-        address = self._address
         self._serve_nothing()
-        self._address = address
+        self.__dict__.update(values)
 
     def _serve_nothing(self) -> None:
         """What a dataset is before workers ask it, and in every worker."""
         self._server = self._address = self._reading = self._read_to_end = None
         self._client = self._beginning = self._progress = None
         self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = False
-        self._skip = self._given = 0
+        self._skip = self._given = self._copies = 0
         self._own_epoch, self._process = -1, os.getpid()
         _SERVING.add(self)
 
@@ -388,7 +401,6 @@ class StreamingDataset(IterableDataset[Batch]):
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
         """The batches that workers begin now."""
         stream, first = self.stream, self._skip
-        self._skip = 0
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             stream.load_state_dict(progress.start)
             self._is_workers_own, self._own_epoch = True, progress.epoch
@@ -403,10 +415,19 @@ class StreamingDataset(IterableDataset[Batch]):
                 " next epoch by itself",
                 self.epoch,
             )
-        start = stream.state_after(0)
-        return Opened(start, present.epoch, first, self._read(present, first, workers))
+        owner = weakref.ref(self)
+
+        def read(first: int) -> Generator[Batch, None, None]:
+            dataset = owner()
+            if dataset is None:
+                raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
+            return dataset._read(present, first, workers)
+
+        return Opened(stream.state_after(0), present.epoch, first, read)
 
     def _read(self, present: Pass, first: int, workers: int) -> Generator[Batch, None, None]:
+        if first > present.steps:  # a worker that begins when the others have had all
+            return
         stream = self.stream
         watched = self._reading
         self._is_unseen = watched is None
@@ -456,9 +477,11 @@ def in_worker() -> bool:
 
 
 def _before_fork() -> None:
+    if get_worker_info() is not None:
+        return
     for dataset in list(_SERVING):
-        if get_worker_info() is None:
-            dataset._serve()
+        dataset._serve()
+        dataset._copies += 1
 
 
 if hasattr(os, "register_at_fork"):
