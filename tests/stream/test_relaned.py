@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from damaged_states import resealed
+from headrace.stream.order.relaned import relane
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
@@ -12,7 +13,6 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import lay_epoch, order_of_state
 from headrace.stream.order.plan import make_plan
-from headrace.stream.order.relaned import relane
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.share import advance
 from headrace.stream.order.state import StreamState

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from headrace.stream.workers.notes import WorkerNotes, notes_shape
 from rank_processes import run_ranks
 from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
@@ -19,7 +20,6 @@ from headrace.stream.ranks.progress import Noted, Progress, Snapshot
 from headrace.stream.ranks.shared_failure import Bulletin
 from headrace.stream.ranks.stall import Said as SaidBefore
 from headrace.stream.ranks.stall import complaints, from_text, to_text
-from headrace.stream.workers.notes import WorkerNotes, notes_shape
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):

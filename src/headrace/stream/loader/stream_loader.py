@@ -223,7 +223,12 @@ class StreamLoader:
         """Where a pass puts its bad blocks; None if they raise."""
         if self.options.on_bad_block != "quarantine":
             return None
-        return Quarantine(index=self.index, limit=self.options.quarantine_limit, reader=reader_name(self.topology))
+        return Quarantine(
+            index=self.index,
+            limit=self.options.quarantine_limit,
+            reader=reader_name(self.topology),
+            batch_size=self.options.batch_size,
+        )
 
     def warn_of_repeat(self) -> None:
         """Warn where a pass was left inside and begins again in the same order."""

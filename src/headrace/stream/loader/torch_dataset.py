@@ -23,7 +23,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
@@ -80,7 +80,7 @@ class StreamingDataset(IterableDataset[Batch]):
     _process: int
     _copies: int  # workers that were given a copy of this so far; in a worker, those before it
     _skip: int  # batches of the watched pass that its earlier workers gave; see `going_on_after`
-    _reading: Progress | None  # of a pass that is watched here
+    _reading: Callable[[], Progress | None]  # of a pass that is watched here
     _is_unseen: bool  # whether workers read for a loop that is not watched here
     _was_named: bool  # whether set_epoch said which epoch is meant
     _is_workers_own: bool  # whether workers go on from progress of their own, in `_own_epoch`
@@ -267,19 +267,24 @@ class StreamingDataset(IterableDataset[Batch]):
         `EngineError` that says which worker died where the DataLoader names its process only.
         """
         workers = self.num_workers if workers is None else workers
-        return self._watched_workers(batches, workers) if workers else iter(batches)
-
-    def _watched_workers(self, batches: Iterable[Batch], workers: int) -> Generator[Batch, None, None]:
+        if not workers:
+            return iter(batches)
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        self._reading, self._is_unseen, self._skip = Progress(), False, 0
-        self._forget_run()
+        progress = Progress()
+        # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
+        self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
+        return self._watched_workers(batches, progress, workers)
+
+    def _watched_workers(
+        self, batches: Iterable[Batch], progress: Progress, workers: int
+    ) -> Generator[Batch, None, None]:
+        watch = self.stream.watch(progress, workers=workers)
         try:
-            yield from self.stream.counted(
-                self.stream.watch(self._reading, workers=workers).over(self._named_deaths(batches))
-            )
+            yield from self.stream.counted(watch.over(self._named_deaths(batches)))
         finally:
-            self._reading, self._skip = None, 0
+            if self._reading() is progress:
+                self._reading, self._skip = _nobody, 0
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
@@ -368,7 +373,8 @@ class StreamingDataset(IterableDataset[Batch]):
 
     def _serve_nothing(self) -> None:
         """What a dataset is before workers ask it, and in every worker."""
-        self._server = self._address = self._reading = self._read_to_end = None
+        self._server = self._address = self._read_to_end = None
+        self._reading = _nobody
         self._client = self._beginning = self._progress = None
         self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = False
         self._skip = self._given = self._copies = 0
@@ -403,6 +409,7 @@ class StreamingDataset(IterableDataset[Batch]):
         stream, first = self.stream, self._skip
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             stream.load_state_dict(progress.start)
+            stream.quarantined = stream.make_quarantine()
             self._is_workers_own, self._own_epoch = True, progress.epoch
             # Some workers are a batch behind this one, or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
@@ -429,13 +436,15 @@ class StreamingDataset(IterableDataset[Batch]):
         if first > present.steps:  # a worker that begins when the others have had all
             return
         stream = self.stream
-        watched = self._reading
+        watched = self._reading()
         self._is_unseen = watched is None
         if watched is None:  # a DataLoader that nobody watches here: ranks agree all the same
             agree_now(stream.agreement(workers=workers))
         progress = Progress() if watched is None else watched
-        if not first or stream.quarantined is None:
+        if stream.quarantined is None or not first:
             stream.quarantined = stream.make_quarantine()
+        else:
+            stream.quarantined.go_back(first)
         read_block = Noted(stream.passes.read_block, progress.reading)
         yield from present.batches(read_block, first=first, quarantine=stream.quarantined)
         if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):
@@ -469,6 +478,10 @@ class StreamingDataset(IterableDataset[Batch]):
             if not processes:
                 raise
             raise EngineError(died(reader_name(self.topology), processes)) from error
+
+
+def _nobody() -> None:
+    """No pass is watched."""
 
 
 def in_worker() -> bool:
