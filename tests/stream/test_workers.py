@@ -20,7 +20,8 @@ from option_cases import ROWS, real_rows
 from stream_cases import ranks
 from worker_cases import KINDS_OF_DATA, LOOPS, Deadly, alike, chance, counted, doubled, failing, kinds, written
 
-from headrace.errors import StreamError
+import headrace
+from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.stateful import stream_state
 from headrace.stream.workers.serving import Client, Opened, Server
 
@@ -180,6 +181,39 @@ def test_a_second_loop_over_a_data_loader_ends_the_first_with_an_error(root):
     assert alike(kinds(root, 0)) == alike(second)
     with pytest.raises(StreamError):
         list(first)
+
+
+def test_a_stream_with_workers_is_the_stream_without_any(root):
+    def stream(**settings):
+        parts = {name: headrace.open(root / name, cache_dir=root / "cache") for name in ("books", "code")}
+        return headrace.blend(parts).stream(batch_size=16, shuffle=True, columns=["row"], transform=doubled, **settings)
+
+    alone, stream_of_workers = stream(), stream(workers=1)
+    whole, batches = alike(alone), iter(stream_of_workers)
+    begun = alike(next(batches) for _ in range(3))
+    state = stream_of_workers.state_dict()
+    more = alike(batches)
+    resumed = stream(workers=1)
+    resumed.load_state_dict(state)
+
+    assert whole == begun + more
+    assert len(alone) == len(stream_of_workers)
+    assert whole[3:] == alike(resumed)
+    assert alone.state_dict() == resumed.state_dict()
+    with pytest.raises(SettingsError, match="workers is -1"):
+        stream(workers=-1)
+    with pytest.raises(SettingsError, match="dynamic"):
+        headrace.open(root / "books", cache_dir=root / "cache").stream(batch_size=4, workers=1, distribution="dynamic")
+
+
+def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
+    dataset = kinds(root, 1)
+    unused = iter(dataset.data_loader(method="fork"))
+    del unused
+    batches = iter(LOOPS["own"](dataset, 1))
+    next(batches)
+    with pytest.raises(StreamError, match="call state_after"):
+        dataset.state_dict()
 
 
 # --- errors and deaths ---

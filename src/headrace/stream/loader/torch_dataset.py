@@ -103,11 +103,21 @@ class StreamingDataset(IterableDataset[Batch]):
         num_workers: int = 0,
         topology: Topology | None = None,
     ) -> None:
+        stream = StreamLoader(index, read_block, options, lengths, topology=topology)
+        self._begin_with(stream, num_workers)
+
+    @classmethod
+    def over(cls, stream: StreamLoader, *, num_workers: int) -> StreamingDataset:
+        """The dataset of a stream that there is: they have one position."""
+        dataset = cls.__new__(cls)
+        dataset._begin_with(stream, num_workers)
+        return dataset
+
+    def _begin_with(self, stream: StreamLoader, num_workers: int) -> None:
         super().__init__()
         check_integer("num_workers", num_workers, least=0)
-        check_memory(options, num_workers)
-        self.num_workers = num_workers
-        self.stream = StreamLoader(index, read_block, options, lengths, topology=topology)
+        check_memory(stream.options, num_workers)
+        self.num_workers, self.stream = num_workers, stream
         self._serve_nothing()
 
     @property
@@ -478,6 +488,32 @@ class StreamingDataset(IterableDataset[Batch]):
             if not processes:
                 raise
             raise EngineError(died(reader_name(self.topology), processes)) from error
+
+
+class WorkerStream(StreamLoader):
+    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
+
+    Workers are spawned when a pass begins, and end with it.
+    """
+
+    def __init__(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        lengths: I32 | None = None,
+        *,
+        workers: int,
+        topology: Topology | None = None,
+    ) -> None:
+        super().__init__(index, read_block, options, lengths, topology=topology)
+        self.workers = workers
+        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
+        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
 
 
 def _nobody() -> None:
