@@ -110,7 +110,8 @@ class StreamOptions:
         None: every row once; of a blend with weights, as many rows as its splits have together.
     transform: makes of each batch what the loop receives, in this process or in workers; see `transform`.
     memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
-    distribution: "balanced" shares out rows evenly. Whole shards go to each rank with "round_robin" (in turns), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
+    distribution: "balanced" shares out rows evenly. Whole shards go to each rank with "round_robin" (in turns),
+        "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
         "dynamic": ranks claim blocks as they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.
