@@ -86,6 +86,7 @@ class StreamingDataset(IterableDataset[Batch]):
     _is_workers_own: bool  # whether workers go on from progress of their own, in `_own_epoch`
     _own_epoch: int
     _read_to_end: Pass | None  # the pass that workers took to its end
+    _has_warned: bool  # of one that they begin again
     # In a worker: its connection, the pass it is in, and what it gave of it.
     _client: Client | None
     _beginning: Beginning | None
@@ -386,7 +387,7 @@ class StreamingDataset(IterableDataset[Batch]):
         self._server = self._address = self._read_to_end = None
         self._reading = _nobody
         self._client = self._beginning = self._progress = None
-        self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = False
+        self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = self._has_warned = False
         self._skip = self._given = self._copies = 0
         self._own_epoch, self._process = -1, os.getpid()
         _SERVING.add(self)
@@ -424,8 +425,8 @@ class StreamingDataset(IterableDataset[Batch]):
             # Some workers are a batch behind this one, or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
         present = stream.present
-        if self._read_to_end is present and not first:
-            self._read_to_end = None
+        if self._read_to_end is present and not first and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "epoch %d: the DataLoader's workers begin it again, with the same batches as before; call"
                 " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which goes on to the"
