@@ -1,22 +1,17 @@
-"""DataLoader workers that the kernel kills: noticed at once, the shard named, begun anew twice, and no row is lost, doubled
-or in another place. The loops are in `killed_workers`, each in a process of its own."""
+"""DataLoader workers that the kernel kills: noticed at once, begun anew twice, and no row is lost, doubled or in another
+place. The loops are in `killed_workers`, each in a process of its own."""
 
 import json
+from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fault_table import note
 from forks import run_child
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_cases import index_of
 
-from headrace.dataset.index import SplitIndex
-from headrace.errors import EngineError
-from headrace.stream.loader.stateful import turn_after
-from headrace.stream.workers.deaths import WorkerDeath, told_by_torch, why_not_again
-from headrace.stream.workers.notes import WorkerNotes, being_read, notes_shape, process_of, read_last
+from headrace.stream.workers.deaths import death_of, told_by_torch, why_not_again
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
 METHODS = ("fork", "spawn", "forkserver")
@@ -45,28 +40,25 @@ def test_killed_workers_are_begun_anew_and_every_batch_is_as_if_they_had_lived(t
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_the_shard_that_a_worker_died_over_is_named_and_read_again(tmp_path: Path, times: int) -> None:
-    (told,) = loop(tmp_path, "in_a_block", times, "fork")
+def test_a_row_over_which_a_transform_dies_is_transformed_again(tmp_path: Path, times: int) -> None:
+    (told,) = loop(tmp_path, "at_a_row", times, "fork")
 
     assert "" == told["error"]
-    said = told["said"][0]
-    assert times >= len(told["said"]) >= 1  # two workers may die over it at a time
-    assert "was killed by SIGKILL, as when memory ends, while it read part-2.parquet block 0" in said
-    assert "all workers are begun anew after" in said
+    assert times == len(told["said"])
+    assert "was killed by SIGKILL, as when memory ends; all workers are begun anew after" in told["said"][0]
 
 
-def test_a_shard_over_which_workers_die_each_time_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (told,) = loop(tmp_path, "in_a_block", 9, "fork")  # two workers may die over it at a time
+def test_a_row_over_which_workers_die_each_time_is_an_error(tmp_path: Path) -> None:
+    (told,) = loop(tmp_path, "at_a_row", 9, "fork")
 
     assert "worker " in told["error"]
-    assert "while it read part-2.parquet block 0" in told["error"]
-    assert "workers died over part-2.parquet block 0 3 times" in told["error"]
-    assert 3 == len(told["said"])  # twice begun anew, and the failure
-    assert "num_workers" in told["error"]
+    assert "workers died 3 times, and no batch came in between" in told["error"]
+    assert 2 == len(told["said"])  # twice begun anew
+    assert "run the transform with num_workers=0" in told["error"]
 
 
 def test_workers_that_die_before_any_batch_are_begun_anew_twice(tmp_path: Path) -> None:
-    (told,) = loop(tmp_path, "at_every_block")
+    (told,) = loop(tmp_path, "at_every_row")
 
     assert "workers died 3 times, and no batch came in between" in told["error"]
     assert 2 == len(told["said"])
@@ -103,7 +95,7 @@ def test_rows_given_up_are_counted_once_whoever_dies(tmp_path: Path) -> None:
     assert 1 == len(told["said"])
 
 
-def test_a_loader_of_another_make_names_the_shard(tmp_path: Path) -> None:
+def test_a_loader_of_another_make_says_what_to_do(tmp_path: Path) -> None:
     assert ["DataLoader", "StatefulDataLoader"] == [each["named"] for each in loop(tmp_path, "of_another_loader")]
 
 
@@ -119,81 +111,38 @@ def test_100_killed_workers_cost_no_row(tmp_path: Path) -> None:
 def test_killed_workers_cost_no_row_however_they_start(tmp_path: Path, method: str) -> None:
     kills(tmp_path / "random", 2 * TRIALS, 5, method)
 
-    assert "" == loop(tmp_path / "block", "in_a_block", 1, method)[0]["error"]
+    assert "" == loop(tmp_path / "row", "at_a_row", 1, method)[0]["error"]
 
 
 # --- what is said of deaths, and when a pass may go on ---
 
 
-def death(*blocks: int, worker: int = 0, code: int | None = -9, reading: bool = True) -> WorkerDeath:
-    return WorkerDeath(reader=f"worker {worker}", process=7, code=code, blocks=blocks, reading=reading)
-
-
-@pytest.fixture
-def index() -> SplitIndex:
-    return index_of([5, 5, 5, 5], blocks_per_shard=2)
-
-
 @pytest.mark.parametrize(
-    ("of", "words"),
+    ("code", "words"),
     [
-        (
-            death(3),
-            "worker 0: process 7 was killed by SIGKILL, as when memory ends, while it read part-00001.parquet block 1",
-        ),
-        (death(0, 3), "while it read part-00000.parquet block 0, part-00001.parquet block 1"),
-        (death(0, reading=False), "after it had read part-00000.parquet block 0"),
-        (death(), "before it read anything"),
-        (death(code=-11), "was killed by SIGSEGV, before"),
-        (death(code=3), "ended with status 3 unasked"),
-        (death(code=None), "process 7 died"),
-        (death(code=-99), "was killed by signal 99"),
+        (-9, "worker 0: process 7 was killed by SIGKILL, as when memory ends"),
+        (-11, "worker 0: process 7 was killed by SIGSEGV"),
+        (-99, "worker 0: process 7 was killed by signal 99"),
+        (3, "worker 0: process 7 ended with status 3 unasked"),
+        (None, "worker 0: process 7 died"),
     ],
 )
-def test_a_death_is_told_by_its_cause_and_its_shards(index: SplitIndex, of: WorkerDeath, words: str) -> None:
-    assert words in of.told(index)
+def test_a_death_is_told_by_its_cause(code: int | None, words: str) -> None:
+    assert words == death_of("worker 0", 7, code)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=2)), max_size=12)
-)
-def test_a_pass_goes_on_until_a_block_kills_a_third_time_or_nothing_comes(events: list) -> None:
-    """Events: batches that came since the one before, and the blocks of each worker that died then."""
-    index, earlier, received = index_of([5, 5, 5, 5], blocks_per_shard=2), [], 0
-    for came, blocks in events:
-        received += came
-        now = [death(*sorted(each)) for each in blocks]
-        over = {block: sum(block in set().union(*each) for each in [blocks, *_past(earlier)]) for block in range(4)}
-        third = [block for block in set().union(*blocks) if over[block] == 3]
-        stuck = sum(at == received for at, _ in earlier) == 2
-        why = why_not_again(earlier, now, received, index)
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_a_pass_goes_on_until_workers_die_three_times_with_nothing_between(came: list[int]) -> None:
+    """came: batches that came since the deaths before."""
+    earlier: list[int] = []
+    for received in accumulate(came):
+        why = why_not_again(earlier, ["worker 0: process 7 died"], received)
 
-        assert (why is not None) == (bool(third) or stuck)
+        assert (why is not None) == (earlier[-2:] == [received] * 2)
         if why is not None:
-            named = [f"part-{block // 2:05d}.parquet block {block % 2}" for block in sorted(third)]
-            words = f"workers died over {', '.join(named)} 3 times" if third else "died 3 times, and no batch came"
-            assert isinstance(why, EngineError)
-            assert words in str(why)
+            assert why.startswith("worker 0: process 7 died; workers died 3 times, and no batch came")
             return
-        earlier.append((received, now))
-
-
-def _past(earlier: list) -> list:
-    return [[set(each.blocks) for each in deaths] for _, deaths in earlier]
-
-
-@given(st.integers(1, 6), st.integers(0, 30), st.integers(0, 30))
-def test_shares_move_to_where_their_turn_comes(workers: int, received: int, more: int) -> None:
-    shares = [iter(range(worker, 100, workers)) for worker in range(workers)]  # batch b is of worker b mod workers
-    for batch in range(received):
-        next(shares[batch % workers])
-    moved = [turn_after(received, worker=worker, workers=workers) for worker in range(workers)]
-
-    assert [next(shares[moved[number % workers][0]]) for number in range(more)] == list(
-        range(received, received + more)
-    )
-    assert received == sum(given for _, given in moved)
-    assert all(given == len(range(turn, received, workers)) for turn, given in moved)
+        earlier.append(received)
 
 
 @pytest.mark.parametrize(
@@ -207,23 +156,3 @@ def test_shares_move_to_where_their_turn_comes(workers: int, received: int, more
 )
 def test_a_torch_error_that_names_processes_is_known(error: Exception, processes: list[int]) -> None:
     assert processes == told_by_torch(error)
-
-
-def test_notes_tell_what_is_being_read_or_was_read_last() -> None:
-    memory = np.full(notes_shape(2, 2), 9.0)
-    notes = WorkerNotes(memory[1])
-
-    assert [] == being_read(memory[1])
-    assert None is read_last(memory[1])
-    first, second = notes.begin(5), notes.begin(0)
-    assert 0 == notes.begin(8)  # there is no third place
-    assert [5, 0] == [block for _, block in being_read(memory[1])]
-    notes.end(second)
-    notes.end(0)
-    assert [5] == [block for _, block in being_read(memory[1])]
-    assert 0 == read_last(memory[1])
-    notes.end(first)
-    assert ([], 5) == (being_read(memory[1]), read_last(memory[1]))
-    assert notes.begin(1)
-    assert 0 != process_of(memory[1])
-    assert 9.0 == memory[0, 0]

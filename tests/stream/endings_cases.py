@@ -61,6 +61,14 @@ def headrace_threads():
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("headrace"))
 
 
+def lasting_threads(but=()):
+    """Threads that do not end within a bound, but for those of these names; of workers that have ended some may yet."""
+    until = time.monotonic() + 60
+    while (left := headrace_threads()) and set(left) - set(but) and time.monotonic() < until:
+        time.sleep(0.01)
+    return left
+
+
 def slow_batches(workers: int, method: str):
     """Batches of a long pass, from this process or from workers."""
     read, settings = SlowNumbers(Numbers(ROWS)), StreamOptions(batch_size=64, shuffle=True, lanes=4)
@@ -84,7 +92,7 @@ def interrupted(workers: str, method: str) -> None:
         read_on(int(workers), method)
     for child in multiprocessing.active_children():  # torch waits 5 s for each, then ends it and waits no longer
         child.join(60)
-    tell(threads=headrace_threads(), children=len(multiprocessing.active_children()))
+    tell(threads=lasting_threads(), children=len(multiprocessing.active_children()))
     sys.exit(7)
 
 
@@ -154,7 +162,7 @@ def epochs(count: str, workers: str, rows: str, *formats: str) -> None:
                 memory=least[0],
                 workers_memory=least[1:],
                 files=len(os.listdir("/proc/self/fd")),
-                threads=headrace_threads(),
+                threads=lasting_threads(but=["headrace-serve"] if int(workers) else []),
             )
 
 

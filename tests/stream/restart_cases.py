@@ -23,7 +23,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 
 ROWS = (40,) * 6
-SAVE_EVERY = 4  # whole rounds of two workers
+SAVE_EVERY = 5  # no whole number of rounds of two workers
 OPTIONS = StreamOptions(batch_size=5, shuffle=True, lanes=4)
 
 

@@ -124,7 +124,7 @@ def test_a_pass_that_is_left_and_begun_again_warns_once_and_a_look_does_not(kind
 
     assert [
         "epoch 0: was left after 4 batches and begins again, with the same batches; for another order call"
-        f" set_epoch(epoch) before each loop over the {kind}, for the rest load_state_dict(state_dict())"
+        " set_epoch(epoch) before each loop over the stream, for the rest load_state_dict(state_dict())"
     ] == caplog.messages
 
 

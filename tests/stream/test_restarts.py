@@ -68,14 +68,13 @@ def left_behind(folder):
     return [pid for pid in workers if not gone(pid)], names, len(workers)
 
 
-def check_whole(folder, workers, lives):
-    """Every row once, in equal steps; without workers each rank has in each step what it would have had."""
+def check_whole(folder, lives):
+    """Every row once, in equal steps; each rank has in each step what it would have had, whatever its workers."""
     rows = trained(folder)
     assert {(rank, step) for rank in range(2) for step in range(1, STEPS + 1)} == rows.keys()
     assert EVERY == sorted(sum(rows.values(), []))
     assert lives == len({path.stem[:-2] for path in folder.glob("life-*.rows")})
-    if not workers:
-        assert uninterrupted() == rows
+    assert uninterrupted() == rows
 
 
 def restart(folder, workers, *kills):
@@ -95,7 +94,7 @@ def restart(folder, workers, *kills):
 def test_ranks_that_torchrun_begins_again_go_on_from_the_newest_state(tmp_path):
     restart(tmp_path, 0, f"0:1:{SAVE_EVERY + 3}")
 
-    check_whole(tmp_path, 0, lives=2)
+    check_whole(tmp_path, lives=2)
 
 
 @pytest.mark.faults
@@ -104,7 +103,7 @@ def test_ranks_that_torchrun_begins_again_go_on_from_the_newest_state(tmp_path):
 def test_two_kills_under_torchrun_cost_no_row(tmp_path, workers, kills):
     restart(tmp_path, workers, *kills)
 
-    check_whole(tmp_path, workers, lives=3)
+    check_whole(tmp_path, lives=3)
 
 
 @pytest.mark.parametrize(("workers", "whom"), [(0, "rank"), (2, "rank"), (2, "all")])
@@ -112,7 +111,7 @@ def test_ranks_that_are_told_to_stop_save_the_same_step_and_go_on(tmp_path, work
     ends = [end_ranks(preempted, 2, 2, str(tmp_path), workers, whom, life) for life in range(2)]
 
     assert [[0, 0]] * 2 == ends
-    check_whole(tmp_path, workers, lives=2)
+    check_whole(tmp_path, lives=2)
     assert ([], [], 2 * workers) == left_behind(tmp_path)
     first = [(tmp_path / f"life-0-{rank}.rows").read_text().count("\n") for rank in range(2)]
     assert [6, 6] == first

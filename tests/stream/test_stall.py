@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import torch
-from headrace.stream.workers.notes import WorkerNotes, notes_shape
 from rank_processes import run_ranks
 from stall_cases import ROWS, SLOW, Said, SlowBlocks, stall_on_rank
 from stream_cases import index_of, ranks
@@ -16,7 +15,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks import watch
 from headrace.stream.ranks.group import RUNNING, Group
-from headrace.stream.ranks.watch import Noted, Progress, Snapshot, complaints, due
+from headrace.stream.ranks.watch import Progress, Snapshot, complaints, due
 
 
 def moment(phase="loop", *, seconds=0.1, batches=100, waited=1.0, elapsed=100.0, place=""):
@@ -67,7 +66,7 @@ def test_a_rank_that_waits_for_one_block_after_the_other_is_named_once_in_half_a
 
 
 def test_progress_names_the_block_that_has_been_read_for_longest():
-    progress = Progress(index_of([5, 5, 5]), shared=torch.zeros(notes_shape(2, 2), dtype=torch.float64))
+    progress = Progress(index_of([5, 5, 5]))
     assert progress.snapshot().phase == "loop"
 
     progress.wait()
@@ -78,8 +77,7 @@ def test_progress_names_the_block_that_has_been_read_for_longest():
     def read_block(block, columns):
         seen.append(progress.snapshot())
 
-    notes = WorkerNotes(progress.shared[1].numpy())
-    Noted(Noted(read_block, {}, notes), progress.reading)(2, None)
+    progress.noted(read_block)(2, None)
     assert (seen[0].phase, seen[0].place) == ("decode", "part-00002.parquet block 0")
     assert progress.snapshot().place == ""
 

@@ -123,7 +123,7 @@ def test_another_batch_size_is_refused_and_the_remedy_named():
     loader = stateful(dataset_of(2, topology=ALONE, batch_size=4))
     loader.load_state_dict(saved)
 
-    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream\.stateful\.stream_state"):
+    with pytest.raises(Exception, match=r"for another topology load\s+headrace\.stream_state"):
         list(loader)
 
 

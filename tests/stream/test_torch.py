@@ -11,12 +11,13 @@ from itertools import chain
 
 import pytest
 import torch
-from stream_cases import ranks
+from stream_cases import Numbers, index_of, ranks
 from torch.utils.data import dataloader
 from torch_cases import ROWS, dataset_of, loader_of, real_rows
 
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import CorruptShard, SettingsError, StreamError
 from headrace.stream.loader import watched_loader
+from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.workers import guarded_workers
@@ -37,14 +38,13 @@ def batches_of(dataset, **settings):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_deliver_every_row_once_in_the_order_of_consumers(method):
+def test_workers_deliver_the_batches_of_a_loop_without_any(method):
     dataset = dataset_of(2, topology=ALONE)
     batches = batches_of(dataset, method=method)
-    alone = [[real_rows(batch) for batch in dataset_of(0, topology=rank)] for rank in ranks(2)]
 
     assert len(batches) == len(dataset)
     assert sorted(flat(batches)) == list(range(TOTAL))
-    assert batches == [part for step in zip(*alone, strict=True) for part in step]
+    assert batches == [real_rows(batch) for batch in dataset_of(0, topology=ALONE)]
 
 
 def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
@@ -105,42 +105,49 @@ def test_a_loaded_state_is_kept_by_set_epoch_of_its_epoch_and_left_by_another():
     assert sorted(flat(fresh)) == list(range(TOTAL))
 
 
-def test_a_state_loaded_too_late_for_living_workers_is_an_error():
-    dataset = dataset_of(1, topology=ALONE)
+def test_living_workers_go_on_from_a_state_that_is_loaded_between_passes():
+    dataset = dataset_of(2, topology=ALONE)
     loader = loader_of(dataset, persistent=True)
-    list(loader)
-    dataset.load_state_dict(dataset.state_after(3))
+    whole = [real_rows(batch) for batch in loader]
+    for received in (3, 0, 8):
+        dataset.load_state_dict(dataset_of(0, topology=ALONE).state_after(received))
 
-    with pytest.raises(StreamError, match="after this worker had started"):
-        list(loader)
+        assert whole[received:] == [real_rows(batch) for batch in loader]
 
 
-def test_without_workers_the_state_counts_received_batches():
+def test_the_state_counts_received_batches_where_it_can_know_them():
     dataset = dataset_of(0, topology=ALONE)
     for number, _ in enumerate(loader_of(dataset), start=1):
         assert dataset.state_dict() == dataset.state_after(number)
-    with pytest.raises(StreamError, match="call state_after"):
-        dataset_of(2, topology=ALONE).state_dict()
-
-
-def test_another_number_of_workers_than_promised_is_an_error():
     dataset = dataset_of(2, topology=ALONE)
-    dataset.num_workers = 1
-    loader = loader_of(dataset)
-    dataset.num_workers = 2
-    with pytest.raises(StreamError, match="built with num_workers=2, the DataLoader has 1"):
-        list(loader)
-    with pytest.raises(StreamError, match="the DataLoader has 0"):
-        next(iter(dataset))
+    batches = iter(loader_of(dataset))
+    next(batches)
+    with pytest.raises(StreamError, match="call state_after"):
+        dataset.state_dict()
+    batches = iter(dataset.data_loader(method="fork"))
+    for number in range(1, 4):
+        next(batches)
+        assert dataset.state_dict() == dataset.state_after(number) == dataset_of(0, topology=ALONE).state_after(number)
+
+
+def test_a_data_loader_of_your_own_has_any_number_of_workers():
+    dataset, whole = dataset_of(2, topology=ALONE), batches_of(dataset_of(0, topology=ALONE))
+    for workers in (0, 1, 3):
+        dataset.num_workers = workers
+        loader = loader_of(dataset)
+        dataset.num_workers = 2
+        dataset.set_epoch(0)
+
+        assert whole == [real_rows(batch) for batch in loader]
     with pytest.raises(SettingsError, match="num_workers is -1"):
         dataset_of(-1, topology=ALONE)
 
 
-def test_an_error_in_a_worker_reaches_the_loop():
-    dataset = dataset_of(1, topology=ALONE)
-    dataset._read_block = dataset._read_block.__class__((*ROWS[:-1], 3))
+def test_an_error_of_reading_reaches_the_loop_through_its_worker():
+    reader = Numbers((*ROWS[:-1], 3))
+    dataset = StreamingDataset(index_of(ROWS), reader, StreamOptions(batch_size=5), num_workers=1, topology=ALONE)
 
-    with pytest.raises(Exception, match=r"rank 0 of 1, worker \d: part-00005.parquet block 0: has 3 rows"):
+    with pytest.raises(CorruptShard, match=r"rank 0 of 1: part-00005.parquet block 0: has 3 rows, the index says 17"):
         list(loader_of(dataset))
 
 

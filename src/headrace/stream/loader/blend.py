@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError, SettingsError
-from headrace.stream.loader.dataset import Dataset
+from headrace.stream.loader.dataset import Dataset, stream_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.layout import BlendIndex
@@ -53,6 +53,7 @@ class Blend:
         split: str | None = None,
         *,
         batch_size: int,
+        workers: int = 0,
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> StreamLoader:
@@ -61,7 +62,7 @@ class Blend:
         Raises `InputError` where the columns read are not the same in all, `SettingsError`, `StreamError`.
         """
         parts = self._parts(split, StreamOptions(batch_size=batch_size, **options))
-        return StreamLoader(*parts, topology=topology)
+        return stream_of(parts, workers=workers, topology=topology)
 
     def torch_dataset(
         self,

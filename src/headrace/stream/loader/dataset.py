@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.filtered import FilterReport
@@ -118,6 +119,7 @@ class Dataset(IndexedDataset):
         split: str | None = None,
         *,
         batch_size: int,
+        workers: int = 0,
         topology: Topology | None = None,
         store: Any = None,
         filter: Filter | None = None,  # noqa: A002 - the name users expect
@@ -125,15 +127,16 @@ class Dataset(IndexedDataset):
     ) -> StreamLoader:
         """Batches of this rank's share of a split: every row exactly once over all ranks, equal steps on each.
 
-        split: may be left out where there is only one. One process and threads; rank and world size are found out
-        (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
+        split: may be left out where there is only one. This process reads, in threads. workers: processes that run the
+        transform, which needs torch; the batches are the same with any number of them. Rank and world size are found
+        out (torch.distributed, else RANK and WORLD_SIZE, else one rank) unless `topology` says. filter: see
         `filter`. Options: see `StreamOptions`. store: a torch store for distribution="dynamic"; None: the process
         group's. A batch is a dict by column of tensors [batch_size, …] of the column's type, texts as lists of str; see
         `stream.batch` for other columns and formats. Raises `SettingsError`, `InputError`, `StreamError`.
         """
         rows = self.filter(filter)
         parts = rows._parts(split, StreamOptions(batch_size=batch_size, **options))
-        return StreamLoader(*parts, topology=topology, store=store)
+        return stream_of(parts, workers=workers, topology=topology, store=store)
 
     def torch_dataset(
         self,
@@ -222,6 +225,17 @@ class Dataset(IndexedDataset):
 
         rows = self.filter(filter)
         return MapDataset(rows.split_index(split), rows.block_reader(split), columns=columns, cache_bytes=cache_bytes)
+
+
+def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: Any = None) -> StreamLoader:
+    """A stream of this process, or one with worker processes. Raises `MissingExtra` for workers without torch."""
+    check_integer("workers", workers, least=0)
+    if not workers:
+        return StreamLoader(*parts, topology=topology, store=store)
+    import_torch()
+    from headrace.stream.loader.torch_dataset import WorkerStream
+
+    return WorkerStream(*parts, workers=workers, topology=topology)
 
 
 def open_dataset(

@@ -110,13 +110,13 @@ class StreamOptions:
         "never", which leaves the checksums that Parquet pages have. The shards that `headrace.open` opens are meant.
     samples_per_epoch: rows of an epoch, fewer or more than the split has: an epoch continues where the last one ended.
         None: every row once; of a blend with weights, as many rows as its splits have together.
-    transform: makes of each batch what the loop receives, of (batch) or (batch, context), in a thread ahead of the loop
-        or in the DataLoader worker; see `transform`.
+    transform: makes of each batch what the loop receives, of (batch) or (batch, context), ahead of the loop in a thread
+        or in workers; see `transform`.
     memory: "pinned" puts tensors where a GPU copies them from in the background; not with DataLoader workers.
     device: "cuda", "cuda:N" or "cpu": tensors are there, ready, when the loop receives them; see `memory`. None: they
         stay where they are made. Not with DataLoader workers.
-    distribution: "balanced" shares out rows evenly. Whole shards go to each reader with "round_robin" (in turns, ranks
-        first, then workers), "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
+    distribution: "balanced" shares out rows evenly. Whole shards go to each rank with "round_robin" (in turns),
+        "by_size" (bytes packed evenly) and "local" (to nodes that have them, the rest by size).
         "dynamic", experimental: ranks claim blocks when they are ready for them, see `dynamic`.
     locality: for "local": the node, or nodes, that have a shard, by its path in the index; ranks_per_node: ranks are
         numbered node by node.

@@ -140,7 +140,12 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         """Where a pass puts its bad blocks; None if they raise."""
         if self.options.on_bad_block != "quarantine":
             return None
-        return Quarantine(index=self.index, limit=self.options.quarantine_limit, reader=reader_name(self.topology))
+        return Quarantine(
+            index=self.index,
+            limit=self.options.quarantine_limit,
+            reader=reader_name(self.topology),
+            batch_size=self.options.batch_size,
+        )
 
     @property
     def is_shuffled(self) -> bool:

@@ -23,9 +23,12 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
+
+import pyarrow as pa
 
 from headrace.arrays import I32
 from headrace.checks import check_integer, check_word
@@ -75,13 +78,15 @@ class StreamingDataset(IterableDataset[Batch]):
     _server: Server | None
     _address: Any
     _process: int
-    _skip: int  # batches of the pass that its earlier workers gave; see `going_on_after`
-    _reading: Progress | None  # of a pass that is watched here
+    _copies: int  # workers that were given a copy of this so far; in a worker, those before it
+    _skip: int  # batches of the watched pass that its earlier workers gave; see `going_on_after`
+    _reading: Callable[[], Progress | None]  # of a pass that is watched here
     _is_unseen: bool  # whether workers read for a loop that is not watched here
     _was_named: bool  # whether set_epoch said which epoch is meant
     _is_workers_own: bool  # whether workers go on from progress of their own, in `_own_epoch`
     _own_epoch: int
     _read_to_end: Pass | None  # the pass that workers took to its end
+    _has_warned: bool  # of one that they begin again
     # In a worker: its connection, the pass it is in, and what it gave of it.
     _client: Client | None
     _beginning: Beginning | None
@@ -99,16 +104,27 @@ class StreamingDataset(IterableDataset[Batch]):
         num_workers: int = 0,
         topology: Topology | None = None,
     ) -> None:
+        stream = StreamLoader(index, read_block, options, lengths, topology=topology)
+        self._begin_with(stream, num_workers)
+
+    @classmethod
+    def over(cls, stream: StreamLoader, *, num_workers: int) -> StreamingDataset:
+        """The dataset of a stream that there is: they have one position."""
+        dataset = cls.__new__(cls)
+        dataset._begin_with(stream, num_workers)
+        return dataset
+
+    def _begin_with(self, stream: StreamLoader, num_workers: int) -> None:
         super().__init__()
         check_integer("num_workers", num_workers, least=0)
+        options = stream.options
         check_memory(options, num_workers)
         if options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the loop of its rank, and not for DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
-        self.num_workers = num_workers
-        self.stream = StreamLoader(index, read_block, options, lengths, topology=topology)
+        self.num_workers, self.stream = num_workers, stream
         self._serve_nothing()
 
     @property
@@ -200,14 +216,19 @@ class StreamingDataset(IterableDataset[Batch]):
             return iter(self.stream)
         check_memory(self.options, info.num_workers)
         collate: Any = getattr(caller.f_locals.get("self"), "collate_fn", None)
-        in_place = self.options.transform is None and collate in (default_convert, whole_batch)
-        return self._served(in_place=in_place)
+        return self._served(collate)
 
-    def _served(self, *, in_place: bool) -> Generator[Any, None, None]:
-        """What travels best from a worker to the loop."""
+    def _served(self, collate: Any) -> Generator[Any, None, None]:
+        """In a worker: what travels best to the loop. collate: what the DataLoader does to it there; None: unknown."""
         keep_inherited()
+        # What torch itself does to a batch changes nothing but arrays, of which it makes tensors.
+        is_as_it_is = collate is whole_batch or (collate is default_convert and self.options.batch_format != "numpy")
+        in_place = is_as_it_is and self.options.transform is None
         with closing(self.batches(in_place=in_place)) as batches:
-            yield from batches if in_place else map(parcel_of, batches)
+            for batch in batches:
+                # A function of the user's own is given tables as tables.
+                is_told = collate in (default_convert, whole_batch) or not isinstance(batch, pa.Table)
+                yield parcel_of(batch) if is_told and not in_place else batch
 
     def batches(self, *, in_place: bool = False) -> Generator[Any, None, None]:
         """The same pass, as batches in a worker too.
@@ -259,7 +280,9 @@ class StreamingDataset(IterableDataset[Batch]):
                     raise StreamError(
                         f"worker {info.id}: it was started without the dataset being told; use a DataLoader over it"
                     )
-                self._client = Client(self._address, worker=info.id, workers=info.num_workers)
+                # The workers of one DataLoader have one seed, and are copied one after the other.
+                pool = info.seed - info.id, self._copies - info.id
+                self._client = Client(self._address, pool=pool, worker=info.id, workers=info.num_workers)
             self._beginning = self._client.begin(self._progress)
             self._given, self._progress = 0, None
         return self._beginning
@@ -295,20 +318,24 @@ class StreamingDataset(IterableDataset[Batch]):
         `EngineError` that says which worker died where the DataLoader names its process only.
         """
         workers = self.num_workers if workers is None else workers
-        return self._watched_workers(batches, workers) if workers else iter(batches)
-
-    def _watched_workers(self, batches: Iterable[Batch], workers: int) -> Generator[Batch, None, None]:
+        if not workers:
+            return iter(batches)
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        self._reading = self.stream.progress = Progress(self.index)
-        self._is_unseen = False
-        self._forget_run()
+        progress = self.stream.progress = Progress(self.index)
+        # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
+        self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
+        return self._watched_workers(batches, progress, workers)
+
+    def _watched_workers(
+        self, batches: Iterable[Batch], progress: Progress, workers: int
+    ) -> Generator[Batch, None, None]:
+        watch = self.stream.watch(progress, workers=workers)
         try:
-            yield from self.stream.counted(
-                self.stream.watch(self._reading, workers=workers).over(self._named_deaths(batches))
-            )
+            yield from self.stream.counted(watch.over(self._named_deaths(batches)))
         finally:
-            self._reading = None
+            if self._reading() is progress:
+                self._reading, self._skip = _nobody, 0
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
@@ -385,20 +412,23 @@ class StreamingDataset(IterableDataset[Batch]):
         confirm(self.topology)  # the last moment in the parent: a spawned worker has no torch.distributed to ask
         refuse_sharing_again(self, world_size=self.topology.world_size)
         check_travels(self.options.transform)
-        return {"num_workers": self.num_workers, "stream": self.stream, "_address": self._serve()}
+        values = {"num_workers": self.num_workers, "stream": self.stream}
+        if get_spawning_popen() is not None:  # for a worker, or what may start some
+            values |= {"_address": self._serve(), "_copies": self._copies}
+            self._copies += 1
+        return values
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
-        address = self._address
         self._serve_nothing()
-        self._address = address
+        self.__dict__.update(values)
 
     def _serve_nothing(self) -> None:
         """What a dataset is before workers ask it, and in every worker."""
-        self._server = self._address = self._reading = self._read_to_end = None
+        self._server = self._address = self._read_to_end = None
+        self._reading = _nobody
         self._client = self._beginning = self._progress = None
-        self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = False
-        self._skip = self._given = 0
+        self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = self._has_warned = False
+        self._skip = self._given = self._copies = 0
         self._own_epoch, self._process = -1, os.getpid()
         _SERVING.add(self)
 
@@ -428,31 +458,42 @@ class StreamingDataset(IterableDataset[Batch]):
     def _opened(self, worker: int, workers: int, progress: WorkerProgress | None) -> Opened:
         """The batches that workers begin now."""
         stream, first = self.stream, self._skip
-        self._skip = 0
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             stream.load_state_dict(progress.start)
+            stream.quarantined = stream.make_quarantine()
             self._is_workers_own, self._own_epoch = True, progress.epoch
             # Some workers are a batch behind this one, or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
         present = stream.present
-        if self._read_to_end is present and not first:
-            self._read_to_end = None
+        if self._read_to_end is present and not first and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "epoch %d: the DataLoader's workers begin it again, with the same batches as before; call"
                 " dataset.set_epoch(epoch) before each pass, or loop over dataset.data_loader(), which goes on to the"
                 " next epoch by itself",
                 self.epoch,
             )
-        start = stream.state_after(0)
-        return Opened(start, present.epoch, first, self._read(present, first, workers))
+        owner = weakref.ref(self)
+
+        def read(first: int) -> Generator[Batch, None, None]:
+            dataset = owner()
+            if dataset is None:
+                raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
+            return dataset._read(present, first, workers)
+
+        return Opened(stream.state_after(0), present.epoch, first, read)
 
     def _read(self, present: Pass, first: int, workers: int) -> Generator[Batch, None, None]:
+        if present.steps is not None and first > present.steps:  # a worker that begins when the others have had all
+            return
         stream = self.stream
-        watched = self._reading
+        watched = self._reading()
         self._is_unseen = watched is None
         progress = Progress(self.index) if watched is None else watched
-        if not first or stream.quarantined is None:
+        if stream.quarantined is None or not first:
             stream.quarantined = stream.make_quarantine()
+        else:
+            stream.quarantined.go_back(first)
         batches = present.batches(Reading(progress.noted(stream.passes.read_block), stream.quarantined), first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
         yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
@@ -489,15 +530,47 @@ class StreamingDataset(IterableDataset[Batch]):
             raise EngineError(died(reader_name(self.topology), processes)) from error
 
 
+class WorkerStream(StreamLoader):
+    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
+
+    Workers are spawned when a pass begins, and end with it.
+    """
+
+    def __init__(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        lengths: I32 | None = None,
+        *,
+        workers: int,
+        topology: Topology | None = None,
+    ) -> None:
+        super().__init__(index, read_block, options, lengths, topology=topology)
+        self.workers = workers
+        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
+        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
+
+
+def _nobody() -> None:
+    """No pass is watched."""
+
+
 def in_worker() -> bool:
     """Whether this process is a DataLoader's worker."""
     return get_worker_info() is not None
 
 
 def _before_fork() -> None:
+    if get_worker_info() is not None:
+        return
     for dataset in list(_SERVING):
-        if get_worker_info() is None:
-            dataset._serve()
+        dataset._serve()
+        dataset._copies += 1
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,12 +1,12 @@
 """The DataLoader that our datasets hand out: a worker that dies costs a restart, and no row.
 
 When worker processes die the batches received so far are known, and an epoch's order does not depend on who reads it:
-new workers go on with the batch that comes next. Every batch is as if nothing had happened. What kills workers for the
-third time is an error that names the block (`worker_deaths`). What a worker raises is no death: it is raised in the
-loop, and told to the other ranks.
+new workers go on with the batch that comes next. Every batch is as if nothing had happened. The third time that workers
+die over the same batch is an error (see `deaths`). What a worker raises is no death: it is raised in the loop, and told
+to the other ranks.
 
 The guard stands on names that torch keeps to itself, alike in 2.4 to 2.13. Under a torch that has changed them this is
-a plain DataLoader: a death is an error that names the shard, and that is said once in the log.
+a plain DataLoader: a death is an error in the loop, and that is said once in the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PATIENCE_S = 1.0  # an error may come a moment before the end of the process th
 class WatchedLoader(DataLoader[Batch]):
     """A DataLoader over a `StreamingDataset` or what wraps one; what a worker raises is known on all ranks.
 
-    Workers that die are begun anew, twice for each block that they read. Raises `EngineError` where that does not help.
+    Workers that die are begun anew, twice for each batch. Raises `EngineError` where that does not help.
     """
 
     def set_epoch(self, epoch: int) -> None:
@@ -63,9 +63,13 @@ class WatchedLoader(DataLoader[Batch]):
         begin_next = getattr(self.dataset, "begin_next", None)
         if begin_next is not None:
             begin_next()
-        batches = self._unharmed() if self.num_workers else super().__iter__()
+        begun: list[GuardedWorkers] = []
+        batches = self._unharmed(begun) if self.num_workers else super().__iter__()
         watched = getattr(self.dataset, "watched", None)
-        return told_to_accelerate(batches if watched is None else watched(batches), steps=len(self))
+        batches = batches if watched is None else watched(batches)
+        if self.num_workers:  # the dataset knows now who loops over them
+            begun.append(self._begin())
+        return told_to_accelerate(batches, steps=len(self))
 
     def _get_iterator(self) -> Any:
         if not self.num_workers:
@@ -88,10 +92,10 @@ class WatchedLoader(DataLoader[Batch]):
         with sheltered_start(method):
             return cast("GuardedWorkers", super().__iter__())
 
-    def _unharmed(self) -> Generator[Batch, None, None]:
-        """The batches of a pass, whichever workers die."""
+    def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
+        """The batches of a pass, whichever workers die. begun: its workers, when the first batch is asked for."""
         dataset: Any = self.dataset
-        workers = self._begin()
+        workers = begun.pop()
         earlier: list[int] = []
         received = 0
         while True:

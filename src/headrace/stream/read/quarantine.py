@@ -49,13 +49,17 @@ class Quarantine:
     """What one reader gave up in one pass.
 
     rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
+    batch_size: rows of a batch, for `go_back`.
     """
 
     index: SplitIndex
     limit: float
     reader: str
+    batch_size: int = 1
     rows: int = 0
     blocks: dict[int, BadBlock] = field(default_factory=dict)
+    _places: int = 0  # of the pass, made so far
+    _by_batch: dict[int, int] = field(default_factory=dict)  # filling rows of each batch that has some
 
     def around(self, read_block: ReadBlock) -> ReadBlock:
         """`read_block` with a last column more, `VALID`: true, or false in all rows of a block that was given up."""
@@ -81,8 +85,19 @@ class Quarantine:
         """
         good = np.asarray(columns.pop(VALID), np.bool_)
         own = np.ones(len(good), np.bool_) if own is None else own
-        self._count(int(np.count_nonzero(own & ~good)))
+        bad = np.flatnonzero(own & ~good)
+        batches, counts = np.unique((self._places + bad) // self.batch_size, return_counts=True)
+        for batch, count in zip(batches.tolist(), counts.tolist(), strict=True):
+            self._by_batch[batch] = self._by_batch.get(batch, 0) + count
+        self._places += len(good)
+        self._count(len(bad))
         return own & good
+
+    def go_back(self, batches: int) -> None:
+        """Batches behind the first so many are made again: their filling rows have not been counted."""
+        self._places = batches * self.batch_size
+        self._by_batch = {batch: count for batch, count in self._by_batch.items() if batch < batches}
+        self.rows = sum(self._by_batch.values())
 
     def _count(self, bad: int) -> None:
         if not bad:

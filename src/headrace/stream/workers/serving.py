@@ -7,9 +7,13 @@ Blocks are decoded once for each rank, whatever the number of workers, and no ba
 Python code. Where there is none to run, a worker hands on a ticket: the batch never leaves the rank's process, and the
 loop gets the very arrays that were gathered there.
 
-`Server` is the side of the rank's process, `Client` that of a worker. They speak pickled tuples over a local socket
-that only processes of the same parent can open. A worker that cannot reach the server raises; so does one whose batch
-could not be read.
+The workers that one DataLoader starts together are a pool, and each pass of a pool is one reading, a `_Run`. Two loops
+over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so that a
+loop that was left leaves no thread and no batch behind.
+
+`Server` is the side of the rank's process, `Client` that of a worker. They speak pickled tuples over a local socket.
+Both prove that they know the key that multiprocessing gives to a process and its children, before anything is
+unpickled. A worker raises when the server, or the process behind it, has gone.
 """
 
 from __future__ import annotations
@@ -17,21 +21,34 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import secrets
+import socket
+import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import closing, suppress
+from multiprocessing import AuthenticationError, current_process
 from multiprocessing import connection as sockets
-from multiprocessing import current_process
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
+from torch._utils import ExceptionWrapper
+
 from headrace.errors import StreamError
+from headrace.stream.workers.parcel import arrive_failed
 from headrace.stream.workers.table_parcel import parcel_of
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 _NUMBERS = itertools.count()
 _END = object()
+_GONE = "the dataset that it reads for has gone; keep it for as long as the loop runs"
+
+_START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_Run._read_ahead`
+_LOOK_S = 2.0  # seconds after which a worker that waits looks whether the process that reads for it still lives
+_MOST_IDLE_RUNS = 4  # remembered for workers that are late
 
 
 class Beginning(NamedTuple):
@@ -43,16 +60,19 @@ class Beginning(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A pass that workers begin: state and epoch at its start, the first step that is read, and its batches."""
+    """A pass that workers begin: state and epoch at its start, its first step for them, and what reads it.
+
+    read: the batches from a step on; none for a step behind the last.
+    """
 
     start: dict[str, Any]
     epoch: int
     first: int
-    batches: Generator[Any, None, None]
+    read: Callable[[int], Generator[Any, None, None]]
 
 
 class Server:
-    """Hands the batches of the present pass to workers. open_pass: opens it, for a worker that may bring progress.
+    """Hands the batches of passes to workers. open_pass: opens one, for a worker that may bring progress.
 
     Threads and descriptors end with `close`, which whoever made it must call. Only the process that made it serves.
     """
@@ -60,13 +80,13 @@ class Server:
     def __init__(self, open_pass: Callable[[int, int, Any], Opened]) -> None:
         self._open_pass = open_pass
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._run: _Run | None = None
-        self._connections: set[sockets.Connection] = set()
-        self._tickets: dict[int, Any] = {}
-        self._older_tickets: dict[int, Any] = {}  # a DataLoader still unpickles what it will throw away
+        # Of the runs too. Reentrant: the garbage collector may close this server inside of what holds it.
+        self._lock = threading.RLock()
+        self._runs: dict[Hashable, _Run] = {}
+        self._connections: set[Any] = set()
+        self._tickets: dict[int, tuple[_Run | None, Any]] = {}
         self._ticket_numbers = itertools.count()
-        self._listener = sockets.Listener(None, "AF_UNIX" if os.name == "posix" else None, backlog=128, authkey=_key())
+        self._listener = _listener()
         self.address: Any = self._listener.address
         self.number = next(_NUMBERS)
         self._closed = False
@@ -79,185 +99,264 @@ class Server:
             return
         self._closed = True
         with suppress(OSError):  # wakes the thread that waits for connections
-            sockets.Client(self.address, authkey=_key()).close()
+            sockets.Client(self.address).close()
         self._listener.close()
-        self.forget()
+        self._forget(_GONE)
         for connection in list(self._connections):
-            with suppress(OSError):
-                connection.close()
+            _hang_up(connection)
 
     def forget(self) -> None:
-        """The next worker begins a pass anew; what was read ahead is dropped."""
-        with self._lock:
-            run, self._run = self._run, None
-            self._older_tickets, self._tickets = self._tickets, {}
-        if run is not None:
-            run.close()
+        """Workers that are there get no more batches; those to come begin a pass anew."""
+        self._forget("its pass was left, and another one has begun")
 
     def redeem(self, ticket: int) -> Any:
-        """The batch that a ticket stands for, once. Raises `StreamError` if it is of a pass long past."""
-        for tickets in (self._tickets, self._older_tickets):
-            if ticket in tickets:
-                return tickets.pop(ticket)
-        raise StreamError("batch: it is of a pass that was left before the last one; read the DataLoader by one loop")
+        """The batch that a ticket stands for, once; what raises in the loop if its pass was left meanwhile.
+
+        A DataLoader unpickles batches of a pass that was left only to throw them away.
+        """
+        run, batch = self._tickets.pop(ticket, (None, None))
+        if run is None:
+            return arrive_failed("batch: its pass was left, and another one has begun; read the DataLoader by one loop")
+        run.tickets.discard(ticket)
+        return batch
+
+    def close_copy(self) -> None:
+        """In a forked process: close the descriptors that it has of its parent's server.
+
+        They would keep the sockets of a parent that has died open.
+        """
+        for connection in list(self._connections):
+            connection.close()
+        self._listener.close()
+
+    def _forget(self, reason: str) -> None:
+        with self._lock:
+            runs, self._runs = list(self._runs.values()), {}
+            for run in runs:
+                self._end(run, reason)
+
+    def _end(self, run: _Run, reason: str) -> None:
+        run.close(reason)
+        while run.tickets:
+            self._tickets.pop(run.tickets.pop(), None)
 
     def _accept(self) -> None:
         while not self._closed:
             try:
                 connection = self._listener.accept()
-            except Exception:  # noqa: BLE001  # a stranger without the key, or the listener was closed
+            except OSError:  # no descriptor is free, or the listener was closed
+                time.sleep(0 if self._closed else 0.05)
                 continue
             self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), name="headrace-serve", daemon=True).start()
+        for connection in list(self._connections):  # of those that came while it closed
+            _hang_up(connection)
 
-    def _serve(self, connection: sockets.Connection) -> None:
+    def _serve(self, connection: Any) -> None:
         """One worker, until it is gone."""
-        run: _Run | None = None
+        place: tuple[_Run, int] | None = None
         try:
+            sockets.deliver_challenge(connection, _key())
+            sockets.answer_challenge(connection, _key())
             while True:
                 asked = connection.recv()
                 try:
                     if asked[0] == "begin":
-                        _, worker, workers, progress = asked
-                        run = self._joined(worker, workers, progress)
-                        self._answer(connection, ("begun", *run.beginning(worker, progress)))
+                        self._leave(place)
+                        place = None
+                        run, *answer = self._joined(*asked[1:])
+                        place = run, asked[2]
+                        self._answer(connection, ("begun", *answer))
                     else:
-                        self._answer(connection, self._next(run, *asked[1:]))
+                        self._answer(connection, self._next(place, *asked[1:]))
                 except (EOFError, OSError):
                     raise
                 except Exception as error:  # noqa: BLE001  # whatever it was, the worker raises it
                     self._answer(connection, ("error", _travelling(error)))
-        except (EOFError, OSError):
+        except (EOFError, OSError, AuthenticationError):
             pass
         finally:
             self._connections.discard(connection)
             connection.close()
-            if run is not None:
-                run.left()
+            self._leave(place)
 
-    def _joined(self, worker: int, workers: int, progress: Any) -> _Run:
-        """The run that a worker takes part in: the present one, unless it was in it already or others have left it."""
+    def _joined(self, key: Hashable, worker: int, workers: int, progress: Any) -> tuple[Any, ...]:
+        """The run that a worker takes part in, and its beginning there."""
         with self._lock:
-            run = self._run
-            if run is None or not run.admits(worker, workers):
-                if run is not None:
-                    run.close()
-                self._older_tickets, self._tickets = self._tickets, {}
-                run = self._run = _Run(self._open_pass(worker, workers, progress), workers)
-            run.members.add(worker)
-            return run
+            if self._closed:
+                raise StreamError(
+                    "worker: the dataset that it reads for has gone; keep it for as long as the loop runs"
+                )
+            run = self._runs.get(key)
+            if run is None:
+                opened = self._open_pass(worker, workers, progress)
+                run = self._runs[key] = _Run(opened, key, workers, self._lock)
+            elif run.is_closed:  # the others of its pool have gone already
+                run = self._runs[key] = run.again()
+            return run, *run.join(worker, progress)
 
-    def _next(self, run: _Run | None, step: int, in_place: bool) -> tuple[Any, ...]:
-        if run is None:
+    def _leave(self, place: tuple[_Run, int] | None) -> None:
+        """A worker has left its run; the last one ends it."""
+        if place is None:
+            return
+        run, worker = place
+        with self._lock:
+            if not run.leave(worker):
+                return
+            self._end(run, "all workers have left it")
+            if run.is_complete and self._runs.get(run.key) is run:
+                del self._runs[run.key]
+            for key in [key for key, each in self._runs.items() if each.is_closed][:-_MOST_IDLE_RUNS]:
+                del self._runs[key]
+
+    def _next(self, place: tuple[_Run, int] | None, step: int, in_place: bool) -> tuple[Any, ...]:
+        if place is None:
             raise StreamError("worker: asked for a batch before it began a pass; iterate over the dataset first")
-        batch = run.get(step)
+        run, worker = place
+        batch = run.get(worker, step)
         if batch is _END:
             return ("end",)
         if not in_place:
             return ("batch", parcel_of(batch))
         ticket = next(self._ticket_numbers)
         with self._lock:
-            if run is self._run:
-                self._tickets[ticket] = batch
+            if not run.is_closed:
+                self._tickets[ticket] = run, batch
+                run.tickets.add(ticket)
         return ("ticket", self.number, ticket)
 
-    def _answer(self, connection: sockets.Connection, answer: tuple[Any, ...]) -> None:
+    def _answer(self, connection: Any, answer: tuple[Any, ...]) -> None:
         connection.send_bytes(ForkingPickler.dumps(answer))
 
 
 class _Run:
-    """One reading of a pass, in a thread that stays a little ahead of what workers ask for."""
+    """One pass of a pool: read once, in a thread that stays a little ahead of what its workers ask for."""
 
-    def __init__(self, opened: Opened, workers: int) -> None:
-        self.members: set[int] = set()
-        self._opened, self._workers = opened, max(1, workers)
-        self._changed = threading.Condition()
+    def __init__(self, opened: Opened, key: Hashable, workers: int, lock: threading.RLock) -> None:
+        self.key = key
+        self.tickets: set[int] = set()
+        self._opened, self._workers = opened, workers
+        self._next: dict[int, int] = {}  # the step that each worker that ever joined asks for next
+        self._there: set[int] = set()  # workers that are connected
+        self._lock, self._changed = lock, threading.Condition(lock)
         self._ready: dict[int, Any] = {}
-        self._asked = opened.first - 1
-        self._read = opened.first  # steps read so far
-        self._ended = self._closed = self._was_left = False
+        self._asked = -1
+        self._is_reading = self._has_ended = False
+        self._closed = ""
         self._error: BaseException | None = None
-        threading.Thread(target=self._read_ahead, name="headrace-serve-read", daemon=True).start()
 
-    def admits(self, worker: int, workers: int) -> bool:
-        """Whether a worker may take part from the beginning."""
-        with self._changed:
-            return not (self._was_left or self._closed) and worker not in self.members and workers == self._workers
+    @property
+    def is_closed(self) -> bool:
+        """Whether it reads no more."""
+        return bool(self._closed)
 
-    def beginning(self, worker: int, progress: Any) -> Beginning:
-        """Where a worker begins: its first step after what the run skips, or after its own progress."""
+    @property
+    def is_complete(self) -> bool:
+        """Whether every worker of the pool has joined."""
+        return len(self._next) == self._workers
+
+    def again(self) -> _Run:
+        """The same pass for workers that join when the others have left it."""
+        run = _Run(self._opened, self.key, self._workers, self._lock)
+        run._next = self._next
+        return run
+
+    def join(self, worker: int, progress: Any) -> Beginning:
+        """A worker begins at its first step, or after its own progress."""
         first = self._opened.first + worker if progress is None else worker + progress.batches * self._workers
+        with self._changed:
+            self._next[worker] = first
+            self._there.add(worker)
+            self._changed.notify_all()
         return Beginning(self._opened.start, self._opened.epoch, first)
 
-    def get(self, step: int) -> Any:
-        """The batch of a step; `_END` behind the last. Raises what reading raised."""
+    def leave(self, worker: int) -> bool:
+        """A worker has gone; whether it was the last one."""
         with self._changed:
+            self._there.discard(worker)
+            return not self._there
+
+    def get(self, worker: int, step: int) -> Any:
+        """The batch of a step, once; `_END` behind the last. Raises what reading raised."""
+        with self._changed:
+            self._next[worker] = step
             self._asked = max(self._asked, step)
+            if not self._is_reading:
+                self._is_reading = True
+                threading.Thread(target=self._read_ahead, name="headrace-serve-read", daemon=True).start()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: step in self._ready or self._ended or self._closed)
+            self._changed.wait_for(lambda: step in self._ready or self._has_ended or self._closed)
             if step in self._ready:
+                self._next[worker] = step + self._workers
                 return self._ready.pop(step)
             if self._error is not None:
                 raise self._error
             if self._closed:
-                raise StreamError("worker: its pass was left, and another one has begun")
+                raise StreamError(f"worker {worker}: {self._closed}")
             return _END
 
-    def left(self) -> None:
-        """A worker has gone."""
+    def close(self, reason: str) -> None:
+        """Nobody gets a batch any more."""
         with self._changed:
-            self._was_left = True
-
-    def close(self) -> None:
-        """Nobody takes part any more."""
-        with self._changed:
-            self._closed = True
+            self._closed = self._closed or reason
             self._ready.clear()
             self._changed.notify_all()
 
     def _read_ahead(self) -> None:
         try:
-            with closing(self._opened.batches) as batches:
-                for batch in batches:
+            with self._changed:
+                # A pool that is forked is forked one by one: no thread should read meanwhile, and hold a lock of some
+                # library in the copy. So the last one is waited for, if it does not take long to come.
+                self._changed.wait_for(lambda: self._closed or self.is_complete, timeout=_START_S)
+                late = [] if self.is_complete else [self._opened.first]
+                first = max(self._opened.first, min([*self._next.values(), *late]))
+            with closing(self._opened.read(first)) as batches:
+                for step, batch in enumerate(batches, start=first):
                     with self._changed:
-                        self._ready[self._read] = batch
-                        self._read += 1
-                        self._changed.notify_all()
-                        self._changed.wait_for(lambda: self._closed or self._read <= self._asked + self._workers + 1)
                         if self._closed:
                             return
+                        self._ready[step] = batch
+                        self._changed.notify_all()
+                        self._changed.wait_for(lambda: self._closed or step <= self._asked + self._workers)  # noqa: B023
                     del batch
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
         finally:
             with self._changed:
-                self._ended = True
+                self._has_ended = True
                 self._changed.notify_all()
 
 
 class Client:
-    """A worker's side. in_place: whether the loop gets the batches as they are, by ticket."""
+    """A worker's side. pool: what the workers of one DataLoader have in common, and others have not."""
 
-    def __init__(self, address: Any, *, worker: int, workers: int) -> None:
-        self._worker, self._workers = worker, workers
+    def __init__(self, address: Any, *, pool: Hashable, worker: int, workers: int) -> None:
+        self._pool, self._worker, self._workers = pool, worker, workers
+        self._passes = 0
+        self._process, self._parent = os.getpid(), os.getppid()
         try:
             self._connection = sockets.Client(address, authkey=_key())
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, AuthenticationError) as error:
             raise StreamError(
-                f"worker {worker}: the process that reads for it cannot be reached ({error}); keep the dataset alive in"
-                " the process whose DataLoader started the worker"
+                f"worker {worker}: the process that reads for it cannot be reached ({type(error).__name__}: {error});"
+                " keep the dataset alive in the process whose DataLoader started the worker"
             ) from error
+        _CLIENTS.add(self)
 
     def begin(self, progress: Any) -> Beginning:
         """Begin a pass. progress: of this worker before it was stopped; None: none."""
-        return Beginning(*self._ask("begin", self._worker, self._workers, progress))
+        self._passes += 1
+        _, *beginning = self._ask("begin", (self._pool, self._passes), self._worker, self._workers, progress)
+        return Beginning(*beginning)
 
     def batches(self, beginning: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
-        """This worker's batches of a pass."""
-        for step in itertools.count(beginning.first, max(1, self._workers)):
-            kind, *rest = self._asked("next", step, in_place)
+        """This worker's batches of a pass. in_place: as tickets; see the module."""
+        for step in itertools.count(beginning.first, self._workers):
+            kind, *rest = self._ask("next", step, in_place)
             if kind == "end":
                 return
+            if kind == "batch" and isinstance(rest[0], ExceptionWrapper):  # it could not be sent here
+                rest[0].reraise()  # type: ignore[no-untyped-call]  # torch leaves it so
             yield Ticket(*rest) if kind == "ticket" else rest[0]
 
     def close(self) -> None:
@@ -265,16 +364,21 @@ class Client:
         self._connection.close()
 
     def _ask(self, *asked: Any) -> list[Any]:
-        return self._asked(*asked)[1:]
-
-    def _asked(self, *asked: Any) -> list[Any]:
+        if self._process != os.getpid():
+            raise StreamError(
+                f"worker {self._worker}: process {os.getpid()} is a fork of the worker, and cannot read for it;"
+                " iterate over the dataset in the worker itself"
+            )
         try:
             self._connection.send(asked)
+            while not self._connection.poll(_LOOK_S):
+                if os.getppid() != self._parent:  # its end of the socket may live on in another process
+                    raise EOFError
             kind, *rest = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise StreamError(
-                f"worker {self._worker}: the process that reads for it has ended the pass ({type(error).__name__});"
-                " resume from the last state"
+                f"worker {self._worker}: the process that reads for it has ended or left the pass"
+                f" ({type(error).__name__}); resume from the last state"
             ) from error
         if kind == "error":
             raise rest[0]
@@ -294,7 +398,7 @@ class Ticket:
 def _redeemed(server: int, ticket: int) -> Any:
     found = _SERVERS.get(server)
     if found is None:
-        raise StreamError("batch: it was handed over in another process than the one that read it")
+        return arrive_failed("batch: the dataset that read it has gone, or is of another process; keep it for the loop")
     return found.redeem(ticket)
 
 
@@ -307,5 +411,36 @@ def _travelling(error: BaseException) -> BaseException:
     return error
 
 
+def _listener() -> sockets.Listener:
+    """A local socket, in a directory that this user alone may enter; it proves nothing of who connects."""
+    if os.name != "posix":
+        return sockets.Listener(None, backlog=128)
+    try:
+        return sockets.Listener(None, "AF_UNIX", backlog=128)
+    except OSError:
+        if not sys.platform.startswith("linux"):
+            raise
+    # TMPDIR is too long for the name of a socket, or not writable. This one has no file, and ends with its process.
+    return sockets.Listener(f"\0headrace-{os.getpid()}-{secrets.token_hex(16)}", "AF_UNIX", backlog=128)
+
+
+def _hang_up(connection: Any) -> None:
+    """End a connection on which another thread waits: closing it would not wake that thread."""
+    # It may be closed already, or be a pipe of Windows. What is being answered still arrives.
+    with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.shutdown(socket.SHUT_RD)
+
+
 def _key() -> bytes:
     return bytes(current_process().authkey)
+
+
+def _after_fork() -> None:
+    for server in list(_SERVERS.values()):
+        server.close_copy()
+    for client in list(_CLIENTS):
+        client.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
