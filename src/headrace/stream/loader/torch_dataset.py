@@ -35,12 +35,11 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
+from headrace.stream.loader.over_stream import OverStream
 from headrace.stream.loader.passes import Pass, Reading, reader_name
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import Remainder
-from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.ranks.watch import Progress
@@ -66,7 +65,7 @@ log = logging.getLogger("headrace")
 _SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that a forked worker may ask
 
 
-class StreamingDataset(IterableDataset[Batch]):
+class StreamingDataset(OverStream, IterableDataset[Batch]):
     """Batches of one rank, every row of the split exactly once over all ranks, the same number on each.
 
     index, read_block, options, lengths, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
@@ -128,41 +127,6 @@ class StreamingDataset(IterableDataset[Batch]):
         self._serve_nothing()
 
     @property
-    def index(self) -> SplitIndex:
-        """The blocks that are read."""
-        return self.stream.index
-
-    @property
-    def options(self) -> StreamOptions:
-        """The settings of the stream."""
-        return self.stream.options
-
-    @property
-    def topology(self) -> Topology:
-        """This rank of how many."""
-        return self.stream.topology
-
-    @property
-    def remainder(self) -> Remainder:
-        """What becomes of the last, incomplete step."""
-        return self.stream.remainder
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next pass, or of the present one."""
-        return self.stream.epoch
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows that nobody receives in a pass, over all ranks."""
-        return self.stream.dropped_rows
-
-    @property
-    def partial_epoch(self) -> bool:
-        """Whether the present pass is what a loaded state left of an epoch."""
-        return self.stream.partial_epoch
-
-    @property
     def quarantined_rows(self) -> int:
         """Filling rows that stand for bad blocks in the present pass so far. Files and reasons are in the log.
 
@@ -193,10 +157,6 @@ class StreamingDataset(IterableDataset[Batch]):
                 " loop over data_loader(), or over dataset.watched(loader)"
             )
         return self.stream.stats()
-
-    def report(self) -> PackingReport:
-        """The present pass in numbers where rows are packed while they are streamed."""
-        return self.stream.report()
 
     def __len__(self) -> int:
         """Batches this rank receives in a pass from all its workers; the same on every rank."""
@@ -247,12 +207,6 @@ class StreamingDataset(IterableDataset[Batch]):
             for batch in batches:
                 self._given += 1
                 yield batch
-
-    def next_step(self) -> int:
-        """In a worker: the step of the batch that it gives next, counted from the beginning of the pass."""
-        info = get_worker_info()
-        assert info is not None
-        return self._begun().first + self._given * info.num_workers
 
     def _worker_batches(self, begun: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
         assert self._client is not None
@@ -382,10 +336,6 @@ class StreamingDataset(IterableDataset[Batch]):
                 " did not see; use headrace.stream_state(loader.state_dict())"
             )
         return self.stream.state_after(batches)
-
-    def epoch_start(self) -> dict[str, Any]:
-        """The state at the beginning of the present epoch, in the order that the stream has now."""
-        return self.stream.epoch_start()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Continue from a saved state, whatever ranks, workers and batch size it was saved with.
@@ -530,39 +480,8 @@ class StreamingDataset(IterableDataset[Batch]):
             raise EngineError(died(reader_name(self.topology), processes)) from error
 
 
-class WorkerStream(StreamLoader):
-    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
-
-    Workers are spawned when a pass begins, and end with it.
-    """
-
-    def __init__(
-        self,
-        index: SplitIndex,
-        read_block: ReadBlock,
-        options: StreamOptions,
-        lengths: I32 | None = None,
-        *,
-        workers: int,
-        topology: Topology | None = None,
-    ) -> None:
-        super().__init__(index, read_block, options, lengths, topology=topology)
-        self.workers = workers
-        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
-
-    def __iter__(self) -> Iterator[Batch]:
-        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
-        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
-        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
-
-
 def _nobody() -> None:
     """No pass is watched."""
-
-
-def in_worker() -> bool:
-    """Whether this process is a DataLoader's worker."""
-    return get_worker_info() is not None
 
 
 def _before_fork() -> None:
