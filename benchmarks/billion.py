@@ -1,14 +1,14 @@
 """A billion rows: how long a rank takes to begin, and to go on in the middle of an epoch on other ranks.
 
-    python benchmarks/billion.py [--rounds 5] [--peers PYTHON] [--limit-s 300]
+    python benchmarks/billion.py [--rounds 5] [--limit-s 300] [--limit-gb 16]
 
 1. One rank of 131,072 begins an epoch over a million shards: from the start of its process to its plan and the blocks
    that it reads first, with the index that `headrace index` publishes.
 2. A job of 16 ranks stopped after 70 % of 10^9 rows; rank 0 of 15 goes on. Seconds from the start of its process to the
    state loaded, and to the first batch, with all imports and the opening of the dataset.
-3. The same place for other loaders, in an environment that has them (--peers: its Python, with the packages of
-   benchmarks/peers-billion.txt). Each in a process of its own with a limit of time and of memory; what a loader cannot
-   do is said. Data of theirs is as small as their format allows, and each counts 10^9 rows.
+3. The same place for other loaders, if they are installed (see other_loaders.py). Each in a process of its own with a
+   limit of time and of memory; what a loader cannot do is said. Data of theirs is as small as their format allows, and
+   each counts 10^9 rows. LanceDB is left out: its permutation is a table of 10^9 rows that has to be written first.
 
 The rows are 2,000 hard links to one Parquet file of 500,000 rows, so a disk of a few megabytes will do.
 """
@@ -16,6 +16,7 @@ The rows are 2,000 hard links to one Parquet file of 500,000 rows, so a disk of 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from billion_peers import PEERS
 from figures import Table, figure
 from reporting import parser, publish
 
@@ -121,26 +123,32 @@ def go_on(directory: Path, cache: Path, state: Path, began: float) -> dict[str, 
     return {"loaded_s": loaded, "first_s": time.time() - began, "mb": peak_mb()}
 
 
-def peers(python: str, limit_s: float) -> list[tuple[str, str, str, str]]:
-    """What other loaders do: name, seconds to the first batch, MB, and what cannot be done."""
+def peers(limit_s: float, limit_gb: float) -> Iterator[tuple[str, str, str, str]]:
+    """What other loaders do: name, seconds to the first batch, MB, and what becomes of other ranks."""
     program = Path(__file__).with_name("billion_peers.py")
-    found = []
-    for name in json.loads(subprocess.run([python, program, "--names"], check=True, capture_output=True).stdout):
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_gb * 1e9), int(limit_gb * 1e9)))
+
+    for name, (package, _, _, other_ranks) in PEERS.items():
+        if importlib.util.find_spec(package) is None:
+            continue
         with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run([sys.executable, program, name, scratch, "make"], check=True, capture_output=True)
             try:
                 run = subprocess.run(
-                    [python, program, name, scratch], capture_output=True, text=True, timeout=limit_s, check=False
-                )
+                    [sys.executable, program, name, scratch, str(time.time())],
+                    capture_output=True, text=True, timeout=limit_s, check=False, preexec_fn=bounded,
+                )  # fmt: skip
             except subprocess.TimeoutExpired:
-                found.append((name, f"over {limit_s:.0f}", "", "did not come to its first batch"))
+                yield name, f"more than {limit_s:.0f}", "", other_ranks
                 continue
         if run.returncode:
-            last = (run.stderr.strip().splitlines() or [f"ended with {run.returncode}"])[-1]
-            found.append((name, "not possible", "", last[:120]))
+            why = (run.stderr.strip().splitlines() or [f"ended with {run.returncode}"])[-1]
+            yield name, "not possible", f"more than {limit_gb * 1000:,.0f}" if "emory" in why else why[:80], other_ranks
             continue
         record = json.loads(run.stdout.splitlines()[-1])
-        found.append((name, f"{record['first_s']:.1f}", f"{record['mb']:,.0f}", record["other_ranks"]))
-    return found
+        yield name, f"{record['first_s']:.1f}", f"{record['mb']:,.0f}", other_ranks
 
 
 def tables(asked: argparse.Namespace) -> Iterator[Table]:
@@ -176,13 +184,14 @@ def tables(asked: argparse.Namespace) -> Iterator[Table]:
         figure([each["mb"] for each in gone_on], 0),
         f"yes: 16 to 15 here; the state is loaded after {figure([each['loaded_s'] for each in gone_on])} s",
     )
-    others = peers(asked.peers, asked.limit_s) if asked.peers else []
+    others = list(peers(asked.limit_s, asked.limit_gb))
     yield Table(
         "resume",
         f"On at {DONE:.0%} of {SHARDS * ROWS:,} shuffled rows, from the start of the process to the first batch",
         ("loader", "seconds", "MB", "on another number of ranks"),
         [ours, *others],
-        "" if others else "Others were not measured: give --peers.",
+        "",
+        {name: "not installed" for name, (package, *_) in PEERS.items() if importlib.util.find_spec(package) is None},
     )
 
 
@@ -192,8 +201,8 @@ def main() -> None:
     made.add_argument("--shards", type=int, default=1_000_000)
     made.add_argument("--ranks", type=int, default=131_072)
     made.add_argument("--rounds", type=int, default=5)
-    made.add_argument("--peers", help="the Python of an environment with the other loaders")
-    made.add_argument("--limit-s", type=float, default=300)
+    made.add_argument("--limit-s", type=float, default=300, help="for a loader to come to its first batch")
+    made.add_argument("--limit-gb", type=float, default=16, help="of memory for each of the other loaders")
     for name in ("--part", "--at", "--cache", "--state", "--began"):
         made.add_argument(name, help=argparse.SUPPRESS)
     asked = made.parse_args()
