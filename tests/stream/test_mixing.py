@@ -9,7 +9,7 @@ from pure_order import LARGE
 from stream_cases import index_of
 
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.order.mixing import (
     SAMPLED_ROWS,
     measure,
@@ -24,11 +24,10 @@ from headrace.stream.ranks.topology import Topology
 KINDS = ["8_rows", "256_rows", "global_batch", "rank_batch"]
 
 
-def planned(rows, world_size=1, workers=0, **settings):
+def planned(rows, world_size=1, **settings):
     index = index_of(rows)
     options = StreamOptions(**{"shuffle": True, "batch_size": 8, "batch_format": "numpy", **settings})
-    start = first_state(index, options, world_size=world_size, workers=workers)
-    return index, plan_pass(index, options, start, topology=Topology(rank=0, world_size=world_size), workers=workers)
+    return index, RowPasses(index, None, options, Topology(rank=0, world_size=world_size)).begin(0).plan()
 
 
 def by_counting(batches, total):

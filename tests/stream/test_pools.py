@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.order.epoch import epoch_order, pieces_one_by_one
+from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.pools import plan_pools
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.share import advance, share_of
@@ -53,16 +53,16 @@ def test_pieces_hold_the_places_of_the_line(order, data):
         return
     positions = np.array(sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64)
 
-    for found in (order.pieces_of(positions), pieces_one_by_one(order, positions)):
-        firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in found.pieces]
-        places = laid(
-            [first + start for first, (_, start, _) in zip(firsts, found.pieces, strict=True)],
-            [first + stop for first, (_, _, stop) in zip(firsts, found.pieces, strict=True)],
-        )
-        got = places if found.index is None else places[found.index]
-        assert got.tolist() == order.line_of(positions).tolist()
-        assert all(start < stop for _, start, stop in found.pieces)
-        assert len(places) == found.rows == len(np.unique(places))
+    found = order.pieces_of(positions)
+    firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in found.pieces]
+    places = laid(
+        [first + start for first, (_, start, _) in zip(firsts, found.pieces, strict=True)],
+        [first + stop for first, (_, _, stop) in zip(firsts, found.pieces, strict=True)],
+    )
+    got = places if found.index is None else places[found.index]
+    assert got.tolist() == order.line_of(positions).tolist()
+    assert all(start < stop for _, start, stop in found.pieces)
+    assert len(places) == found.rows == len(np.unique(places))
 
 
 @given(orders(), st.data(), st.sampled_from([1, 50, 1 << 13]))

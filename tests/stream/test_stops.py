@@ -1,14 +1,13 @@
-"""Five hundred stops at random places of a real, uneven dataset; after each the rest arrives, on any topology.
+"""Five hundred stops at random places of a real, uneven dataset; after each the rest arrives, on any ranks.
 
 The truth is a list: the rows of the epoch in order, from the shards as they were written. After every stop the rows that
-were handed out are taken off it, and what the next readers deliver is compared with what the list says, batch by batch.
-Several stops follow one another, so that states with holes inside holes are resumed too.
+were handed out are taken off it, and what the next ranks deliver is compared with what the list says, batch by batch.
+Where the next ranks cut what is left anew, it is their order of the rows that the list must still hold.
 """
 
 import json
 import random
 from functools import cache
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,7 @@ from reference import deliver
 
 import headrace
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import first_state, plan_pass, read_pass, state_after
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.topology import Topology
 
 SHARDS = (97, 1, 0, 40, 211, 3, 64)
@@ -62,10 +59,11 @@ def opened(request, tmp_path_factory):
 
 
 def ids_in_order(index, read_block, plan):
-    """The epoch's rows by their numbers, from the blocks themselves."""
+    """The rows that are left, by their numbers in the shards, from the blocks themselves."""
     first = np.concatenate([[0], np.cumsum(index.rows)])
     ids = np.concatenate([read_block(block, ["row"])["row"].to_numpy() for block in range(len(index.rows))])
-    block, row = plan.order.locate(plan.order.line_of(np.arange(index.total_rows)))
+    positions = plan.remaining.positions(np.arange(plan.remaining.total))
+    block, row = plan.order.locate(plan.order.line_of(positions))
     return ids[first[block] + row].tolist()
 
 
@@ -79,74 +77,38 @@ def real_rows(batch):
 
 
 class Readers:
-    """All ranks and workers of one topology, in this process."""
+    """All ranks of a job, in this process."""
 
     def __init__(self, dice, index, read_block, *, shuffle):
         self.index, self.read_block = index, read_block
-        self.world_size, self.workers = dice.randint(1, 4), dice.choice([0, 0, 1, 2, 3])
-        self.batch_size = dice.choice([1, 2, 5, 16, 33, 100])
-        consumers = self.world_size * max(1, self.workers)
-        batch_least = 1 if consumers == 1 else 4  # many readers of single rows are many batches
+        self.world_size = dice.randint(1, 6)
         self.options = StreamOptions(
-            batch_size=max(batch_least, self.batch_size),
-            remainder=dice.choice(["pad", "pad", "drop", *(["exact"] if consumers == 1 else [])]),
+            batch_size=max(1 if self.world_size == 1 else 4, dice.choice([1, 2, 5, 16, 33, 100])),
+            remainder=dice.choice(["pad", "pad", "drop", *(["exact"] if self.world_size == 1 else [])]),
             shuffle=shuffle,
             seed=5,
             shuffle_rows=50,
             batch_format="numpy",
             read_threads=1,
         )
-        self.batch_size = self.options.batch_size
         self.ranks = [Topology(rank=rank, world_size=self.world_size) for rank in range(self.world_size)]
 
+    def loaders(self, state):
+        """Those of all ranks, at the place of a state; None: at the beginning of an epoch."""
+        loaders = [StreamLoader(self.index, self.read_block, self.options, topology=each) for each in self.ranks]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        return loaders
+
+    def left(self, loaders):
+        """What is left, in the order of these ranks."""
+        return ids_in_order(self.index, self.read_block, loaders[0].plan())
+
     def expected(self, left):
-        """The batches of each rank, of the rows that are left; its workers' in turn."""
-        share = {"consumers": self.world_size * max(1, self.workers), "batch_size": self.batch_size}
-        parts = [
-            list(deliver(left, consumer=consumer, remainder=self.options.remainder, **share))
-            for consumer in range(share["consumers"])
-        ]
-        return [
-            list(chain.from_iterable(zip(*parts[rank :: self.world_size], strict=True)))
-            for rank in range(self.world_size)
-        ]
-
-    def rest(self, state):
-        """The batches that each rank really receives from a state on."""
-        start = StreamState.from_dict(state)
-        ranks = []
-        for topology in self.ranks:
-            workers = [
-                [real_rows(batch) for batch in self._pass(start, topology, worker)]
-                for worker in range(max(1, self.workers))
-            ]
-            ranks.append(list(chain.from_iterable(zip(*workers, strict=True))))
-        return ranks
-
-    def stop(self, state, batches):
-        """The state of every rank after so many batches; without workers, by a loader that is left in its loop."""
-        if self.workers:
-            start = StreamState.from_dict(state)
-            after = [
-                state_after(start, batches, self.options, topology=topology, workers=self.workers)
-                for topology in self.ranks
-            ]
-            return [state.to_dict() for state in after]
-        states = []
-        for topology in self.ranks:
-            loader = StreamLoader(self.index, self.read_block, self.options, topology=topology)
-            loader.load_state_dict(state)
-            taken = iter(loader)
-            for _ in range(batches):
-                next(taken)
-            taken.close()
-            states.append(loader.state_dict())
-        return states
-
-    def _pass(self, start, topology, worker):
-        return read_pass(
-            self.index, self.read_block, self.options, start, topology=topology, worker=worker, workers=self.workers
-        )
+        """The batches of each rank, of the rows that are left."""
+        share = {"ranks": self.world_size, "batch_size": self.options.batch_size, "remainder": self.options.remainder}
+        return [list(deliver(left, rank=rank, **share)) for rank in range(self.world_size)]
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -156,34 +118,39 @@ def test_the_rest_arrives_after_any_stop(opened, number):
     stops = 0
     while stops < STOPS:
         readers = Readers(dice, index, read_block, shuffle=dice.random() < 0.8)
-        first = first_state(index, readers.options, world_size=readers.world_size, workers=readers.workers)
-        first = first.fresh(dice.randint(0, 3))
-        plan = plan_pass(index, readers.options, first, topology=readers.ranks[0], workers=readers.workers)
-        left = ids_in_order(index, read_block, plan)
-        state, received = first.to_dict(), []
+        loaders = readers.loaders(None)
+        epoch = dice.randint(0, 3)
+        for loader in loaders:
+            loader.set_epoch(epoch)
+        received, wanted = [], set(range(sum(SHARDS)))
         for _ in range(dice.randint(1, 4)):
+            left = readers.left(loaders)
+            assert set(left) == wanted  # in whatever order these ranks have it, it is what nobody has received
+            assert len(left) == len(wanted)
             expected = readers.expected(left)
             batches = dice.randint(0, len(expected[0]))
-            (state, *others) = readers.stop(state, batches)
+            states = []
+            for loader, own in zip(loaders, expected, strict=True):
+                taken = iter(loader)
+                assert [real_rows(next(taken)) for _ in range(batches)] == own[:batches]
+                taken.close()
+                states.append(loader.state_dict())
+            assert all(state == states[0] for state in states)
+            stops += 1
             now = [row for rank in expected for batch in rank[:batches] for row in batch]
             received += now
-            gone = set(now)
-            left = [row for row in left if row not in gone]
-            stops += 1
+            wanted -= set(now)
+            state = json.loads(json.dumps(states[0]))
 
-            assert all(state == other for other in others)
-            state = json.loads(json.dumps(state))
-            whole_rounds = batches % max(1, readers.workers) == 0
-            rest = readers.rest(state)
-            if whole_rounds:  # else the rows of the round that was left are dealt out anew
-                assert rest == [rank[batches:] for rank in expected]
-            assert rest == readers.expected(left)
-            readers = Readers(dice, index, read_block, shuffle=first.shuffle)
-            rest = readers.rest(state)
-            assert rest == readers.expected(left)
-            dropped = 0
-            if readers.options.remainder == "drop":
-                dropped = len(left) % (len(readers.ranks) * max(1, readers.workers) * readers.batch_size)
-            taken = [row for rank in rest for batch in rank for row in batch]
-            assert len(taken) == len(set(taken)) == len(left) - dropped
-            assert sorted(received + (taken if not dropped else left)) == list(range(sum(SHARDS)))
+            rest = [[real_rows(batch) for batch in loader] for loader in readers.loaders(state)]
+            assert rest == [rank[batches:] for rank in expected]  # on the same ranks as if there had been no stop
+            readers = Readers(dice, index, read_block, shuffle=readers.options.shuffle)
+            loaders = readers.loaders(state)
+        rest = [[real_rows(batch) for batch in loader] for loader in loaders]
+        assert rest == readers.expected(readers.left(readers.loaders(state)))
+        dropped = 0
+        if readers.options.remainder == "drop":
+            dropped = len(wanted) % (readers.world_size * readers.options.batch_size)
+        taken = [row for rank in rest for batch in rank for row in batch]
+        assert len(taken) == len(set(taken)) == len(wanted) - dropped
+        assert sorted(received + (taken if not dropped else list(wanted))) == list(range(sum(SHARDS)))
