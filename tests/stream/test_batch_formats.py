@@ -110,7 +110,7 @@ def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):
     for first in range(0, len(cases), 2):
         batch_format, remainder, _ = cases[first]
         both = delivered[first] + delivered[first + 1]
-        check_pass(both, batch_format=batch_format, remainder=remainder, consumers=4)
+        check_pass(both, batch_format=batch_format, remainder=remainder, consumers=2)
     assert [] == list(received)
     rows = [[real_rows(batch) for batch in part] for part in delivered]
     assert all(rows[case] == rows[case % 4] for case in range(len(cases)))  # the form changes no order

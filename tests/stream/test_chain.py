@@ -14,7 +14,7 @@ from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import RowPasses
+from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.chain import parts_of
 from headrace.stream.order.layout import order_of_state
@@ -220,7 +220,7 @@ def test_a_plan_of_a_chain_bounds_what_a_real_stream_decodes(rows, lanes, shuffl
             return numbers(block, columns)
 
         resumed = passes_of(rows, ranks_now, rank=rank, read_block=read_block, **cut).resume(state)
-        for _ in resumed.batches(read_block):
+        for _ in resumed.batches(Reading(read_block)):
             pass
         counted.append(sum(int(resumed.plan().block_bytes[block]) for block in reads))
     said = resumed.plan().bytes_per_rank.tolist()

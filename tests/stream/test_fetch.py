@@ -144,7 +144,8 @@ def test_half_the_rows_of_open_blocks_are_held():
 
     open_bytes = lanes * ROWS * ROW_BYTES
     windows = lanes * window * ROW_BYTES
-    assert max(held) <= open_bytes // 2 + 2 * windows + ahead  # whole blocks would be all of it, and more
+    assert held[0] <= open_bytes  # until the first pool is done with them, the blocks are whole
+    assert max(held[1:]) <= open_bytes // 2 + 2 * windows + ahead  # whole blocks would be all of it, and more
 
 
 def test_views_are_not_copied():
@@ -169,7 +170,6 @@ def test_rows_before_those_held_are_decoded_again():
         blocks.announce(late)
         blocks.announce([(0, ROWS - 50, ROWS)])
         assert decoding.wait_for(1)
-        blocks.announce(early)
         for pieces in (late, [(0, ROWS - 50, ROWS)], early):
             expected = np.concatenate([np.arange(start, stop) for _, start, stop in pieces])
             found = blocks.get(pieces)
@@ -178,5 +178,7 @@ def test_rows_before_those_held_are_decoded_again():
 
             del found
             blocks.release(pieces)
+            if pieces is late:
+                blocks.announce(early)
 
     assert decoding.begun == [0, 0]

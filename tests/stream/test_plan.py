@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import RowPasses
+from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.plan import better_lanes, make_plan
 from headrace.stream.order.pools import plan_pools
@@ -132,7 +132,7 @@ def test_a_plan_says_how_many_blocks_a_real_stream_decodes(rows, ranks, lanes, b
         reads.clear()
         begun = RowPasses(index, read_block, stream, Topology(rank=rank, world_size=ranks)).begin(0)
         plan = begun.plan()
-        for _ in begun.batches(read_block):
+        for _ in begun.batches(Reading(read_block)):
             pass
         counted.append(sum(int(plan.block_bytes[block]) for block in reads))
 

@@ -174,16 +174,17 @@ class Fetcher:
             count += 1
 
     def _begin(self, block: int) -> None:
-        floor = self._floors[block] = self._first_wanted(block)
+        # All of it: the next pool may want rows in front of these, where another lane stands, and is announced in time.
+        self._floors[block] = 0
         self._sizes.pop(block, None)
-        self._begun[block] = self._threads.submit(self._parts, block, floor)
+        self._begun[block] = self._threads.submit(self._parts, block)
 
     def _first_wanted(self, block: int) -> int:
         """The first row that has to be held; a view holds them all."""
         return min(self._wanted[block]) if self._keep == "copies" else 0
 
-    def _parts(self, block: int, floor: int) -> list[Part]:
-        """The rows of a block from the part on that holds row `floor`."""
+    def _parts(self, block: int) -> list[Part]:
+        """The rows of a block."""
         columns = self._decode(block)
         rows = max(map(len, columns.values()), default=0)
         if self._keep == "views":
@@ -192,7 +193,7 @@ class Fetcher:
         size = max(1, -(-rows // count))
         return [
             Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
-            for start in range(floor // size * size, rows, size)
+            for start in range(0, rows, size)
         ]
 
     def _room(self, size: int) -> npt.NDArray[np.uint8]:
