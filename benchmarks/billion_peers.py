@@ -99,7 +99,7 @@ def make_datasets(directory: Path) -> None:
 
 
 def datasets(directory: Path) -> Any:
-    """Hugging Face: the state names a shard of this rank and a row in it; the buffer of shuffled rows is filled anew."""
+    """Hugging Face: the state names a shard of this rank and a row in it; its buffer of shuffled rows is made anew."""
     from datasets import load_dataset
     from datasets.distributed import split_dataset_by_node
 

@@ -91,7 +91,7 @@ def test_dynamic_sharing_refuses_two_processes_of_one_rank_in_a_store_of_their_o
     options = StreamOptions(batch_size=10, distribution="dynamic", batch_format="numpy")
     store, topology = Board(), Topology(rank=1, world_size=2)
     streams = [StreamLoader(index_of(ROWS), Numbers(ROWS), options, topology=topology, store=store) for _ in range(2)]
-    streams[1]._name = streams[0]._name  # as in two processes
+    streams[1].passes.name = streams[0].passes.name  # as in two processes
     first = iter(streams[0])
     next(first)
 
