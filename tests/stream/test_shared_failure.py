@@ -38,7 +38,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
         own, others = ranks[failing][name], ranks[other][name]
         told = next(line for line in others["log"] if "stopped the stream" in line)
         block = f"block {BAD_GROUP}" if how == "flipped" else "block "
-        place = f"rank {failing} of {world_size}, worker " if name == "workers" else f"rank {failing} of {world_size}: "
+        place = f"rank {failing} of {world_size}: "
         assert own["kind"] == "CorruptShard"
         assert place in own["message"]
         assert f"{file} {block}" in own["message"]
@@ -54,7 +54,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_an_error_in_a_worker_names_rank_worker_file_and_row_group(tmp_path, method, caplog):
+def test_an_error_of_what_workers_ask_for_names_rank_file_and_row_group(tmp_path, method, caplog):
     write(tmp_path / "shards", 1)
     opened = headrace.open(tmp_path / "shards", cache_dir=tmp_path / "cache")
     damage(tmp_path / "shards" / "part-00000.parquet", "flipped")
@@ -62,7 +62,7 @@ def test_an_error_in_a_worker_names_rank_worker_file_and_row_group(tmp_path, met
     with caplog.at_level(logging.ERROR, "headrace"), pytest.raises(CorruptShard) as caught:
         list(dataset.data_loader(method=method))
 
-    place = f"rank 4 of 5, worker 0: part-00000.parquet block {BAD_GROUP}: "
+    place = f"rank 4 of 5: part-00000.parquet block {BAD_GROUP}: "
     assert place in str(caught.value)
     assert f"row group {BAD_GROUP}" in str(caught.value)
     assert [record.getMessage()[:99] for record in caplog.records] == [

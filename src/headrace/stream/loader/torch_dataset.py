@@ -276,7 +276,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             return iter(batches)
         self.stream.begin_next()
         self.stream.warn_of_repeat()
-        progress = self.stream.progress = Progress(self.index)
+        progress = Progress(self.index)
         # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
         self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
         return self._watched_workers(batches, progress, workers)
@@ -284,6 +284,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
     def _watched_workers(
         self, batches: Iterable[Batch], progress: Progress, workers: int
     ) -> Generator[Batch, None, None]:
+        self.stream.progress = progress
         watch = self.stream.watch(progress, workers=workers)
         try:
             yield from self.stream.counted(watch.over(self._named_deaths(batches)))
