@@ -190,7 +190,7 @@ def test_every_kept_table_is_on_the_page(page: Any) -> None:
 
 def test_a_program_prints_and_keeps_the_same_tables(tmp_path: Path, figures: Any) -> None:
     kept = tmp_path / "kept" / "plan.json"
-    command = [sys.executable, str(BENCHMARKS / "plan.py"), "--blocks", "100", "--consumers", "4", "--rounds", "1"]
+    command = [sys.executable, str(BENCHMARKS / "plan.py"), "--blocks", "100", "--ranks", "4", "--rounds", "1"]
     done = subprocess.run(
         [*command, "--distributions", "balanced", "--json", str(kept)], capture_output=True, text=True, check=False
     )
@@ -198,9 +198,7 @@ def test_a_program_prints_and_keeps_the_same_tables(tmp_path: Path, figures: Any
     assert done.returncode == 0, done.stderr
     result = json.loads(kept.read_text("utf-8"))
     assert str(tmp_path) not in kept.read_text("utf-8")
-    assert (
-        "python benchmarks/plan.py --blocks 100 --consumers 4 --rounds 1 --distributions balanced" == result["command"]
-    )
+    assert "python benchmarks/plan.py --blocks 100 --ranks 4 --rounds 1 --distributions balanced" == result["command"]
     assert all(figures.markdown(figures.of_json(each)) in done.stdout for each in result["tables"])
     assert "Python" in result["versions"]
     assert result["machine"] in done.stdout
