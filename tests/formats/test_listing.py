@@ -55,17 +55,17 @@ def test_links_are_listed_once_under_the_first_name(tmp_path: Path) -> None:
 def test_the_digest_follows_names_sizes_and_times(tmp_path: Path) -> None:
     touch(tmp_path / "a.csv", tmp_path / "b.csv")
     os.utime(tmp_path / "a.csv", ns=(5, 5))
-    seen = [list_files([tmp_path]).digest]
-    assert seen == [list_files([tmp_path]).digest]
+    seen = [list_files([tmp_path]).digest()]
+    assert seen == [list_files([tmp_path]).digest()]
     os.utime(tmp_path / "a.csv", ns=(5, 6))
-    seen.append(list_files([tmp_path]).digest)
+    seen.append(list_files([tmp_path]).digest())
     (tmp_path / "a.csv").write_bytes(b"longer")
     os.utime(tmp_path / "a.csv", ns=(5, 6))
-    seen.append(list_files([tmp_path]).digest)
+    seen.append(list_files([tmp_path]).digest())
     (tmp_path / "b.csv").rename(tmp_path / "c.csv")
-    seen.append(list_files([tmp_path]).digest)
+    seen.append(list_files([tmp_path]).digest())
     touch(tmp_path / "d.csv")
-    seen.append(list_files([tmp_path]).digest)
+    seen.append(list_files([tmp_path]).digest())
 
     assert len(set(seen)) == len(seen)
 
