@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ import headrace
 from headrace.errors import CorruptShard, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.ranks import watch
 from headrace.stream.ranks.group import Failure, Group, in_short
 from headrace.stream.ranks.topology import Topology
+from headrace.stream.ranks.watch import Watch
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch with gloo"
@@ -139,6 +142,43 @@ def test_a_failure_is_read_once_by_each_process_even_by_one_that_comes_later():
     again = third.post(Failure(rank=2, world_size=3, message="later"))
 
     assert (first.unread(), second.unread(), third.unread()) == (again, again, None)
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    """Both processes of one group, and a function that makes a watch for the first."""
+    store, stream = Board(), StreamLoader(index_of([5]), Numbers((5,)), StreamOptions(batch_size=5))
+    groups = [Group(store, process=process, processes=2) for process in range(2)]
+    monkeypatch.setattr(watch, "default_group", lambda: groups[0])
+    return *groups, lambda: Watch(stream, None)
+
+
+def test_a_failure_that_comes_after_the_last_batch_is_raised_by_the_next_pass(two_processes, caplog):
+    group, other, watch_of_pass = two_processes
+    left = watch_of_pass()
+    batches = left.over(iter([1, 2]))
+    assert next(batches) == 1
+    other.post(Failure(rank=1, world_size=2, message="late"))
+    while "late" not in caplog.text:  # the thread of the first pass has heard of it
+        time.sleep(0.01)
+    batches.close()
+    with pytest.raises(StreamError, match="late"):
+        next(watch_of_pass().over(iter([1])))
+
+    assert group.settled == 1
+    assert list(watch_of_pass().over(iter([1]))) == [1]
+
+
+def test_a_failure_stops_every_pass_of_a_process(two_processes, caplog):
+    _, other, watch_of_pass = two_processes
+    train, val = (watch_of_pass().over(iter([1, 2])) for _ in range(2))
+    next(train), next(val)
+    other.post(Failure(rank=1, world_size=2, message="late"))
+    while "late" not in caplog.text:
+        time.sleep(0.01)
+    for batches in (val, train):
+        with pytest.raises(StreamError, match="late"):
+            next(batches)
 
 
 def test_the_message_of_a_worker_is_told_without_its_traceback():

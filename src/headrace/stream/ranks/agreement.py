@@ -70,10 +70,10 @@ def start_together(
     whole = group.processes == topology.world_size
     name = "all" if whole else sha256_hex(canonical_json([contract.get(field) for field in _SHARED]))[:16]
     starts = group.starts.get(stream)
-    if starts is None or starts.failures != group.known:
-        group.streams[group.known, name] += 1
-        prefix = f"headrace/begin/{group.known}/{name}/{group.streams[group.known, name]}"
-        starts = group.starts[stream] = _Starts(prefix, group.known)
+    if starts is None or starts.failures != group.settled:
+        group.streams[group.settled, name] += 1
+        prefix = f"headrace/begin/{group.settled}/{name}/{group.streams[group.settled, name]}"
+        starts = group.starts[stream] = _Starts(prefix, group.settled)
     text = canonical_json(contract).decode()
     if text == starts.contract:
         return

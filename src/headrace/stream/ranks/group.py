@@ -74,15 +74,17 @@ class Failure:
 class Group:
     """One process group, as the process with this number sees it. Safe to call from any thread.
 
-    topology: what this process reads as. known: number of the last failure that it read or posted. Methods raise
-    `RuntimeError` once the store is gone, as it is when the process that keeps it has ended.
+    topology: what this process reads as. known: number of the last failure that it read or posted. settled: the same
+    when a loop of this process last ended because of a failure. Methods raise `RuntimeError` once the store is gone,
+    as it is when the process that keeps it has ended.
     """
 
     def __init__(self, store: Any, *, process: int, processes: int) -> None:
         self.store, self.process, self.processes = store, process, processes
         self.topology = Topology(rank=process, world_size=processes)
         self.local: LocalProcesses | None = None
-        self.known = 0
+        self.known = self.settled = 0
+        self._read: list[Failure] = []
         self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
         self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
         self._posting = Lock()
@@ -111,9 +113,19 @@ class Group:
             if not self.store.check([key]):
                 return None
             self.known += 1
-        values = json.loads(self.store.get(key))
+            failure = Failure(**json.loads(self.store.get(key)))
+            self._read.append(failure)
         self.store.add(f"{key}/seen", 1)
-        return Failure(**values)
+        return failure
+
+    def read_after(self, number: int) -> Failure | None:
+        """Return the first failure after this number that this process has read, whichever pass read it."""
+        return next((failure for failure in self._read if failure.number > number), None)
+
+    def settle(self) -> None:
+        """Call when a loop of this process ends because of the failures read so far: no later pass raises them."""
+        with self._posting:
+            self.settled = self.known
 
     def seen_by_all(self, failure: Failure) -> bool:
         """Return whether every other living process has read this failure."""

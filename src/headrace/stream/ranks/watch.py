@@ -83,6 +83,7 @@ class Watch:
         self._said = _SAID.setdefault(stream, {})
         self._group = default_group()
         self._local = None if self._group is None else self._group.local
+        self._settled = 0 if self._group is None else self._group.settled
         self._beat = ""
         if self._group is not None:
             self._group.topology = self._topology
@@ -98,6 +99,7 @@ class Watch:
         Raises `StreamError` when another rank has failed, and when the ranks are about to read different data.
         """
         with self, closing(batches) if isinstance(batches, Generator) else nullcontext():
+            self.check()
             self._start()
             while True:
                 self.check()
@@ -107,27 +109,37 @@ class Watch:
                 except Exception as error:
                     self.report(error)
                     raise
+                self.check()
                 if batch is None:
                     return
-                self.check()
                 self.progress.got()
                 yield batch
 
     def check(self) -> None:
-        """Raise `StreamError` if another rank has failed, once all ranks have read of it."""
+        """Raise `StreamError` if another rank has failed, once all ranks have read of it.
+
+        A failure that is heard of after the last check of a pass is raised by the next pass of this process.
+        """
+        if self.failure is None and self._group is not None:
+            self.failure = self._group.read_after(self._settled)
         if self.failure is not None:
             if self._group is not None:
                 self._group.await_all(self.failure)
+                self._group.settle()
             raise StreamError(f"{self.failure}; fix the cause there, then resume all ranks from the last saved state")
 
     def report(self, error: Exception) -> None:
         """Log an error of this rank, publish it to the others, and give them a moment to read it."""
         failure = failure_of(error, self._topology) if self._group is None else self._group.failure(error)
         log.error("%s", failure)
-        if self._group is None or self.failure is not None:
+        if self._group is None:
+            return
+        if self.failure is not None:
+            self._group.settle()
             return
         try:
             self._group.await_all(self._group.post(failure))
+            self._group.settle()
         except RuntimeError as lost:
             log.warning("%s: cannot report the error to the other ranks: %s", self._topology, lost)
 
