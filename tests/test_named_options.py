@@ -12,9 +12,10 @@ import typer.main
 
 import headrace
 from headrace.cli import app
-from headrace.cli.commands import RECIPES
+from headrace.recipe import load, registrations
 
 SOURCE = Path(headrace.__file__).parent
+RECIPES = sorted(registrations())
 SHARED = ("dataset", "engine", "formats", "packing", "run", "series", "storage")
 # What is advised to be set where data is prepared, by readers of data that was prepared otherwise.
 FOR_PREPARING = {"format", "packed_storage", "null_values", "types"}
@@ -22,7 +23,7 @@ RUN = set(inspect.signature(headrace.prepare).parameters)
 
 
 def settings_of(recipe: str) -> set[str]:
-    return set(getattr(headrace, RECIPES[recipe]).model_fields)
+    return set(load(registrations()[recipe].settings).model_fields)
 
 
 def sentences(file: Path) -> Iterator[str]:

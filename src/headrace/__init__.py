@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.dataset.manifest import Manifest
-    from headrace.dataset.verify import Verdict
+    from headrace.dataset.verify import Verdict, verify
     from headrace.errors import (
         CorruptShard,
         EngineError,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from headrace.recipes.series.pipelines.save import load_pipelines
     from headrace.recipes.series.pipelines.unified import UnifiedPipeline
     from headrace.recipes.temporal_split.config import TemporalSplit
-    from headrace.recipes.verify import verify
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
     from headrace.stream.audit.rows import Audit, AuditReport, audit
@@ -105,7 +104,7 @@ _WHERE = {
     "prepare": "headrace.run.prepare",
     "rewrite": "headrace.recipes.rewrite.config",
     "stream_state": "headrace.stream.loader.stateful",
-    "verify": "headrace.recipes.verify",
+    "verify": "headrace.dataset.verify",
     "verify_no_shard_overlap": "headrace.tabular.distribution",
 }
 

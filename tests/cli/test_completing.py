@@ -16,8 +16,8 @@ from all_commands import COMMANDS
 
 import headrace
 from headrace.cli import app, completing
-from headrace.cli.commands import RECIPES
 from headrace.dataset.plain import Place
+from headrace.recipe import load, registrations
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.recipes.temporal_split.dates import DATE_WORDS
 from headrace.stream.loader import options
@@ -142,15 +142,14 @@ def words_in(annotation: Any) -> set[str]:
 
 def test_the_words_are_those_that_settings_take() -> None:
     recipes = {("split",): "temporal_split", ("pack",): "packed_sequences", ("histories", "prepare"): "histories", ("series",): "series", ("rewrite",): "rewrite"}  # fmt: skip
-    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", *DATE_WORDS}, "time_format": set(DATE_WORDS), "recipe": set(RECIPES), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
+    others = {"layout": words_in(Layout), "distribution": words_in(options.Distribution) - {"local", "dynamic"}, "remainder": words_in(share.Remainder), "batch_format": words_in(options.BatchFormat), "report": {"auto", "never"}, "engine": {"local", "ray"}, "fingerprint_by": {"stat", "content"}, "date_format": {"auto", *DATE_WORDS}, "time_format": set(DATE_WORDS), "recipe": set(registrations()), "reasoning": {"template", "every_user_turn"}, "rows": {"uniform", "measurements"}, "place": words_in(Place), "split": {"train", "test"}}  # fmt: skip
     for words, command in COMMANDS.items():
-        fields = getattr(headrace, RECIPES[recipes[words]]).model_fields if words in recipes else {}
-        known = completing.WORDS.get(words, {})
+        fields = load(registrations()[recipes[words]].settings).model_fields if words in recipes else {}
         names = {str(each.name) for each in command.params}
+        known = {name: found for name in names if (found := completing.words_of(words, name))}
         of_settings = {name: words_in(fields[name.rstrip("_")].annotation) for name in names if name.rstrip("_") in fields}  # fmt: skip
         of_settings = {name: found for name, found in of_settings.items() if found and name != "lineage"}
 
-        assert set(known) <= names, words
         assert set(of_settings) <= set(known), words
         for name, given in known.items():
             assert len(given) == len(set(given))

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from headrace.cli.asked import OF_THE_RUN
-from headrace.cli.commands import RECIPES
 from headrace.cli.schema_command import schema_of
+from headrace.recipe import load, registrations
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = schema_of(list(RECIPES))
+SCHEMA = schema_of(sorted(registrations()))
 SPLIT = {
     "recipe": "temporal_split",
     "source": "raw",
@@ -92,7 +92,5 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
-    import headrace
-
-    for name, made_by in RECIPES.items():
-        assert {*getattr(headrace, made_by).model_fields, *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])
+    for name, recipe in registrations().items():
+        assert {*load(recipe.settings).model_fields, *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])

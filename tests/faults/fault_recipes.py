@@ -24,8 +24,9 @@ from series_sources import write_source
 
 import headrace
 from headrace.contexts import open_contexts
+from headrace.recipe import Recipe
 from headrace.run.events import OnEvent, silent
-from headrace.run.prepare import Prepared, Recipe, prepare
+from headrace.run.prepare import Prepared, prepare
 from places import new_place
 from tables import small_source
 

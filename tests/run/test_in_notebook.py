@@ -61,12 +61,12 @@ def test_ipython_without_a_notebook_shows_nothing(tmp_path: Path) -> None:
 def test_a_process_without_ipython_has_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
 
-    assert listener_here() is None
+    assert listener_here("temporal_split") is None
 
 
 def test_every_end_of_a_stage_is_drawn_and_texts_stay_texts() -> None:
     drawn: list[str] = []
-    hear = CellProgress(drawn.append)
+    hear = CellProgress("temporal_split", drawn.append)
     hear(StageBegan("split", 3, 1))
     for number in range(2):
         hear(TaskDone("split", f"shard {number}", 50, 500))

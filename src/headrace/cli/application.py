@@ -9,23 +9,19 @@ import typer
 
 from headrace.cli import (
     commands,
-    convert_command,
     doctor_command,
-    histories_command,
     index_command,
     init_command,
-    pack_command,
     plan_command,
     report_command,
-    rewrite_command,
     schema_command,
-    series_command,
-    split_command,
     stream_command,
     stream_commands,
 )
+from headrace.cli.derived import derived_command
 from headrace.cli.help_text import arrange
 from headrace.cli.root import Commands
+from headrace.recipe import load, registrations
 
 _QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
 
@@ -38,12 +34,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("split", help=split_command.HELP)(split_command.split)
-app.command("pack", help=pack_command.HELP)(pack_command.pack)
-app.command("rewrite")(rewrite_command.rewrite)
-app.add_typer(histories_command.app, name="histories")
-app.command("series")(series_command.series)
-app.command("convert")(convert_command.convert)
+for recipe in registrations().values():
+    for word, reference in recipe.commands.items():
+        if reference == recipe.settings:
+            app.command(word, cls=derived_command(recipe), help=recipe.help)(lambda: None)
+            continue
+        command = load(reference)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=word)
+        else:
+            app.command(word)(command)
 app.add_typer(init_command.app, name="init")
 app.command("run")(commands.run)
 app.command("inspect")(commands.inspect)
@@ -75,9 +75,9 @@ def top(
 def keep_lean(arguments: Sequence[str]) -> None:
     """Keep libraries out of a process of the command line that it does not need."""
     if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(arguments or ["--help"]):
-        from headrace.cli.lean import arrow_alone, freed_memory_kept, numba_alone
+        from headrace.cli.lean import arrow_alone
 
         arrow_alone()
-        if arguments[0] == "histories":
-            numba_alone()
-            freed_memory_kept()
+        for recipe in registrations().values():
+            if recipe.prepare_process is not None and arguments[0] in recipe.commands:
+                load(recipe.prepare_process)()

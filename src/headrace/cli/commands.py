@@ -10,21 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.about_run import AboutRun, WorkDir
-from headrace.cli.asked import check_names, nearest, with_settings
+from headrace.cli.asked import check_names, with_settings
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
 from headrace.cli.printing import printer, say
 from headrace.cli.report_command import check_when, report_of
 from headrace.errors import HeadraceError, SettingsError
 from headrace.printable import printable
-
-RECIPES = {
-    "histories": "Histories",
-    "packed_sequences": "PackedSequences",
-    "rewrite": "Rewrite",
-    "series": "Series",
-    "temporal_split": "TemporalSplit",
-}
 
 Settings = Annotated[
     list[str] | None,
@@ -52,14 +44,13 @@ def run(
 
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
-    import headrace
-    from headrace.settings import shown
+    from headrace.recipe import load, registration
 
     record = with_settings(read_config(config), settings or ())
-    name = record.get("recipe")
-    if not isinstance(name, str) or name not in RECIPES:
-        raise SettingsError(f"{config}: recipe is {shown(name)}; {nearest(name, list(RECIPES))}")
-    made_by = getattr(headrace, RECIPES[name])
+    try:
+        made_by = load(registration(record.get("recipe")).settings)
+    except SettingsError as error:
+        raise SettingsError(f"{config}: {error}") from None
     check_names(config, record, list(made_by.model_fields))
     record.pop("recipe")
     target, about = about_the_run(config, record, out=out, flags=about)
@@ -101,7 +92,7 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     from rich.text import Text
 
     from headrace.cli.progress import progress_on
-    from headrace.cli.tables import manifest_record, print_manifest
+    from headrace.cli.tables import manifest_record, print_run
     from headrace.run.prepare import prepare
     from headrace.storage.remote_path import is_remote, path_of
 
@@ -109,17 +100,13 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
         os.environ.setdefault("RAYON_NUM_THREADS", str(about.workers))
     out = path_of(out)
-    with progress_on(printer("err"), "quiet" if about.as_json else "full") as hear:
+    with progress_on(printer("err"), recipe.recipe_name, "quiet" if about.as_json else "full") as hear:
         prepared = prepare(recipe, out, on_event=hear, **about.options())
     if about.as_json:
         tell(manifest_record(prepared.manifest, prepared.run, prepared.how))
         return prepared.run
     console = printer()
-    print_manifest(console, prepared.manifest)
-    if prepared.manifest.recipe == "series":
-        from headrace.cli.series_tables import print_series
-
-        print_series(console, prepared.manifest, prepared.run)
+    print_run(console, prepared.manifest, prepared.run, "short")
     if prepared.how == "reused":
         told = ": this was made before from the same files and settings; nothing was computed"
         console.print(Text.assemble(("reused", "green"), told))
@@ -171,19 +158,14 @@ def inspect(
 
     Example:  headrace inspect out
     """
-    from headrace.cli.tables import manifest_record, print_manifest
+    from headrace.cli.tables import manifest_record, print_run
     from headrace.dataset.open import find_run
 
     root, manifest = find_run(out, run_id)
     if as_json:
         tell(manifest_record(manifest, root, "finished"))
         return
-    console = printer()
-    print_manifest(console, manifest, root)
-    if manifest.recipe == "series":
-        from headrace.cli.series_tables import print_series
-
-        print_series(console, manifest, root)
+    print_run(printer(), manifest, root, "full")
 
 
 def verify(
@@ -200,7 +182,7 @@ def verify(
     from rich.table import Table
     from rich.text import Text
 
-    from headrace.recipes.verify import verify as check
+    from headrace.dataset.verify import verify as check
 
     verdict = check(out, run=run_id, workers=workers)
     if as_json:

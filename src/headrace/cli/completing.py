@@ -13,89 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-_ENGINES = ("local", "ray")
-_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
-_RECIPES = ("histories", "packed_sequences", "rewrite", "series", "temporal_split")
-_LAYOUTS = (
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "raw_completion",
-    "question_answer",
-    "text",
-    "tokens",
-)
-_ABOUT_RUN = {"engine": _ENGINES, "fingerprint_by": ("stat", "content"), "report": ("auto", "never")}
+from headrace.recipe import registrations
+
+# Every command that prepares has these.
+_ABOUT_RUN = {"engine": ("local", "ray"), "fingerprint_by": ("stat", "content"), "report": ("auto", "never")}
 _EPOCH = {"distribution": ("balanced", "round_robin", "by_size"), "remainder": ("pad", "drop", "exact")}
 
-WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
-    ("split",): {
-        **_ABOUT_RUN,
-        "layout": ("sharded", "single"),
-        "format": ("same", "csv", "tsv", "jsonl", "parquet"),
-        "compression": ("none", "gz", "zst", "snappy", "lz4", "zstd"),
-        "null_group": ("error", "own", "drop"),
-        "null_date": ("error", "drop"),
-        "val_in_test": ("keep", "drop"),
-        "schema_drift": ("error", "widen"),
-        "shard_numbers": ("keep", "dense"),
-        "date_format": (
-            "auto",
-            "iso",
-            "epoch_s",
-            "epoch_ms",
-            "epoch_us",
-            "epoch_ns",
-            "epoch_days",
-            "excel_days",
-            "yyyymmdd",
-        ),
-    },
-    ("pack",): {
-        **_ABOUT_RUN,
-        "layout": _LAYOUTS,
-        "reasoning": ("template", "every_user_turn"),
-        "eos": ("append", "none"),
-        "nothing_trained": ("reject", "keep"),
-        "special_text": ("text", "reject", "control"),
-        "capacity": ("stored", "runtime"),
-        "algorithm": (
-            "fullest_shuffle",
-            "best_fit_shuffle",
-            "exact_fit_shuffle",
-            "first_fit_decreasing",
-            "first_fit_shuffle",
-            "concatenative",
-        ),
-        "too_long": ("error", "truncate", "drop", "split"),
-        "loss_mask_alignment": ("shift_left", "legacy_roll_right"),
-        "empty_bins": ("drop", "keep"),
-        "reader": ("megatron", "headrace"),
-        "compression": _CODECS,
-        "packed_storage": ("parquet", "legacy_npy_pickle", "binary"),
-    },
-    ("histories", "prepare"): {
-        **_ABOUT_RUN,
-        "entity_from": ("column", "file_name"),
-        "entity_kind": ("address", "number"),
-        "peer_kind": ("address", "number"),
-        "value_unit": ("us", "ms", "s"),
-        "missing": ("failed", "drop", "error"),
-        "negative": ("failed", "drop", "error"),
-        "zero": ("value", "failed", "drop", "error"),
-        "bad_rows": ("error", "drop"),
-        "time_format": ("iso", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns", "epoch_days", "excel_days", "yyyymmdd"),
-        "format_": ("array_record", "arrow"),
-    },
-    ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
-    ("series",): {**_ABOUT_RUN, "layout": ("files", "packed")},
-    ("rewrite",): {**_ABOUT_RUN, "codec": ("none", "lz4", "zstd")},
-    ("run",): _ABOUT_RUN,
-    ("schema",): {"recipe": _RECIPES},
+# Of the commands that belong to no recipe; a registration has those of its own.
+_WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     ("index",): {"place": ("beside", "cache")},
-    ("peek",): {"layout": _LAYOUTS, "reasoning": ("template", "every_user_turn")},
     ("plan",): _EPOCH,
     ("where",): _EPOCH,
     ("stream",): {
@@ -103,7 +29,6 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "batch_format": ("torch", "numpy", "arrow", "rows"),
     },
 }
-CONFIGS: Mapping[tuple[str, ...], str] = {("run",): "config", ("series",): "config"}
 OUTPUTS: Mapping[tuple[str, ...], str] = {
     ("inspect",): "out",
     ("verify",): "out",
@@ -122,6 +47,15 @@ class Offered:
     type: str = "plain"
 
 
+def words_of(command: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The words that a command's parameter takes; none where it takes other values."""
+    if (command, name) == (("schema",), "recipe"):
+        return tuple(registrations())
+    own = (recipe.words.get(command, {}) for recipe in registrations().values())
+    found = (words[name] for words in (*own, _WORDS.get(command, {}), _ABOUT_RUN) if name in words)
+    return next(found, ())
+
+
 def attach(command: Any, words: tuple[str, ...] = ()) -> None:
     """Give the parameters of a command, and of all below it, what they offer; values stay the texts they are.
 
@@ -135,13 +69,12 @@ def attach(command: Any, words: tuple[str, ...] = ()) -> None:
         found = parameters(context)
         for each in found:
             each.process_value = _as_given
+            offer = _offer_of(words, str(each.name))
+            if offer is not None:
+                each.shell_complete = partial(_offered, offer)
         return found
 
     command.get_params = untyped
-    for parameter in command.params:
-        offer = _offer_of(words, str(parameter.name))
-        if offer is not None:
-            parameter.shell_complete = partial(_offered, offer)
 
 
 def _as_given(_context: Any, value: Any) -> Any:
@@ -152,10 +85,10 @@ _Offer = Callable[[Any, str], Iterable[tuple[str, str | None]]]
 
 
 def _offer_of(words: tuple[str, ...], name: str) -> _Offer | None:
-    known = WORDS.get(words, {}).get(name)
-    if known is not None:
+    known = words_of(words, name)
+    if known:
         return lambda _context, _begun: ((word, None) for word in known)
-    if CONFIGS.get(words) == name:
+    if name == "config" and words[0] != "init":  # which writes a new one
         return lambda _context, begun: _files(begun, (".yaml", ".yml", ".json"))
     if OUTPUTS.get(words) == name:
         return lambda _context, begun: _datasets(begun)

@@ -6,8 +6,10 @@ import inspect
 
 import typer
 
+from headrace.recipe import registrations
+
 _PANELS = {
-    "Prepare": ("split", "pack", "histories", "series", "rewrite", "convert", "init", "run", "schema"),
+    "Prepare": ("init", "run", "schema"),  # behind the commands of the recipes
     "Look at what was prepared": ("inspect", "verify", "report", "gc"),
     "Stream": ("index", "peek", "plan", "stream", "where", "seen"),
     "This machine": ("doctor",),
@@ -16,7 +18,8 @@ _PANELS = {
 
 def arrange(app: typer.Typer) -> None:
     """Join the lines of every paragraph of help, which were broken for the source; sort the app's own commands."""
-    panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
+    of_recipes = {word: "Prepare" for recipe in registrations().values() for word in recipe.commands}
+    panel_of = {**of_recipes, **{name: panel for panel, names in _PANELS.items() for name in names}}
     order = list(panel_of)
     _flow(app)
     for command in app.registered_commands:

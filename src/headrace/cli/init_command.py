@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.flags import Json, with_groups
 from headrace.cli.for_machines import tell
-from headrace.cli.init.asked import AskedHistories, AskedPack, AskedRewrite, AskedSeries, AskedSplit
 from headrace.cli.printing import say
 from headrace.errors import SettingsError
+from headrace.recipe import Init, load, registrations
 
 if TYPE_CHECKING:
     from headrace.cli.init.commented import Section
@@ -67,61 +67,19 @@ def _runs(sections: list[Section]) -> bool:
     return not any(isinstance(each.settings.get("tokenizer"), Aside) for each in sections)
 
 
-@app.command("series")
-@with_groups
-def series(config: Config, asked: AskedSeries, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
-    """Look at time series of many entities, and write a configuration for `headrace run`.
+def _command_for(init: Init) -> Callable[..., None]:
+    """Make `headrace init WORD` of a recipe: its options as flags, and their help as the command's."""
+    options = load(init.options)
 
-    Example:  headrace init series data --target streamflow --out out --config series.yaml
-    """
-    from headrace.cli.init.series import series_sections
+    def command(config: Config, asked: Any, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
+        sections = load(init.sections)
+        write_sections(config, asked.out, lambda: sections(asked), overwrite=overwrite, as_json=as_json)
 
-    write_sections(config, asked.out, lambda: series_sections(asked), overwrite=overwrite, as_json=as_json)
-
-
-@app.command("split")
-@with_groups
-def split(config: Config, asked: AskedSplit, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
-    """Look at tables, and write a configuration of a temporal split for `headrace run`.
-
-    Example:  headrace init split raw --out out --config split.yaml
-    """
-    from headrace.cli.init.split import split_sections
-
-    write_sections(config, asked.out, lambda: split_sections(asked), overwrite=overwrite, as_json=as_json)
+    command.__annotations__["asked"] = options
+    command.__doc__ = options.__doc__
+    return with_groups(command)
 
 
-@app.command("histories")
-@with_groups
-def histories(config: Config, asked: AskedHistories, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
-    """Look at measurements of many entities, and write a configuration of histories for `headrace run`.
-
-    Example:  headrace init histories pings --out out --config histories.yaml
-    """
-    from headrace.cli.init.histories import histories_sections
-
-    write_sections(config, asked.out, lambda: histories_sections(asked), overwrite=overwrite, as_json=as_json)
-
-
-@app.command("pack")
-@with_groups
-def pack(config: Config, asked: AskedPack, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
-    """Look at chats, and write a configuration of packed sequences for `headrace run`.
-
-    Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
-    """
-    from headrace.cli.init.pack import pack_sections
-
-    write_sections(config, asked.out, lambda: pack_sections(asked), overwrite=overwrite, as_json=as_json)
-
-
-@app.command("rewrite")
-@with_groups
-def rewrite(config: Config, asked: AskedRewrite, *, overwrite: Overwrite = False, as_json: Json = False) -> None:
-    """Look at shards, and write a configuration of a rewrite for `headrace run`.
-
-    Example:  headrace init rewrite raw --out fast --config rewrite.yaml
-    """
-    from headrace.cli.init.rewrite import rewrite_sections
-
-    write_sections(config, asked.out, lambda: rewrite_sections(asked), overwrite=overwrite, as_json=as_json)
+for _recipe in registrations().values():
+    if _recipe.init is not None:
+        app.command(_recipe.init.word)(_command_for(_recipe.init))

@@ -68,3 +68,9 @@ def freed_memory_kept() -> None:
         return
     mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
     mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+
+
+def lean_histories() -> None:
+    """Set up a process of `headrace histories`, which compiles functions and frees much memory."""
+    numba_alone()
+    freed_memory_kept()

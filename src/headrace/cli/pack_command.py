@@ -13,13 +13,6 @@ from headrace.cli.flags import given_in, with_groups
 from headrace.cli.pack_flags import OneDataset, Output, Packing, RowsAndTokens, Splits
 from headrace.errors import SettingsError
 
-HELP = """Render, tokenise and pack chats into bins that trainers read as they are.
-
-BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
-
-Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
-"""
-
 
 @with_groups
 def pack(
@@ -33,7 +26,12 @@ def pack(
     output: Output,
     about: AboutRun,
 ) -> None:
-    """See HELP; the docstring of a command is its long help."""
+    """Render, tokenise and pack chats into bins that trainers read as they are.
+
+    BLEND is a JSON file of datasets with weights, or of datasets per split; or a path to data.
+
+    Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
+    """
     from headrace.recipes.packed_sequences.config import PackedSequences
 
     settings = given_in(rows, packing, splits, output)

@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.tables import Detail
 from headrace.dataset.manifest import Manifest, finished_at
 from headrace.formats.source import told_empty
-from headrace.report.reasons import in_words
+from headrace.recipe import registration_of_run
 
 
-def print_packed(console: Console, manifest: Manifest, run: Path | None = None) -> None:
-    """A line per split and dataset, then what is not in the bins; with the run directory also the facts of packing."""
+def print_packed(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print a line per split and dataset, then what is not in the bins; in full also the facts of packing."""
     facts = manifest.facts
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
     table.add_column("split")
@@ -38,7 +39,7 @@ def print_packed(console: Console, manifest: Manifest, run: Path | None = None) 
     if empty:
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="yellow"))
     _print_left_out(console, manifest)
-    if run is not None:
+    if detail == "full":
         _print_facts(console, manifest, run)
 
 
@@ -62,21 +63,21 @@ def _print_left_out(console: Console, manifest: Manifest) -> None:
     table.add_column("reason")
     for name in ("rows", "share", "sequences", "tokens", "trained"):
         table.add_column(name, justify="right")
-    explained = []
+    explained, words = [], registration_of_run(manifest.recipe).reasons
     for reason in sorted({*manifest.dropped, *facts["lost"]}):
         rows, lost = manifest.dropped.get(reason, 0), facts["lost"].get(reason, {})
         if not rows and not any(lost.values()):
             continue
         numbers = [f"{lost[name]:,}" if lost else "" for name in ("sequences", "tokens", "labels")]
         table.add_row(reason, f"{rows:,}", _share(rows, read), *numbers, style="yellow")
-        explained.append(f"{reason}: {in_words(reason)}")
+        explained.append(f"{reason}: {words.get(reason, reason)}")
     if explained:
         console.print(table)
         console.print("\n".join(explained), style="dim", highlight=False)
     cut = {name: count for name, count in facts["too_long"].items() if count}
     if cut:
-        words = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
-        listed = ", ".join(f"{count:,} {words[name]}" for name, count in cut.items())
+        done = {"truncated": "truncated", "too_long_dropped": "dropped", "divided": "divided into pieces"}
+        listed = ", ".join(f"{count:,} {done[name]}" for name, count in cut.items())
         console.print(f"sequences longer than a bin: {listed}", highlight=False)
     typed = facts.get("special_text_rows", 0)  # runs made before it was counted have none
     if typed:

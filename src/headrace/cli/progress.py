@@ -19,8 +19,8 @@ from rich.progress import (
 from rich.text import Text
 
 from headrace.printable import printable
+from headrace.recipe import registration_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
-from headrace.run.stage_words import in_words
 
 
 class _RateColumn(TextColumn):
@@ -31,7 +31,7 @@ class _RateColumn(TextColumn):
 
 
 @contextmanager
-def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
+def progress_on(console: Console, recipe: str, detail: Literal["full", "quiet"] = "full") -> Iterator[OnEvent]:
     """A listener that draws bars with rows/s and time left; where there is no terminal, warnings are all it prints."""
     if not console.is_terminal or detail == "quiet":
         yield lambda event: _note(console, event, "quiet")
@@ -46,12 +46,13 @@ def progress_on(console: Console, detail: Literal["full", "quiet"] = "full") -> 
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
     ) as bars:
+        words = registration_of_run(recipe).stages
         stages: dict[str, TaskID] = {}
         rows: dict[str, int] = {}
 
         def hear(event: Event) -> None:
             if isinstance(event, StageBegan):
-                title, of = in_words(event.stage)
+                title, of = words.get(event.stage, (event.stage, "tasks"))
                 stages[event.stage] = bars.add_task(title, total=event.tasks, of=of, rate="")
                 rows[event.stage] = 0
                 if event.done:

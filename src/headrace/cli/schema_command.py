@@ -8,9 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.asked import nearest
 from headrace.cli.for_machines import tell
-from headrace.errors import SettingsError
 
 _RUN: dict[str, Any] = {
     "out": {"type": "string", "description": "Output directory; --out stands before it."},
@@ -34,21 +32,19 @@ def schema(
 
     Example:  headrace schema > headrace.schema.json
     """
-    from headrace.cli.commands import RECIPES
+    from headrace.recipe import registration, registrations
 
-    if recipe is not None and recipe not in RECIPES:
-        raise SettingsError(f"recipe is {recipe!r}; {nearest(recipe, list(RECIPES))}")
-    tell(schema_of([recipe] if recipe else list(RECIPES)), indent=None if as_json else 1)
+    names = sorted(registrations()) if recipe is None else [registration(recipe).name]
+    tell(schema_of(names), indent=None if as_json else 1)
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:
     """The schema of the configuration files of these recipes."""
-    import headrace
-    from headrace.cli.commands import RECIPES
+    from headrace.recipe import load, registration
 
     definitions: dict[str, Any] = {}
     for name in recipes:
-        definitions |= _definitions(name, getattr(headrace, RECIPES[name]))
+        definitions |= _definitions(name, load(registration(name).settings))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "headrace run",

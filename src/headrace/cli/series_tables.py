@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.printing import cell
+from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.errors import HeadraceError
 from headrace.report.words import listed
@@ -16,15 +17,16 @@ from headrace.report.words import listed
 _SHOWN = 5
 
 
-def print_series(console: Console, manifest: Manifest, run: Path | None) -> None:
-    """Entities and the frequency, and why the first of those that are left out are. run: None if it is not at hand."""
+def print_series(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print rows, entities and the frequency, and why the first of the entities that are left out are."""
+    print_manifest(console, manifest, run, detail)
     entities = manifest.facts["entities"]
     console.print(
         f"{entities['passed']:,} of {entities['original']:,} entities on steps of {manifest.facts['frequency']}, "
         f"columns {listed(manifest.facts['columns'], 8)}",
         highlight=False,
     )
-    if run is None or not entities["failed"]:
+    if not entities["failed"]:
         return
     try:
         excluded = json.loads((run / "quality_summary.json").read_bytes())["excluded_basins"]

@@ -16,13 +16,6 @@ from headrace.cli.flags import with_groups
 from headrace.cli.split_flags import ColumnsAndDates, Output, RowsThatDoNotFit, settings_in
 from headrace.errors import SettingsError
 
-HELP = """Split shards by time without leaking an entity.
-
-Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
-
-Example:  headrace split raw --out out --date-column time --group-column customer --split-date 2025-01-01
-"""
-
 
 @with_groups
 def split(
@@ -46,7 +39,12 @@ def split(
     rows: RowsThatDoNotFit,
     about: AboutRun,
 ) -> None:
-    """See HELP; the docstring of a command is its long help."""
+    """Split shards by time without leaking an entity.
+
+    Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+
+    Example:  headrace split raw --out out --date-column time --group-column customer --split-date 2025-01-01
+    """
     given = settings_in(columns, output, rows)
     given |= {name: value for name, value in (("train_ratio", train_ratio), ("seed", seed)) if value is not None}
     if from_env:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -14,16 +14,21 @@ from rich.text import Text
 from headrace.cli.printing import cell
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.formats.source import told_empty
-from headrace.report.reasons import REASONS
+from headrace.recipe import load, registration_of_run
+
+Detail = Literal["short", "full"]
 
 
-def print_manifest(console: Console, manifest: Manifest, run: Path | None = None) -> None:
-    """Print rows per split and per drop reason; with the run directory also schema, facts, time and libraries."""
-    if manifest.recipe == "packed_sequences":
-        from headrace.cli.packed_tables import print_packed
+def print_run(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print what a run made, as its recipe does it."""
+    summary = registration_of_run(manifest.recipe).summary
+    show = print_manifest if summary is None else load(summary)
+    show(console, manifest, run, detail)
 
-        print_packed(console, manifest, run)
-        return
+
+def print_manifest(console: Console, manifest: Manifest, run: Path, detail: Detail) -> None:
+    """Print rows per split and per drop reason; in full also schema, facts, time and libraries."""
+    full = detail == "full"
     read = int(manifest.source["rows"])
     gathered = manifest.facts.get("source_rows", {})  # of recipes whose rows hold several rows of the source
     table = Table(title=f"{manifest.recipe} {manifest.run_id}", title_justify="left", header_style="bold")
@@ -43,7 +48,7 @@ def print_manifest(console: Console, manifest: Manifest, run: Path | None = None
         )
     table.add_section()
     for reason, rows in manifest.dropped.items():
-        if rows or run is not None:
+        if rows or full:
             table.add_row(
                 f"dropped: {reason}",
                 *blank,
@@ -66,12 +71,13 @@ def print_manifest(console: Console, manifest: Manifest, run: Path | None = None
     if empty:
         table.add_row("empty source files", *blank, "0", "", f"{len(empty):,}", "", style="yellow")
     console.print(table)
-    if empty and run is None:
+    if empty and not full:
         console.print(Text(told_empty(empty, int(manifest.source["files"])), style="dim"))
+    reasons = registration_of_run(manifest.recipe).reasons
     for reason, rows in manifest.dropped.items():
-        if rows and reason in REASONS:
-            console.print(f"{reason}: {REASONS[reason]}", style="dim", highlight=False)
-    if run is not None:
+        if rows and reason in reasons:
+            console.print(f"{reason}: {reasons[reason]}", style="dim", highlight=False)
+    if full:
         _print_details(console, manifest, run)
 
 

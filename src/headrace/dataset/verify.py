@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from headrace.dataset.html import table_html
 from headrace.dataset.manifest import DIGEST, MANIFEST
-from headrace.dataset.open import FinishedRun
+from headrace.dataset.open import FinishedRun, find_run
 from headrace.dataset.pointer import POINTER, SPLITS, own_links_problem, pointer_problem
 from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
 from headrace.digest import sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
-from headrace.errors import CorruptShard
+from headrace.errors import CorruptShard, HeadraceError
+from headrace.recipe import load, registration_of_run
 from headrace.storage.local import TEMP_PREFIX
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.remote_path import RemotePath, path_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,31 @@ class Verdict:
             [each.name, "ok" if each.problem is None else "FAILED", each.problem or each.detail] for each in self.checks
         ]
         return table_html(f"verify {self.run_id}", ["check", "result", "found"], rows)
+
+
+def verify(path: str | Path, *, run: str | None = None, workers: int | None = None) -> Verdict:
+    """Check digests, row counts and the recipe's laws of a finished run, all derived again from the output.
+
+    Of a dataset directory it judges what a trainer reads through `splits/`: the run that it points at, seen whole.
+    Problems are in the verdict, not raised; only a directory without a finished run raises `InputError`.
+    """
+    place = path_of(path)
+    root, manifest = find_run(place, run)
+    finished = FinishedRun(root, manifest)
+    verdict = Verdict(manifest.run_id)
+    laws = registration_of_run(manifest.recipe).verify
+    try:
+        verdict.checks += verify_files(finished, workers)
+        verdict.checks.append(verify_pointer(finished, place if run is None and place != root else None))
+        if not verdict.problems and laws is not None:
+            verdict.checks += load(laws)(finished, workers)
+    except HeadraceError as error:
+        verdict.checks.append(Check("laws", "could be checked", str(error)))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        # Every digest fits, and still a field is missing or of another kind: the run was not made by this recipe.
+        problem = f"{root}: its files do not say what a run of {manifest.recipe!r} says ({error!r})"
+        verdict.checks.append(Check("laws", "could be checked", problem))
+    return verdict
 
 
 def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:

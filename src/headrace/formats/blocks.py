@@ -20,20 +20,18 @@ from headrace.formats.separator import separator_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
 from headrace.formats.whole import Pages
+from headrace.recipe import registrations
 from headrace.storage.remote_path import RemotePath
 from headrace.storage.verbs import read_ranges
 
 
 def kind_of_word(word: str) -> Kind:
     """The kind behind a word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
-    if word == "array_record":
-        raise InputError(
-            "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace histories plan`"
-            " counts them), or prepare them with format='arrow'"
-        )
     kind = _kind_and_separator(word)[0]
-    if kind is None and word in ("npy", "bin"):
-        raise InputError(f"shards of .{word} are for other readers; prepare with packed_storage='parquet' to stream")
+    if kind is None:
+        for recipe in registrations().values():
+            if word in recipe.readers:
+                raise InputError(recipe.readers[word])
     if kind is None:
         raise CorruptShard(f"format {word!r} is not known; the index was written by another version, upgrade headrace")
     return kind

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
+from headrace.recipe import load, registration_of_run
 from headrace.report import common
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Page
 from headrace.report.words import written
 
-# Modules with the figures of a recipe, each imported for a run of it only.
-_FIGURES = ("histories", "packed_sequences", "rewrite", "series", "temporal_split")
-
 
 def page_of(facts: RunFacts) -> Page:
     """The page of any recipe; of one that has no figures of its own, those that all have."""
     manifest = facts.manifest
-    own: Callable[[RunFacts], list[Figure]] = _of_any
-    if manifest.recipe in _FIGURES:
-        own = import_module(f"headrace.report.{manifest.recipe}").figures
+    figures = registration_of_run(manifest.recipe).figures
     by = f"headrace {manifest.libraries.get('headrace', '')}"
     return Page(
         title=f"{manifest.recipe.replace('_', ' ')}: {_output_of(facts.run.root)}",
         subtitle=f"run {manifest.run_id}, made {written(facts.run.finished_at)} by {by}",
         tiles=common.tiles(facts),
-        figures=own(facts),
+        figures=_of_any(facts) if figures is None else load(figures)(facts),
         tables=common.tables(facts),
     )
 

@@ -10,16 +10,15 @@ import numpy as np
 import polars as pl
 
 from headrace.arrays import F64
+from headrace.recipe import registration_of_run
 from headrace.report import charts
 from headrace.report.bins import byte_edges, counted, edges_for
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Figure, Table, Tone
-from headrace.report.reasons import in_words
 from headrace.report.words import listed, many, share, size
 
 _MOST_SHARDS = 60  # more are counted in bins instead of drawn one by one
 _MOST_BARS = 14
-_UNITS = {"packed_sequences": "bin", "histories": "big row"}  # what a row of a split is
 
 
 def rows_figure(facts: RunFacts) -> Figure:
@@ -39,7 +38,7 @@ def rows_figure(facts: RunFacts) -> Figure:
         answer = (
             f"Of {many(read, 'row')} read {share(sum(kept.values()), read)} are in a split. {many(lost, 'row')} "
             f"{'was' if lost == 1 else 'were'} dropped, {'most of them ' if len(dropped) > 1 else ''}"
-            f"for {most}: {in_words(most)}."
+            f"for {most}: {facts.reason_in_words(most)}."
         )
     else:
         answer = f"All {many(read, 'row')} read are in a split; none was dropped."
@@ -113,7 +112,7 @@ def _missing(facts: RunFacts, shards: pl.DataFrame) -> tuple[list[str], Tone]:
     if empty:
         verb = "had" if len(empty) > 1 else "has"
         said.append(f"{many(len(empty), 'source shard')} {verb} no rows at all: {listed(sorted(empty))}.")
-    if facts.manifest.recipe == "rewrite":  # a shard belongs to one split there
+    if registration_of_run(facts.manifest.recipe).shards == "of one split":
         return said, "warning" if said else "plain"
     odd = bool(said)
     left = [split for split in facts.splits if holds[f"holds {split}"].any() and not holds[f"holds {split}"].all()]
@@ -195,7 +194,7 @@ def settings_rows(config: dict[str, Any]) -> list[list[str]]:
 def tiles(facts: RunFacts) -> list[tuple[str, str]]:
     """What is at the top: rows of each split, and what was read."""
     manifest = facts.manifest
-    unit = _UNITS.get(manifest.recipe, "row")
+    unit = registration_of_run(manifest.recipe).row
     found = [(name, many(manifest.splits[name].rows, unit)) for name in facts.splits]
     total = sum(each.bytes for each in manifest.splits.values())
     shards = sum(each.shards for each in manifest.splits.values())

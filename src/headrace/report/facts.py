@@ -13,6 +13,7 @@ import polars as pl
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.errors import CorruptShard
+from headrace.recipe import registration_of_run
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class RunFacts:
     def splits(self) -> tuple[str, ...]:
         """Names of the splits in the order in which people think of them."""
         return in_usual_order(self.manifest.splits)
+
+    def reason_in_words(self, reason: str) -> str:
+        """Why rows were dropped; the reason's own name where its recipe has no words for it."""
+        return registration_of_run(self.manifest.recipe).reasons.get(reason, reason.replace("_", " "))
 
     @cached_property
     def shards(self) -> pl.DataFrame:

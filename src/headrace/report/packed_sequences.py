@@ -16,7 +16,6 @@ from headrace.report import charts, common
 from headrace.report.bins import counted, edges_for, even_edges, thinned
 from headrace.report.facts import RunFacts
 from headrace.report.figure import Chart, Figure, Tone
-from headrace.report.reasons import in_words
 from headrace.report.words import listed, many, share
 
 _MOST_BLOCKS = 48  # of a split; row groups evenly taken stand for the rest
@@ -176,7 +175,7 @@ def _left_out_figures(facts: RunFacts) -> list[Figure]:
     total = sum(loss["tokens"] for loss in lost.values())
     answer = (
         f"{share(total, encoded)} of {encoded:,} encoded tokens are in no bin, because: "
-        f"{listed([in_words(reason) for reason in order])}. {long}"
+        f"{listed([facts.reason_in_words(reason) for reason in order])}. {long}"
     )
     values = [lost[reason]["tokens"] for reason in order]
     chart = charts.bars(

@@ -14,17 +14,18 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
+from headrace.recipe import registration_of_run
 from headrace.run.events import Event, Note, OnEvent, StageBegan, TaskDone
-from headrace.run.stage_words import in_words
 
 _PAUSE_S = 0.2  # between drawings, but for the first and the last of a stage
 
 
 @dataclass
 class _Line:
-    """A stage: tasks done of how many, and rows that were read since it began."""
+    """A stage: what it does, what its tasks are, tasks done of how many, and rows that were read since it began."""
 
-    stage: str
+    what: str
+    of: str
     tasks: int
     done: int
     began: float = field(default_factory=time.monotonic)
@@ -32,11 +33,10 @@ class _Line:
     rows: int = 0
 
     def html(self, now: float) -> str:
-        what, of = in_words(self.stage)
         seconds, own = now - self.began, self.done - self.first
         rate = f"{self.rows / seconds:,.0f} rows/s" if self.rows and seconds > 0 else ""
         left = f"{seconds * (self.tasks - self.done) / own:,.0f} s left" if own and self.done < self.tasks else ""
-        cells = (what, f"{self.done:,} of {self.tasks:,} {of}", rate, left)
+        cells = (self.what, f"{self.done:,} of {self.tasks:,} {self.of}", rate, left)
         bar = f'<td><progress value="{self.done}" max="{max(1, self.tasks)}"></progress></td>'
         first, *rest = (f"<td style='text-align:left'>{escape(each)}</td>" for each in cells)
         return f"<tr>{first}{bar}{''.join(rest)}</tr>"
@@ -45,7 +45,8 @@ class _Line:
 class CellProgress:
     """A listener for `prepare`, called from any thread. show: is given the whole drawing each time, as HTML."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    def __init__(self, recipe: str, show: Callable[[str], None]) -> None:
+        self._words = registration_of_run(recipe).stages
         self._show = show
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
@@ -57,7 +58,8 @@ class CellProgress:
         with self._lock:
             urgent = True
             if isinstance(event, StageBegan):
-                self._lines[event.stage] = _Line(event.stage, event.tasks, event.done, first=event.done)
+                words = self._words.get(event.stage, (event.stage, "tasks"))
+                self._lines[event.stage] = _Line(*words, event.tasks, event.done, first=event.done)
             elif isinstance(event, TaskDone):
                 line = self._lines[event.stage]
                 line.done += 1
@@ -78,8 +80,8 @@ class CellProgress:
         return f"<div><table>{lines}</table>{notes}</div>"
 
 
-def listener_here() -> OnEvent | None:
-    """What draws below the cell that runs; None where no notebook runs this process."""
+def listener_here(recipe: str) -> OnEvent | None:
+    """What draws a run of the recipe below the cell that runs; None where no notebook runs this process."""
     ipython = sys.modules.get("IPython")  # a notebook's process has it
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:
@@ -93,4 +95,4 @@ def listener_here() -> OnEvent | None:
         else:
             drawing.append(there.display(there.HTML(html), display_id=True))
 
-    return CellProgress(show)
+    return CellProgress(recipe, show)

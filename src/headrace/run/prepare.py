@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from headrace.errors import HeadraceError, RunBusy, SettingsError, StoreError
 from headrace.formats.schema import describe
 from headrace.formats.source import told_empty
 from headrace.machine import library_version
+from headrace.recipe import Recipe
 from headrace.run import in_store
 from headrace.run.apart import check_apart
 from headrace.run.context import STAGE_DIRECTORY, RunContext
@@ -63,28 +64,6 @@ class Outcome:
     directories: Mapping[str, str]
     facts: Mapping[str, Any] = field(default_factory=dict)
     null_values: Sequence[str] = ()
-
-
-class Recipe(Protocol):
-    """An offline job."""
-
-    @property
-    def recipe_name(self) -> str: ...
-
-    def identity_settings(self) -> dict[str, Any]:
-        """Every setting that can change a byte of output, as JSON."""
-
-    def config(self) -> dict[str, Any]:
-        """Everything that was asked, as JSON; never a credential."""
-
-    def source_files(self) -> list[tuple[Path, str]]:
-        """The files of the source and their names relative to its root."""
-
-    def source_places(self) -> Sequence[str | Path]:
-        """Where the source is, as it was given: files, directories, patterns."""
-
-    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
-        """Do the work."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +130,7 @@ def prepare(
     state = SourceState.of([path for path, _ in files])
     source_fingerprint = fingerprint_of(files, state, fingerprint_by)
     identity = run_id(recipe.recipe_name, recipe.identity_settings(), source_fingerprint)
-    hear = on_event if on_event is not None else listener_here() or silent
+    hear = on_event if on_event is not None else listener_here(recipe.recipe_name) or silent
     asked = _Asked(
         recipe, place / "runs" / identity, identity, files, state, source_fingerprint, fingerprint_by, workers, hear
     )

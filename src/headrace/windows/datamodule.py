@@ -22,8 +22,9 @@ import numpy.typing as npt
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.errors import SettingsError
+from headrace.recipe import Recipe
 from headrace.run.identity import fingerprint, run_id
-from headrace.run.prepare import Recipe, prepare
+from headrace.run.prepare import prepare
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import (  # before what needs torch: names the extra of both
     CountedLoader,

@@ -1,4 +1,4 @@
-"""What `headrace init` is asked for each recipe, as flags: what is None is to be found out from the data.
+"""Flags of `headrace init` for each recipe; what is None is found out from the data. The docstrings are the help.
 
 entity is the name of a column, or file_name where every file is an entity.
 """
@@ -20,7 +20,10 @@ Time = Annotated[str | None, _unless_given(help="Column of the time; found out u
 
 @dataclass(frozen=True)
 class AskedSeries:
-    """Of a configuration of series."""
+    """Look at time series of many entities, and write a configuration for `headrace run`.
+
+    Example:  headrace init series data --target streamflow --out out --config series.yaml
+    """
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of time series.")]
     out: Out
@@ -46,7 +49,10 @@ class AskedSeries:
 
 @dataclass(frozen=True)
 class AskedSplit:
-    """Of a configuration of a temporal split."""
+    """Look at tables, and write a configuration of a temporal split for `headrace run`.
+
+    Example:  headrace init split raw --out out --config split.yaml
+    """
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of tables.")]
     out: Out
@@ -59,7 +65,10 @@ class AskedSplit:
 
 @dataclass(frozen=True)
 class AskedHistories:
-    """Of a configuration of histories."""
+    """Look at measurements of many entities, and write a configuration of histories for `headrace run`.
+
+    Example:  headrace init histories pings --out out --config histories.yaml
+    """
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of measurements.")]
     out: Out
@@ -71,7 +80,10 @@ class AskedHistories:
 
 @dataclass(frozen=True)
 class AskedPack:
-    """Of a configuration of packed sequences."""
+    """Look at chats, and write a configuration of packed sequences for `headrace run`.
+
+    Example:  headrace init pack chats.jsonl --tokenizer qwen3 --out out --config pack.yaml
+    """
 
     source: Annotated[list[str], typer.Argument(help="Files, directories or glob patterns of chats of one dataset.")]
     out: Out
@@ -82,7 +94,10 @@ class AskedPack:
 
 @dataclass(frozen=True)
 class AskedRewrite:
-    """Of a configuration of a rewrite."""
+    """Look at shards, and write a configuration of a rewrite for `headrace run`.
+
+    Example:  headrace init rewrite raw --out fast --config rewrite.yaml
+    """
 
     source: Annotated[list[str], typer.Argument(help="A prepared dataset, or plain shards: files, directories, globs.")]
     out: Out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,10 +29,21 @@ from headrace.recipes.series.stored import stored_settings
 from headrace.recipes.series.write_batch import REPORTS, SERIES_DIRECTORY, split_directory
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Axis, Frequency
+from headrace.storage.fetched import local_tree
+from headrace.storage.remote_path import RemotePath
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
-    """Check files, entities, rows and scalers. O(store shard) of memory a worker."""
+    """Check files, entities, rows and scalers. O(store shard) of memory a worker.
+
+    A run in an object store is fetched first: its many small files are mapped and compared with each other.
+    """
+    if isinstance(run.root, RemotePath):
+        with local_tree(run.root) as here:
+            found = verify_series(FinishedRun(here, run.manifest), workers)
+        return [
+            replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found
+        ]
     workers = workers or default_workers()
     checks = [_files(run, workers)]
     if checks[-1].problem is None:

@@ -1,0 +1,171 @@
+"""Find recipes: what one is, and the registry of those in this package and in others.
+
+A recipe is known by one `Registration`. An entry point of the group `headrace.recipes` names it, and the commands ask
+the registry for everything that differs between recipes. A registration refers to code as "module:attribute", which is
+imported on first use: every start of the command line reads all registrations, and must not wait for libraries.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from headrace.errors import SettingsError
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+GROUP = "headrace.recipes"
+
+# pyproject.toml declares the same entry points. They are repeated here because the metadata of an editable install is
+# as old as the install: a recipe that came later has no entry point there. A test compares the two lists.
+BUILT_IN = {
+    "temporal_split": "headrace.recipes.temporal_split.registration:REGISTRATION",
+    "packed_sequences": "headrace.recipes.packed_sequences.registration:REGISTRATION",
+    "histories": "headrace.recipes.histories.registration:REGISTRATION",
+    "series": "headrace.recipes.series.registration:REGISTRATION",
+    "rewrite": "headrace.recipes.rewrite.registration:REGISTRATION",
+}
+
+
+class Recipe(Protocol):
+    """An offline job: settings that know their source and can execute it."""
+
+    @property
+    def recipe_name(self) -> str: ...
+
+    def identity_settings(self) -> dict[str, Any]:
+        """Every setting that can change a byte of output, as JSON."""
+
+    def config(self) -> dict[str, Any]:
+        """Everything that was asked, as JSON; never a credential."""
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """The files of the source and their names relative to its root."""
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Where the source is, as it was given: files, directories, patterns."""
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """`headrace init WORD`: look at data and write a configuration.
+
+    options: dataclass of its flags, whose docstring is the help. sections: function from these options to the commented
+    sections of the configuration and a line about the data.
+    """
+
+    word: str
+    options: str
+    sections: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """Everything that headrace knows of a recipe. Texts "module:attribute" refer to code that is imported on use.
+
+    settings: the settings model, which is a `Recipe`.
+    commands: words of the command line and what each does: the settings model, whose fields then are the flags; a
+    function whose parameters are flags; or a `typer.Typer`. help: of the command that is the settings model.
+    words: what a shell offers as values, by command and parameter.
+    stages: for each stage, what it does and what its tasks are.
+    reasons: why rows are dropped, in words.
+    row: what a row of a split is. shards: whether the rows of a source shard may go to several splits.
+    verify: function from a `FinishedRun` and a number of workers to checks of the recipe's laws.
+    figures: function from `RunFacts` to the figures of its report.
+    summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
+    readers: shard formats that are no table to stream, and how they are read.
+    prepare_process: function called first in a process of one of its commands.
+    """
+
+    name: str
+    settings: str
+    help: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    init: Init | None = None
+    stages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    row: str = "row"
+    shards: Literal["of several splits", "of one split"] = "of several splits"
+    verify: str | None = None
+    figures: str | None = None
+    summary: str | None = None
+    readers: Mapping[str, str] = field(default_factory=dict)
+    prepare_process: str | None = None
+
+
+def load(reference: str) -> Any:
+    """Import what "module:attribute" refers to."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def registrations() -> Mapping[str, Registration]:
+    """All usable recipes by name: the built-in ones in their order, then those of other packages, sorted."""
+    return {name: found for name, found in _found().items() if isinstance(found, Registration)}
+
+
+def broken_registrations() -> Mapping[str, str]:
+    """Recipes that cannot be used, and why: one broken package does not take the other recipes away."""
+    return {name: found for name, found in _found().items() if isinstance(found, str)}
+
+
+@functools.cache
+def _found() -> Mapping[str, Registration | str]:
+    found = {name: [metadata.EntryPoint(name, value, GROUP)] for name, value in BUILT_IN.items()}
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
+        points = found.setdefault(point.name, [])
+        if point.value not in [each.value for each in points]:
+            points.append(point)
+    made = {name: _registration(points) for name, points in found.items()}
+    words: dict[str, str] = {}
+    for name, each in made.items():
+        if isinstance(each, Registration):
+            own = [f"headrace {word}" for word in each.commands]
+            own += [] if each.init is None else [f"headrace init {each.init.word}"]
+            taken = next((word for word in own if words.setdefault(word, name) != name), None)
+            if taken is not None:
+                made[name] = f"recipe {name!r}: `{taken}` is a command of {words[taken]!r}; uninstall one of them"
+    return made
+
+
+def _registration(points: Sequence[metadata.EntryPoint]) -> Registration | str:
+    name, value = points[0].name, points[0].value
+    if len(points) > 1:
+        return (
+            f"recipe {name!r} is registered as {' and as '.join(each.value for each in points)}; uninstall one of them"
+        )
+    try:
+        made = load(value)
+    except Exception as error:  # noqa: BLE001 - code of another package may raise anything while it is imported
+        return f"recipe {name!r}: {value} cannot be imported ({error!r}); update or uninstall its package"
+    if not isinstance(made, Registration) or made.name != name:
+        return f"recipe {name!r}: {value} is not a Registration of that name; update or uninstall its package"
+    return made
+
+
+def registration(name: object) -> Registration:
+    """The registration of a recipe. Raises `SettingsError` for one that is not known, with the nearest name."""
+    found = _found().get(name) if isinstance(name, str) else None
+    if isinstance(found, Registration):
+        return found
+    if found is not None:
+        raise SettingsError(found)
+    near = difflib.get_close_matches(name, _found(), n=1) if isinstance(name, str) else []
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(registrations()))}"
+    raise SettingsError(f"recipe is {name!r:.200}; {hint}")
+
+
+def registration_of_run(name: str) -> Registration:
+    """The registration of the recipe that made a run; of one that is not installed here, what holds for any."""
+    return registrations().get(name) or Registration(name=name, settings="")

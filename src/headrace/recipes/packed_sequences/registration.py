@@ -1,0 +1,77 @@
+"""Register packed sequences."""
+
+from headrace.recipe import Init, Registration
+from headrace.recipes.packed_sequences.chats.rejects import REASONS
+
+LAYOUTS = (
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "raw_completion",
+    "question_answer",
+    "text",
+    "tokens",
+)
+_REASONING = ("template", "every_user_turn")
+_FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
+
+REGISTRATION = Registration(
+    name="packed_sequences",
+    settings="headrace.recipes.packed_sequences.config:PackedSequences",
+    commands={
+        "pack": "headrace.cli.pack_command:pack",
+        "convert": "headrace.cli.convert_command:convert",
+    },
+    words={
+        ("pack",): {
+            "layout": LAYOUTS,
+            "reasoning": _REASONING,
+            "eos": ("append", "none"),
+            "nothing_trained": ("reject", "keep"),
+            "special_text": ("text", "reject", "control"),
+            "capacity": ("stored", "runtime"),
+            "algorithm": (
+                "fullest_shuffle",
+                "best_fit_shuffle",
+                "exact_fit_shuffle",
+                "first_fit_decreasing",
+                "first_fit_shuffle",
+                "concatenative",
+            ),
+            "too_long": ("error", "truncate", "drop", "split"),
+            "loss_mask_alignment": ("shift_left", "legacy_roll_right"),
+            "empty_bins": ("drop", "keep"),
+            "reader": ("megatron", "headrace"),
+            "compression": ("zstd", "snappy", "gzip", "lz4", "none"),
+            "packed_storage": ("parquet", "legacy_npy_pickle", "binary"),
+        },
+        ("peek",): {"layout": LAYOUTS, "reasoning": _REASONING},
+    },
+    init=Init(
+        word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.cli.init.pack:pack_sections"
+    ),
+    stages={
+        "sample": ("choose a sample", "parts"),
+        "tokenise": ("render and tokenise", "parts"),
+        "pack": ("pack into bins", "splits"),
+        "materialise": ("write bins", "shards"),
+    },
+    reasons={
+        "no_split_key": "the conversation key is missing or empty",
+        "too_short": "one token has nothing to predict",
+        "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
+        "sampled_out": "not in the sample",
+        "key_in_test": "its conversation key is in test",
+        "key_in_valid": "its conversation key is in valid",
+        "weight": "left out so that token shares are as the weights",
+        "bin_without_label": "its bin has no label to train on",
+        **REASONS,
+    },
+    row="bin",
+    verify="headrace.recipes.packed_sequences.verify:verify_packed",
+    figures="headrace.report.packed_sequences:figures",
+    summary="headrace.cli.packed_tables:print_packed",
+    readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
+)

@@ -1,0 +1,50 @@
+"""Register the temporal split."""
+
+from headrace.recipe import Init, Registration
+
+REGISTRATION = Registration(
+    name="temporal_split",
+    settings="headrace.recipes.temporal_split.config:TemporalSplit",
+    commands={"split": "headrace.cli.split_command:split"},
+    words={
+        ("split",): {
+            "layout": ("sharded", "single"),
+            "format": ("same", "csv", "tsv", "jsonl", "parquet"),
+            "compression": ("none", "gz", "zst", "snappy", "lz4", "zstd"),
+            "null_group": ("error", "own", "drop"),
+            "null_date": ("error", "drop"),
+            "val_in_test": ("keep", "drop"),
+            "schema_drift": ("error", "widen"),
+            "shard_numbers": ("keep", "dense"),
+            "date_format": (
+                "auto",
+                "iso",
+                "epoch_s",
+                "epoch_ms",
+                "epoch_us",
+                "epoch_ns",
+                "epoch_days",
+                "excel_days",
+                "yyyymmdd",
+            ),
+        }
+    },
+    init=Init(
+        word="split", options="headrace.cli.init.asked:AskedSplit", sections="headrace.cli.init.split:split_sections"
+    ),
+    stages={
+        "scan": ("find entities and dates", "shards"),
+        "split": ("write splits", "shards"),
+        "join": ("join files", "splits"),
+    },
+    reasons={
+        "null_date": "has no date",
+        "unreadable_date": "date cannot be read",
+        "null_group": "has no entity",
+        "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
+        "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
+        "missing_label": "has no label",
+    },
+    verify="headrace.recipes.temporal_split.verify:verify_split",
+    figures="headrace.report.temporal_split:figures",
+)

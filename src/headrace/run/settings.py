@@ -1,0 +1,47 @@
+"""Settings of a recipe: what every settings model shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+
+class RecipeSettings(Settings):
+    """Base of every recipe's settings, for sources that are one list of places in the field `source`.
+
+    Each field is written once: its type, default and description make the flag, completion, schema and documentation.
+    """
+
+    recipe_name: ClassVar[str]
+
+    if TYPE_CHECKING:
+        source: tuple[Path, ...]
+
+    def config(self) -> dict[str, Any]:
+        """All settings as JSON."""
+        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
+
+    def identity_settings(self) -> dict[str, Any]:
+        """The settings that can change a byte of output."""
+        return self.model_dump(mode="json", exclude={"source"})
+
+    def source_files(self) -> list[tuple[Path, str]]:
+        """The source's files and their names relative to its root, sorted by name."""
+        from headrace.formats.source import find_files  # settings alone load no data libraries
+
+        return find_files(self.source)
+
+    def source_places(self) -> Sequence[str | Path]:
+        """Files, directories and patterns, as given."""
+        return self.source
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the work in the run directory; see `headrace.prepare`."""
+        raise NotImplementedError

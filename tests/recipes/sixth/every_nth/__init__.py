@@ -1,0 +1,1 @@
+"""A recipe in a package of its own: keep every n-th row of each file."""

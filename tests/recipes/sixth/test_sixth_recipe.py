@@ -1,0 +1,153 @@
+"""A recipe in a package of its own works like the built-in ones: an entry point is all that headrace knows of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+HERE = Path(__file__).parent
+HEADRACE = "import sys; sys.argv[0] = 'headrace'; from headrace.cli import command; command()"
+
+
+def install(site: Path, name: str, reference: str) -> Path:
+    """Make what an installer makes of a package with one recipe: its metadata, with the entry point."""
+    metadata = site / f"{name}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[headrace.recipes]\n{name} = {reference}\n")
+    return site
+
+
+class Shell:
+    """Real processes of the command line, in one directory, that see packages beside headrace."""
+
+    def __init__(self, directory: Path, *packages: Path) -> None:
+        self.directory = directory
+        path = os.pathsep.join(map(str, packages))
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "HEADRACE_REPORT": "never",
+            "HOME": str(directory / "home"),
+        }
+
+    def __call__(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", HEADRACE, *map(str, words)]
+        return subprocess.run(command, cwd=self.directory, env={**self.environment, **environment}, capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
+
+    def json(self, *words: object) -> dict:
+        done = self(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """In a directory with files in `raw`, and a run of every tenth of their rows in `out`."""
+    directory = tmp_path_factory.mktemp("sixth")
+    (directory / "raw").mkdir()
+    for shard in range(3):
+        frame = pl.DataFrame({"n": range(100), "t": [f"{shard}-{n}" for n in range(100)]})
+        frame.write_csv(directory / f"raw/part-{shard}.csv")
+    site = install(directory / "site", "every_nth", "every_nth.registration:REGISTRATION")
+    shell = Shell(directory, site, HERE)
+    shell.json("thin", "raw", "--out", "out")
+    return shell
+
+
+def test_its_command_has_a_flag_for_each_setting_and_makes_the_run(shell: Shell) -> None:
+    told = shell("thin", "--help", COLUMNS="200").stdout
+    made = shell.json("thin", "raw", "--out", "flags", "--step", 7, "--codec", "zstd", "--columns", "t")
+    again = shell.json("thin", "raw", "--out", "flags", "--step", 7, "--codec", "zstd", "--columns", "t")
+    wrong = shell("thin", "raw", "--out", "flags", "--step", 0)
+
+    assert "Keep one row of so many. 10 unless given." in told
+    assert "Compression of the output. none (default) | zstd." in told
+    assert ("every_nth", 45, {"between": 255}) == (made["recipe"], made["splits"]["all"]["rows"], made["dropped"])
+    assert ["t"] == [column["name"] for column in made["schema"]]
+    assert "reused" == again["how"]
+    assert (2, True) == (wrong.returncode, "EveryNth: step is 0" in wrong.stderr)
+
+
+def test_init_writes_what_run_takes_after_a_dry_run(shell: Shell) -> None:
+    shell.json("init", "thin", "raw", "--out", "new", "--config", "thin.yaml")
+    dry = shell.json("run", "thin.yaml", "--dry-run")
+    nothing = not (shell.directory / "new").exists()
+    made = shell.json("run", "thin.yaml")
+    wrong = shell("run", "thin.yaml", "--set", "stpe=3")
+
+    assert {"recipe": "every_nth", "source": "raw", "out": "new", "step": 10} == yaml.safe_load((shell.directory / "thin.yaml").read_text())  # fmt: skip
+    assert nothing
+    assert ("every_nth", made["run_id"], 3) == (dry["recipe"], dry["run_id"], dry["source_files"])
+    assert 30 == made["splits"]["all"]["rows"]
+    assert "'stpe' is no setting; did you mean 'step'?" in wrong.stderr
+
+
+def test_verify_checks_its_law_and_reports_draw_its_figures(shell: Shell) -> None:
+    pytest.importorskip("vl_convert")
+    checks = shell.json("verify", "out")["checks"]
+    page = Path(shell.json("report", "out")["report"])
+    told = shell("inspect", "out").stdout
+
+    assert ("one row of so many", "30 of 300 rows, step 10") == (checks[-1]["name"], checks[-1]["detail"])
+    html = (shell.directory / page).read_text("utf-8")
+    assert ["How much is left?", "30 kept rows", "for between: is between two rows that are kept"] == [text for text in ("How much is left?", "30 kept rows", "for between: is between two rows that are kept") if text in html]  # fmt: skip
+    assert "between: is between two rows that are kept" in told
+
+
+def test_its_rows_are_streamed(shell: Shell) -> None:
+    assert 30 == shell.json("stream", "out", "--batch-size", 8)["rows"]
+
+
+def test_schema_and_completion_know_its_settings(shell: Shell) -> None:
+    schema = shell.json("schema")
+    asked = {"COMP_WORDS": "headrace\nthin\nraw\n--codec\n", "COMP_CWORD": "4", "_HEADRACE_COMPLETE": "complete_bash"}
+    flags = {"COMP_WORDS": "headrace\nthin\nraw\n--st", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+    names = {"COMP_WORDS": "headrace\nschema\nev", "COMP_CWORD": "2", "_HEADRACE_COMPLETE": "complete_bash"}
+
+    assert "every_nth" in schema["properties"]["recipe"]["enum"]
+    assert "Keep one row of so many." == schema["$defs"]["every_nth"]["properties"]["step"]["description"]
+    assert ["none", "zstd"] == shell(**asked).stdout.split()
+    assert ["--step"] == shell(**flags).stdout.split()
+    assert ["every_nth"] == shell(**names).stdout.split()
+    assert "thin" in shell("--help").stdout.split()
+
+
+def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
+    elsewhere = Shell(shell.directory)
+
+    assert elsewhere.json("verify", "out")["ok"]
+    assert 30 == elsewhere.json("stream", "out", "--batch-size", 8)["rows"]
+    assert "dropped: between" in elsewhere("inspect", "out").stdout
+    assert "recipe is 'every_nth'; known: " in elsewhere("schema", "every_nth").stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "words"),
+    [
+        ("gone", "no_such_package.registration:REGISTRATION", "cannot be imported (ModuleNotFoundError"),
+        ("odd", "json:loads", "is not a Registration of that name"),
+        ("rewrite", "every_nth.registration:REGISTRATION", "is registered as headrace.recipes.rewrite.registration"),
+    ],
+)
+def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, name: str, reference: str, words: str) -> None:  # fmt: skip
+    shell = Shell(tmp_path, install(tmp_path / "site", name, reference), HERE)
+    broken = shell("schema", name)
+    sound = shell("split", "--help")
+
+    assert (2, True) == (broken.returncode, words in broken.stderr), broken.stderr
+    assert ("Traceback" in broken.stderr, sound.returncode) == (False, 0)
+
+
+def test_two_recipes_cannot_have_one_command(tmp_path: Path) -> None:
+    (tmp_path / "second.py").write_text("from headrace.recipe import Registration\nONE = Registration(name='second', settings='x:y', commands={'split': 'x:y'})\n")  # fmt: skip
+    shell = Shell(tmp_path, install(tmp_path / "site", "second", "second:ONE"), tmp_path)
+
+    assert (
+        "`headrace split` is a command of 'temporal_split'; uninstall one of them" in shell("schema", "second").stderr
+    )
