@@ -17,6 +17,7 @@ _EXAMPLES = sorted(page.relative_to(_ROOT).as_posix() for page in _ROOT.glob("ex
 _OUTSIDE = ["CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", *_EXAMPLES]
 _CONSOLE = re.compile(r'<div class="language-console highlight">.*?</div>', re.DOTALL)
 _FLAG = re.compile(r"(?<=[\s>])--[a-z][\w-]*(?=[\s<=])")
+_SETTINGS = re.compile(r"^<!-- settings of (\w+) -->$", re.MULTILINE)
 _WAY_OUT = re.compile(r"\]\((\.\./)+(?=(?:CHANGELOG|CONTRIBUTING|LICENSE|examples/))")
 
 
@@ -28,9 +29,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links that lead out of docs/ lead to the pages that came in, and comments for the tests are left out."""
+    """Links that lead out of docs/ lead to the pages that came in, comments for the tests are left out, and settings
+    are listed where a page asks for them."""
     up = "../" * page.file.src_uri.count("/")
-    markdown = _WAY_OUT.sub(f"]({up}", markdown)
+    markdown = _SETTINGS.sub(_settings_of, _WAY_OUT.sub(f"]({up}", markdown))
     return re.sub(r"^<!-- not run: .*? -->\n", "", markdown, flags=re.MULTILINE)
 
 
@@ -42,3 +44,13 @@ def on_page_content(html: str, **_: Any) -> str:
 def _with_links_inside(text: str) -> str:
     """Links of a page from outside into docs/ lose that part of their path."""
     return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", text)
+
+
+def _settings_of(found: re.Match[str]) -> str:
+    """Every setting of a recipe with its description, as a table. The settings model is the only place they are in."""
+    from headrace.cli.derived import described
+    from headrace.recipe import load, registration
+
+    fields = load(registration(found[1]).settings).model_fields
+    rows = [f"| `{name}` | {described(field).replace('|', chr(92) + '|')} |" for name, field in fields.items()]
+    return "\n".join(["", "| setting | |", "|---|---|", *rows, ""])

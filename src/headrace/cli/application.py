@@ -18,7 +18,7 @@ from headrace.cli import (
     stream_command,
     stream_commands,
 )
-from headrace.cli.derived import derived_command
+from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.help_text import arrange
 from headrace.cli.root import Commands
 from headrace.recipe import load, registrations
@@ -37,11 +37,13 @@ app = typer.Typer(
 for recipe in registrations().values():
     for word, reference in recipe.commands.items():
         if reference == recipe.settings:
-            app.command(word, cls=derived_command(recipe), help=recipe.help)(lambda: None)
+            add_derived(app, word, recipe.name, told=recipe.help)
             continue
         command = load(reference)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=word)
+        elif is_derived(command):
+            add_derived(app, word, recipe.name, command)
         else:
             app.command(word)(command)
 app.add_typer(init_command.app, name="init")

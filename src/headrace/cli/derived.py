@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -19,20 +21,59 @@ from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.flags import with_groups
 from headrace.cli.text_columns import null_values_of, types_of
-from headrace.recipe import Registration, load
+from headrace.recipe import load, registration
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+Out = Annotated[Path, typer.Option(help="Output directory.", show_default=False)]
 
-def derived_command(recipe: Registration) -> type[TyperCommand]:
-    """Make the class of a command whose parameters are those of the recipe's settings."""
 
+@dataclass(frozen=True)
+class Given:
+    """The settings that were given as flags. A parameter of this type becomes a flag for each field of the model.
+
+    A field whose name is another parameter of the command gets no flag: the command asks for it in its own way.
+    """
+
+    model: Any
+    values: dict[str, Any]
+
+    def recipe(self, **settings: Any) -> Any:
+        """Build the recipe; `settings` come before flags."""
+        return self.model(**{**self.values, **settings})
+
+
+class PartlyGiven(Given):
+    """The same, where no flag is required: the command finds what is missing in other places."""
+
+
+def prepare_run(*, given: Given, out: Out, about: AboutRun) -> None:
+    """Prepare the run of the recipe that the flags describe."""
+    execute(given.recipe(), out, about)
+
+
+def add_derived(
+    app: typer.Typer, word: str, recipe: str, command: Callable[..., Any] = prepare_run, told: str | None = None
+) -> None:
+    """Add a command whose parameter of type `Given` is replaced by the settings of a recipe."""
+    text = inspect.getdoc(command) if told is None else inspect.cleandoc(told)
+    app.command(word, cls=_derived(recipe, command), help=text)(lambda: None)
+
+
+def is_derived(command: Callable[..., Any]) -> bool:
+    """Whether the command has a parameter of type `Given`."""
+    return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
+
+
+def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
     class Derived(TyperCommand):
+        """A placeholder until somebody asks for its parameters or calls it."""
+
         @cached_property
         def made(self) -> Any:
             app = typer.Typer(add_completion=False)
-            app.command(self.name)(_callback(recipe))
+            app.command(self.name)(_with_flags(recipe, command))
             return typer.main.get_command(app)
 
         @property
@@ -54,54 +95,89 @@ def derived_command(recipe: Registration) -> type[TyperCommand]:
     return Derived
 
 
-def _callback(recipe: Registration) -> Callable[..., Any]:
-    model = load(recipe.settings)
-    fields: Mapping[str, FieldInfo] = model.model_fields
+def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with a parameter for each setting in the place of its parameter of type `Given`."""
+    model = load(registration(recipe).settings)
+    hints = get_type_hints(command, include_extras=True)
+    own = inspect.signature(command).parameters
+    fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}
+    group, kind = next((name, hint) for name, hint in hints.items() if hint in (Given, PartlyGiven))
 
-    def command(*, out: Path, about: AboutRun, **given: Any) -> None:
-        values = {name: _value(fields[name], value) for name, value in given.items() if value is not None}
-        execute(model(**values), out, about)
+    def called(**values: Any) -> Any:
+        flags = {name: values.pop(name) for name in fields}
+        flags = {
+            name: value if name == "source" else _value(fields[name], value)
+            for name, value in flags.items()
+            if value is not None
+        }
+        return command(**values, **{group: kind(model, flags)})
 
-    hints: dict[str, Any] = {name: _parameter(name, field) for name, field in fields.items()}
-    hints["out"] = Annotated[Path, typer.Option(help="Output directory.", show_default=False)]
-    hints["about"] = AboutRun
-    required = {name for name, field in fields.items() if field.is_required()} | {"out", "about"}
-    command.__annotations__ = hints
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for first
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_EMPTY if name in required else None)
-            for name in hints
-        ]
-    )
-    return with_groups(command)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        if name != group:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        for setting, field in fields.items():
+            required = field.is_required() and kind is Given
+            default = inspect.Parameter.empty if required else None
+            annotation = _parameter(setting, field, "required" if required else "optional")
+            parameters.append(
+                inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_groups(called)
 
 
-_EMPTY = inspect.Parameter.empty
-
-
-def _parameter(name: str, field: FieldInfo) -> Any:
+def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"]) -> Any:
     """The annotation of a parameter, for typer."""
     kind, words = kind_of(field)
-    told = field.description or ""
     if name == "source":
-        return Annotated[list[str], typer.Argument(help=told)]
-    default = "" if field.is_required() or field.default in (None, ()) or field.default_factory else str(field.default)
-    if words:
-        told += f" {' | '.join(f'{word} (default)' if word == default else word for word in words)}."
-    elif default:
-        told += f" {default} unless given."
+        return Annotated[list[str], typer.Argument(help=described(field))]
+
+    def offered(incomplete: str) -> list[str]:
+        return sorted(word for word in words if word.startswith(incomplete))
+
+    metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
         f"--{name.replace('_', '-')}",
-        help=told,
+        help=described(field),
         show_default=False,
-        metavar={"names": "NAME,...", "pairs": "NAME=TYPE", "yaml": "YAML"}.get(kind),
-        autocompletion=(lambda: list(words)) if words else None,
+        metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
+        autocompletion=offered if words else None,
+        rich_help_panel=_extra(field, "panel"),
     )
-    of = {"int": int, "float": float, "path": Path, "names": list[str], "pairs": list[str]}.get(kind, str)
-    return Annotated[of if field.is_required() else of | None, option]
+    of: Any = {"int": int, "float": float, "names": list[str], "pairs": list[str]}.get(kind, str)
+    of = of if need == "required" else of | None
+    return Annotated[of, option]
 
 
-Kind = Literal["text", "int", "float", "path", "names", "pairs", "yaml"]
+def described(field: FieldInfo) -> str:
+    """The description of a setting with the words it takes, or its default."""
+    _, words = kind_of(field)
+    told = field.description or ""
+    if words:
+        return f"{told} {' | '.join(f'{word} (default)' if word == field.default else word for word in words)}."
+    if field.is_required() or field.default in (None, ()) or field.default_factory is not None:
+        return told
+    return f"{told} {_written(field.default)} unless given."
+
+
+def _written(default: Any) -> str:
+    """A default as one would write it on the command line."""
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default))
+    if isinstance(default, int) and default and default % (1 << 20) == 0:
+        return f"{default >> 30}GiB" if default % (1 << 30) == 0 else f"{default >> 20}MiB"
+    return str(default)
+
+
+def _extra(field: FieldInfo, name: str) -> Any:
+    """What a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
+    return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, Mapping) else None
+
+
+Kind = Literal["text", "int", "float", "names", "pairs", "yaml"]
 
 
 def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
@@ -109,17 +185,18 @@ def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
     annotation = field.annotation
     while True:
         origin, inner = get_origin(annotation), [each for each in get_args(annotation) if each is not type(None)]
-        if origin is Annotated or (origin in (Union, types.UnionType) and len(inner) == 1):
-            annotation = inner[0]
-        else:
+        if origin is not Annotated and (origin not in (Union, types.UnionType) or len(inner) != 1):
             break
+        annotation = inner[0]
     if origin is Literal:
         return "text", tuple(map(str, inner))
     if origin is tuple:
         return "names", ()
     if origin is not None and issubclass(origin, Mapping):
         return ("pairs" if inner == [str, str] else "yaml"), ()
-    kinds: dict[Any, Kind] = {int: "int", float: "float", str: "text", Path: "path"}
+    if any(type(each).__name__ == "BeforeValidator" for each in field.metadata):
+        return "text", ()  # takes more than its type says, such as 8MiB
+    kinds: dict[Any, Kind] = {int: "int", float: "float", str: "text", Path: "text", date: "text"}
     return kinds.get(annotation, "yaml"), ()
 
 
@@ -132,4 +209,6 @@ def _value(field: FieldInfo, given: Any) -> Any:
         from headrace.settings import load_yaml
 
         return load_yaml(given)
-    return null_values_of(given) if kind == "names" and isinstance(given, list) else given
+    if kind == "names":
+        return given if _extra(field, "flag") == "repeated" else null_values_of(given)
+    return given

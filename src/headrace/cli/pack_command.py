@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,21 +11,38 @@ import typer
 
 from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
-from headrace.cli.flags import given_in, with_groups
-from headrace.cli.pack_flags import OneDataset, Output, Packing, RowsAndTokens, Splits
+from headrace.cli.derived import Given
 from headrace.errors import SettingsError
 
+_row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
 
-@with_groups
+
+@dataclass(frozen=True, kw_only=True)
+class OneDataset:
+    """What plain paths are; a blend file says it itself."""
+
+    layout: Annotated[
+        str | None, _row(help="How chats lie in a row; found out unless given. Not with a blend file.")
+    ] = None
+    mapping: Annotated[
+        str | None, _row(help="Which column is which, e.g. user=question,assistant=answer. Not with a blend file.")
+    ] = None
+    filters: Annotated[
+        list[str] | None,
+        _row(
+            "--filter",
+            metavar="COLUMN=WORD,...",
+            help="Keep rows whose column holds one of the words; again for other columns. Not with a blend file.",
+        ),
+    ] = None
+
+
 def pack(
     blend: Annotated[list[str], typer.Argument(help="A blend file, or files, directories, globs.", show_default=False)],
     *,
     out: Annotated[Path, typer.Option(help="Output directory.", show_default=False)],
     dataset: OneDataset,
-    rows: RowsAndTokens,
-    packing: Packing,
-    splits: Splits,
-    output: Output,
+    given: Given,
     about: AboutRun,
 ) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
@@ -32,11 +51,7 @@ def pack(
 
     Example:  headrace pack blend.json --out out --tokenizer qwen3 --pack-size 4096 --too-long truncate
     """
-    from headrace.recipes.packed_sequences.config import PackedSequences
-
-    settings = given_in(rows, packing, splits, output)
-    recipe = PackedSequences(blend=_blend(blend, dataset), **settings)
-    execute(recipe, out, about)
+    execute(given.recipe(blend=_blend(blend, dataset)), out, about)
 
 
 def _blend(paths: list[str], asked: OneDataset) -> Any:

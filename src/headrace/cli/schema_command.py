@@ -67,9 +67,13 @@ def _definitions(name: str, model: Any) -> dict[str, Any]:
     own = loosened(made)
     for field, about in model.model_fields.items():
         shown = own["properties"][field]
+        for key in ("panel", "flag"):  # for the command line
+            shown.pop(key, None)
         # Such settings take more than their type says; the schema is for completion there, the run has the last word.
         if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
             own["properties"][field] = {"anyOf": [shown, _ANYTHING]}
+        if about.description:  # editors show what stands at the top
+            own["properties"][field] |= {"description": about.description}
     own["properties"] = {"recipe": {"const": name}, **_RUN, **own["properties"]}
     own["description"] = (model.__doc__ or "").strip()
     return {name: own, **inner}

@@ -11,32 +11,26 @@ import typer
 
 from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
+from headrace.cli.derived import PartlyGiven
 from headrace.cli.environment import CONTAINER_OUT, CONTAINER_SOURCE, settings_from_environment
-from headrace.cli.flags import with_groups
-from headrace.cli.split_flags import ColumnsAndDates, Output, RowsThatDoNotFit, settings_in
 from headrace.errors import SettingsError
 
 
-@with_groups
 def split(
     source: Annotated[
         list[str] | None, typer.Argument(help="Files, directories or glob patterns.", show_default=False)
     ] = None,
     *,
     out: Annotated[Path | None, typer.Option(help="Output directory.", show_default=False)] = None,
-    train_ratio: Annotated[
-        float | None, typer.Option(help="Share of entities that train; 0.9 unless given.", show_default=False)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Decides which entities train; 42 unless given.", show_default=False)
-    ] = None,
     from_env: Annotated[
         bool,
         typer.Option("--from-env", help="Take what is not given from DATE_COLUMN, GROUP_ID_COLUMN, SPLIT_DATE, ..."),
     ] = False,
-    columns: ColumnsAndDates,
-    output: Output,
-    rows: RowsThatDoNotFit,
+    lineage: Annotated[
+        bool,
+        typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel="Output"),
+    ] = False,
+    given: PartlyGiven,
     about: AboutRun,
 ) -> None:
     """Split shards by time without leaking an entity.
@@ -45,32 +39,29 @@ def split(
 
     Example:  headrace split raw --out out --date-column time --group-column customer --split-date 2025-01-01
     """
-    given = settings_in(columns, output, rows)
-    given |= {name: value for name, value in (("train_ratio", train_ratio), ("seed", seed)) if value is not None}
+    settings = given.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
         environment = settings_from_environment(os.environ)
         about = about if about.workers is not None else replace(about, workers=environment.workers)
-        given = {**environment.settings, **given}
-        if given["format"] in ("csv", "tsv"):
-            given.setdefault("compression", "none")
+        settings = {**environment.settings, **settings}
+        if settings["format"] in ("csv", "tsv"):
+            settings.setdefault("compression", "none")
         source = source or [CONTAINER_SOURCE]
         out = out or Path(CONTAINER_OUT)
-        if "signature" not in given:
-            given |= _container_signature(Path(source[0]))
+        if "signature" not in settings:
+            settings |= _container_signature(Path(source[0]))
     if not source:
         raise SettingsError("no source; give files, a directory or a glob pattern: headrace split SOURCE --out OUT ...")
     if out is None:
         raise SettingsError("no output directory; give --out OUT")
-    _require(given, from_env=from_env)
+    _require(settings, from_env=from_env)
 
     from headrace.storage.remote_path import is_remote
 
     if from_env and is_remote(out):
         raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
 
-    from headrace.recipes.temporal_split.config import TemporalSplit
-
-    run = execute(TemporalSplit(source=source, **given), out, about)
+    run = execute(given.model(source=source, **settings), out, about)
     if from_env:
         from headrace.run.export import export_tree
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from headrace.formats.schema import type_named
-
 
 def _known(types: Mapping[str, str]) -> Mapping[str, str]:
+    from headrace.formats.schema import type_named  # settings alone load no data libraries
+
     for word in types.values():
         type_named(word)
     return dict(sorted(types.items()))

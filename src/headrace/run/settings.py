@@ -21,9 +21,6 @@ class RecipeSettings(Settings):
 
     recipe_name: ClassVar[str]
 
-    if TYPE_CHECKING:
-        source: tuple[Path, ...]
-
     def config(self) -> dict[str, Any]:
         """All settings as JSON."""
         return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
@@ -36,11 +33,12 @@ class RecipeSettings(Settings):
         """The source's files and their names relative to its root, sorted by name."""
         from headrace.formats.source import find_files  # settings alone load no data libraries
 
-        return find_files(self.source)
+        return find_files(vars(self)["source"])
 
     def source_places(self) -> Sequence[str | Path]:
         """Files, directories and patterns, as given."""
-        return self.source
+        places: Sequence[Path] = vars(self)["source"]  # a field of subclasses
+        return places
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""

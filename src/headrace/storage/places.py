@@ -8,10 +8,11 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from headrace.credentials import refuse_credentials
-from headrace.storage.remote_path import local_path_of, path_of
 
 
 def _as_places(value: object) -> object:
+    from headrace.storage.remote_path import path_of  # settings alone load no data libraries
+
     if isinstance(value, str | Path):
         return (path_of(value),)
     if isinstance(value, list | tuple):
@@ -20,6 +21,8 @@ def _as_places(value: object) -> object:
 
 
 def _as_local(value: object) -> object:
+    from headrace.storage.remote_path import local_path_of  # settings alone load no data libraries
+
     return local_path_of(value, "a setting") if isinstance(value, str | Path) else value
 
 

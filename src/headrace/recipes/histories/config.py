@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from headrace.histories.addresses import Kind
-from headrace.recipes.temporal_split.dates import date_word
-from headrace.run.context import RunContext
-from headrace.run.prepare import Outcome
-from headrace.settings import Names, Settings
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
 from headrace.storage.places import Places
 
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+Kind = Literal["address", "number"]
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]
 
@@ -34,56 +36,73 @@ def _as_bytes(value: object) -> object:
 Bytes = Annotated[int, BeforeValidator(_as_bytes)]
 
 
-class Histories(Settings):
+class Histories(RecipeSettings):
     """The measurements of every entity in time order, as big rows that contexts are drawn from.
-
-    source: a file, a directory, a glob pattern, or a list of them; shards and rows in any order.
-    entity: column of the entity; entity_from="file_name" takes the names of the files instead, without extension.
-    entity_kind, peer_kind: "address" (IPv4 or IPv6) or "number" (0 to 4,294,967,295).
-    time: column of the time. peer: column of the other end, None where there is none. value: column of the latency.
-    time_format: of text and numbers: "iso", an epoch such as "epoch_s" or strptime patterns, tried in this order. Times
-    without an offset are UTC. Columns of timestamps need none.
-    value_unit: "us", "ms" or "s".
-    missing, negative, zero: what nulls and NaN, values below 0, and 0 are: a failed measurement, dropped and counted,
-    or an error; zero="value" is a latency.
-    bad_rows: rows whose entity, time, peer or value cannot be read are an "error", or dropped ("drop") and counted.
-    sample_rate: share of rows to keep, chosen by a keyed hash of shard name and row.
-    train_ratio: an entity trains if its keyed hash is below this share of all hashes, else it tests; it stays on its
-    side whatever other entities come.
-    seed: of the sample, the split and the order of entities.
-    max_row_bytes: rows are cut at the last measurement that keeps them within; a row has at least one.
-    memory_limit: bytes that the work may take at a time, beside the libraries themselves, e.g. "2GiB".
-    partitions: into how many the entities are hashed, and so how many shards a split has; None: as the limit asks.
-    format: "array_record" (extra `histories`), or "arrow" to be mapped.
 
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Places = Field(min_length=1)
-    entity: str = Field("src_addr", min_length=1)
-    entity_from: Literal["column", "file_name"] = "column"
-    entity_kind: Kind = "address"
-    time: str = Field("event_time", min_length=1)
-    time_format: Names = ("iso",)
-    peer: str | None = None
-    peer_kind: Kind = "address"
-    value: str = Field("rtt", min_length=1)
-    value_unit: Literal["us", "ms", "s"] = "ms"
-    missing: ValueRule = "failed"
-    negative: ValueRule = "failed"
-    zero: Literal["value", "failed", "drop", "error"] = "value"
-    bad_rows: BadRows = "error"
-    sample_rate: float = Field(1.0, gt=0, le=1)
-    train_ratio: float = Field(0.9, ge=0, le=1)
-    seed: int = Field(42, ge=0, lt=2**63)
-    max_row_bytes: Bytes = Field(8 << 20, ge=1, le=1 << 31)
-    memory_limit: Bytes = Field(2 << 30, ge=1 << 20)
-    partitions: int | None = Field(None, ge=1, le=1 << 12)
-    format: Literal["array_record", "arrow"] = "array_record"
+    recipe_name: ClassVar[str] = "histories"
+
+    source: Places = Field(
+        min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
+    )
+    entity: str = Field("src_addr", min_length=1, description="Column of the entity.")
+    entity_from: Literal["column", "file_name"] = Field(
+        "column", description="Where the entity is; file_name: the name of its file, without extension."
+    )
+    entity_kind: Kind = Field(
+        "address", description="What an entity is: an IPv4 or IPv6 address, or a number below 2³²."
+    )
+    time: str = Field("event_time", min_length=1, description="Column of the time.")
+    time_format: Names = Field(
+        ("iso",),
+        json_schema_extra={"flag": "repeated"},
+        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
+        "turn. Times without offset are UTC. Columns of timestamps need none.",
+    )
+    peer: str | None = Field(None, description="Column of the other end; none unless given.")
+    peer_kind: Kind = Field("address", description="What a peer is.")
+    value: str = Field("rtt", min_length=1, description="Column of the latency.")
+    value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
+    missing: ValueRule = Field("failed", description="What nulls and NaN are; drop: dropped and counted.")
+    negative: ValueRule = Field("failed", description="What values below 0 are.")
+    zero: Literal["value", "failed", "drop", "error"] = Field("value", description="What 0 is; value: a latency.")
+    bad_rows: BadRows = Field(
+        "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
+    )
+    sample_rate: float = Field(
+        1.0, gt=0, le=1, description="Share of rows to keep, chosen by a keyed hash of shard name and row."
+    )
+    train_ratio: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="Share of entities that train, by a keyed hash; the others test. An entity stays on its side "
+        "whatever other entities come.",
+    )
+    seed: int = Field(42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities.")
+    max_row_bytes: Bytes = Field(
+        8 << 20,
+        ge=1,
+        le=1 << 31,
+        description="Largest row, e.g. 8MiB: rows are cut at the last measurement that fits, and have one at least.",
+    )
+    memory_limit: Bytes = Field(
+        2 << 30, ge=1 << 20, description="What the work may take at a time, e.g. 2GiB, beside the libraries themselves."
+    )
+    partitions: int | None = Field(
+        None, ge=1, le=1 << 12, description="Shards of a split; as the memory limit asks unless given."
+    )
+    format: Literal["array_record", "arrow"] = Field(
+        "array_record", description="Format of the shards: array_record (extra `histories`), or arrow to be mapped."
+    )
 
     @field_validator("time_format")
     @classmethod
     def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        from headrace.recipes.temporal_split.dates import date_word  # settings alone load no data libraries
+
         for each in value:
             date_word(each, "time_format")
         if not value:
@@ -108,29 +127,6 @@ class Histories(Settings):
     def slab_rows(self) -> int:
         """Measurements of an average partition; one of up to twice as many is sorted in memory."""
         return max(1, self.memory_limit // (16 * WORKING_BYTES))
-
-    @property
-    def recipe_name(self) -> str:
-        """The word in manifests and configuration files."""
-        return "histories"
-
-    def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
-
-    def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output."""
-        return self.model_dump(mode="json", exclude={"source"})
-
-    def source_files(self) -> list[tuple[Path, str]]:
-        """The source's files and their names relative to its root, sorted by name."""
-        from headrace.formats.source import find_files
-
-        return find_files(self.source)
-
-    def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns, as given."""
-        return self.source
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the work in the run directory; see `headrace.prepare`."""

@@ -2,22 +2,12 @@
 
 from headrace.recipe import Init, Registration
 
-_FAULTY = ("failed", "drop", "error")
-
 REGISTRATION = Registration(
     name="histories",
     settings="headrace.recipes.histories.config:Histories",
     commands={"histories": "headrace.cli.histories_command:app"},
     words={
         ("histories", "prepare"): {
-            "entity_from": ("column", "file_name"),
-            "entity_kind": ("address", "number"),
-            "peer_kind": ("address", "number"),
-            "value_unit": ("us", "ms", "s"),
-            "missing": _FAULTY,
-            "negative": _FAULTY,
-            "zero": ("value", *_FAULTY),
-            "bad_rows": ("error", "drop"),
             "time_format": (
                 "iso",
                 "epoch_s",
@@ -28,7 +18,6 @@ REGISTRATION = Registration(
                 "excel_days",
                 "yyyymmdd",
             ),
-            "format_": ("array_record", "arrow"),
         },
         ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
     },

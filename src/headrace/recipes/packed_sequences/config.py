@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -13,86 +13,166 @@ from headrace.packing.pack import Algorithm
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.blend import SourceBlend, blend_of
 from headrace.recipes.packed_sequences.storage.packed_parquet import checked_level
-from headrace.run.context import RunContext
-from headrace.run.prepare import Outcome
-from headrace.settings import Settings
+from headrace.run.settings import RecipeSettings
 from headrace.storage.places import LocalPath, PathOrTemplate
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
 
 ROW_GROUPS = {"megatron": 32, "headrace": 1000}
 
 
-class PackedSequences(Settings):
-    """Chats as packed training bins: rendered, tokenised, masked, packed over the whole set, written as Parquet.
+_ROWS: dict[str, Any] = {"panel": "Rows and tokens"}
+_PACKING: dict[str, Any] = {"panel": "Packing"}
+_SPLITS: dict[str, Any] = {"panel": "Splits"}
+_OUTPUT: dict[str, Any] = {"panel": "Output"}
 
-    blend: what to prepare: a blend file, a path to data, or the same as Python values; see `blend`.
-    tokenizer: directory or file of a tokenizer; None where all rows are tokenised already.
-    chat_template: a path to a Jinja file, or the template itself; None for the tokenizer's own.
-    template_values: variables for the template, e.g. {"enable_thinking": False}. date: what a template that asks for
-        today's date is told.
-    pack_size: tokens a bin may hold.
-    capacity: what counts against pack_size: "stored" all tokens of a sequence, "runtime" one less, because readers
-        that make labels by a shift drop one token of each sequence.
-    algorithm: see `headrace.packing.pack`; the default has bins of even size.
-    seed: decides splits, samples, mixes and packing.
-    too_long: sequences that fit no bin are cut at the end ("truncate"), left out ("drop"), cut into pieces ("split"),
-        or end the run ("error"). Everything but "error" is counted, and so are trained tokens lost to it.
-    pad_multiple: pad every sequence so that what is counted against pack_size is a multiple (context parallelism).
-    pad_id: the token to pad with; None: the tokenizer's end-of-text token, which is the one that readers cut off again.
-    max_sequences_per_bin: None for no limit.
-    loss_mask_alignment: "shift_left", whether the label at each position counts; "legacy_roll_right" as older files.
-    empty_bins: bins without a label to train on are kept, or dropped and counted.
-    reader: row groups for whom: "megatron" (32 bins; that reader shuffles bins globally) or "headrace" (1000,
-        and columns declared without nulls, which decode faster).
-    row_group_bins: another number of bins a row group.
-    compression: of Parquet. compression_level: of zstd or gzip; None: 6 of zstd, which takes a fifth off the size of
-        level 1 for a twentieth more time of the whole run, and reads as fast; gzip's own.
-    num_shards: tasks and output shards of each dataset; None: by size. A split with bins has one shard at least.
-    train_ratio, valid_ratio, test_ratio: of units, exactly; see `assign`. Not for blends per split.
-    split_key: field whose value belongs to one split only (a task, a conversation); None: every row on its own.
-    sample: at most so many rows of each dataset, chosen by seed; None: all.
-    reasoning: "template" leaves to the template which reasoning it writes, "every_user_turn" makes of a conversation
-        with reasoning one sequence per user turn, trained on that turn's answer, so that none is stripped.
-    eos: rows of plain text end with the end token ("append") or not ("none").
-    nothing_trained: rows without a token to train on are rejected ("reject") or kept ("keep").
-    special_text: text of a special token in a message, such as "<|im_end|>" typed by a user, stays "text", or its row
-        is rejected ("reject"), or it becomes the token ("control"); such rows are counted in any case.
-    max_bad_share: more rejected rows than this share of all fail the run.
-    packed_storage: "parquet", "legacy_npy_pickle" (written on request, for old readers) or "binary" (fixed size).
+
+class PackedSequences(RecipeSettings):
+    """Chats as packed training bins: rendered, tokenised, masked, packed over the whole set, written as Parquet.
 
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    blend: Annotated[SourceBlend, BeforeValidator(blend_of)]
-    tokenizer: LocalPath | None = None
-    chat_template: PathOrTemplate | None = None
-    template_values: Mapping[str, Any] = Field(default_factory=dict)
-    date: datetime.date | None = None
-    reasoning: Literal["template", "every_user_turn"] = "template"
-    eos: Literal["append", "none"] = "append"
-    nothing_trained: Literal["reject", "keep"] = "reject"
-    special_text: Literal["text", "reject", "control"] = "text"
-    pack_size: int = Field(4096, ge=2)
-    capacity: Literal["stored", "runtime"] = "stored"
-    algorithm: Algorithm = "fullest_shuffle"
-    seed: int = Field(42, ge=0, lt=2**63)
-    too_long: Literal["truncate", "drop", "split", "error"] = "error"
-    pad_multiple: int = Field(1, ge=1)
-    pad_id: int | None = Field(None, ge=0)
-    max_sequences_per_bin: int | None = Field(None, ge=1)
-    loss_mask_alignment: Literal["shift_left", "legacy_roll_right"] = "shift_left"
-    empty_bins: Literal["keep", "drop"] = "drop"
-    reader: Literal["megatron", "headrace"] = "megatron"
-    row_group_bins: int | None = Field(None, ge=1)
-    compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
-    compression_level: int | None = None
-    num_shards: int | None = Field(None, ge=1, le=99_999)
-    train_ratio: float = Field(0.98, ge=0, le=1)
-    valid_ratio: float = Field(0.01, ge=0, le=1)
-    test_ratio: float = Field(0.01, ge=0, le=1)
-    split_key: str | None = Field(None, min_length=1)
-    sample: int | None = Field(None, ge=1)
-    max_bad_share: float = Field(0.01, ge=0, le=1)
-    packed_storage: Literal["parquet", "legacy_npy_pickle", "binary"] = "parquet"
+    recipe_name: ClassVar[str] = "packed_sequences"
+
+    blend: Annotated[SourceBlend, BeforeValidator(blend_of)] = Field(
+        description="What to prepare: a blend file, a path to data, or the same as values."
+    )
+    tokenizer: LocalPath | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description="tokenizer.json or its directory; not for rows that are tokens already.",
+    )
+    chat_template: PathOrTemplate | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description="A Jinja file, or the template itself; the tokenizer's own unless given.",
+    )
+    template_values: Mapping[str, Any] = Field(
+        default_factory=dict,
+        json_schema_extra=_ROWS,
+        description="Variables for the template, e.g. {enable_thinking: false}.",
+    )
+    date: datetime.date | None = Field(
+        None,
+        json_schema_extra=_ROWS,
+        description="What a template that asks for today's date is told, e.g. 2026-01-31.",
+    )
+    reasoning: Literal["template", "every_user_turn"] = Field(
+        "template",
+        json_schema_extra=_ROWS,
+        description="template: the template decides which reasoning it writes; every_user_turn: one sequence per "
+        "user turn, trained on that turn's answer, so that none is stripped.",
+    )
+    eos: Literal["append", "none"] = Field(
+        "append", json_schema_extra=_ROWS, description="Whether rows of plain text end with the end token."
+    )
+    nothing_trained: Literal["reject", "keep"] = Field(
+        "reject", json_schema_extra=_ROWS, description="Rows without a token to train on."
+    )
+    special_text: Literal["text", "reject", "control"] = Field(
+        "text",
+        json_schema_extra=_ROWS,
+        description="Text of a special token in a message, such as <|im_end|>; reject: its row; control: it becomes "
+        "the token. Such rows are counted in any case.",
+    )
+    pack_size: int = Field(4096, ge=2, json_schema_extra=_PACKING, description="Tokens that a bin may hold.")
+    capacity: Literal["stored", "runtime"] = Field(
+        "stored",
+        json_schema_extra=_PACKING,
+        description="What counts against pack_size; stored: all tokens; runtime: one less per sequence, for readers "
+        "that drop one.",
+    )
+    algorithm: Algorithm = Field(
+        "fullest_shuffle",
+        json_schema_extra=_PACKING,
+        description="fullest_shuffle: best_fit_shuffle or exact_fit_shuffle, whichever needs fewer bins.",
+    )
+    seed: int = Field(
+        42, ge=0, lt=2**63, json_schema_extra=_SPLITS, description="Decides splits, samples, mixes and packing."
+    )
+    too_long: Literal["truncate", "drop", "split", "error"] = Field(
+        "error",
+        json_schema_extra=_PACKING,
+        description="Sequences that fit no bin; truncate: cut at the end; split: cut into pieces. All but error are "
+        "counted, and so are trained tokens lost.",
+    )
+    pad_multiple: int = Field(
+        1,
+        ge=1,
+        json_schema_extra=_PACKING,
+        description="Pad each sequence so that what counts against pack_size is a multiple (context parallelism).",
+    )
+    pad_id: int | None = Field(
+        None,
+        ge=0,
+        json_schema_extra=_PACKING,
+        description="Token to pad with; the tokenizer's end-of-text token unless given, which readers cut off again.",
+    )
+    max_sequences_per_bin: int | None = Field(
+        None, ge=1, json_schema_extra=_PACKING, description="No limit unless given."
+    )
+    loss_mask_alignment: Literal["shift_left", "legacy_roll_right"] = Field(
+        "shift_left",
+        json_schema_extra=_PACKING,
+        description="shift_left: whether the label at each position counts; legacy_roll_right: as in older files.",
+    )
+    empty_bins: Literal["keep", "drop"] = Field(
+        "drop", json_schema_extra=_PACKING, description="Bins without a label to train on; drop: dropped and counted."
+    )
+    reader: Literal["megatron", "headrace"] = Field(
+        "megatron",
+        json_schema_extra=_OUTPUT,
+        description="megatron: 32 bins a row group; headrace: 1000, and columns without nulls, which decode faster.",
+    )
+    row_group_bins: int | None = Field(
+        None, ge=1, json_schema_extra=_OUTPUT, description="Bins of a row group; as the reader likes them unless given."
+    )
+    compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = Field(
+        "zstd", json_schema_extra=_OUTPUT, description="Compression of Parquet."
+    )
+    compression_level: int | None = Field(
+        None, json_schema_extra=_OUTPUT, description="Level of zstd (6 unless given) or gzip (its own unless given)."
+    )
+    num_shards: int | None = Field(
+        None,
+        ge=1,
+        le=99_999,
+        json_schema_extra=_OUTPUT,
+        description="Tasks and shards of each dataset; by size unless given.",
+    )
+    train_ratio: float = Field(
+        0.98,
+        ge=0,
+        le=1,
+        json_schema_extra=_SPLITS,
+        description="Share of units that train, exactly. Not for blends per split.",
+    )
+    valid_ratio: float = Field(0.01, ge=0, le=1, json_schema_extra=_SPLITS, description="Share of units that validate.")
+    test_ratio: float = Field(0.01, ge=0, le=1, json_schema_extra=_SPLITS, description="Share of units that test.")
+    split_key: str | None = Field(
+        None,
+        min_length=1,
+        json_schema_extra=_SPLITS,
+        description="Field whose value is in one split only: a task, a conversation. Unless given every row is on "
+        "its own.",
+    )
+    sample: int | None = Field(
+        None,
+        ge=1,
+        json_schema_extra=_ROWS,
+        description="At most this many rows of each dataset, chosen by seed; all unless given.",
+    )
+    max_bad_share: float = Field(
+        0.01, ge=0, le=1, json_schema_extra=_ROWS, description="More rejected rows than this share of all fail the run."
+    )
+    packed_storage: Literal["parquet", "legacy_npy_pickle", "binary"] = Field(
+        "parquet",
+        json_schema_extra=_OUTPUT,
+        description="Format of the shards; legacy_npy_pickle for old readers; binary: of fixed size.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> PackedSequences:
@@ -116,11 +196,6 @@ class PackedSequences(Settings):
                 f"choose a larger pack_size or a smaller multiple"
             )
         return self
-
-    @property
-    def recipe_name(self) -> str:
-        """The word in manifests and configuration files."""
-        return "packed_sequences"
 
     @property
     def longest(self) -> int:
@@ -153,10 +228,6 @@ class PackedSequences(Settings):
         if self.blend.datasets:
             return [split for split in SPLITS if self.ratios[split] > 0]
         return [split for split in SPLITS if getattr(self.blend, split)]
-
-    def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output: of tokenizer and template their digests, of paths nothing."""

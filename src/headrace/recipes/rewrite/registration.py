@@ -5,8 +5,13 @@ from headrace.recipe import Init, Registration
 REGISTRATION = Registration(
     name="rewrite",
     settings="headrace.recipes.rewrite.config:Rewrite",
-    commands={"rewrite": "headrace.cli.rewrite_command:rewrite"},
-    words={("rewrite",): {"codec": ("none", "lz4", "zstd")}},
+    commands={"rewrite": "headrace.recipes.rewrite.config:Rewrite"},
+    help="""Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
+
+    The splits of a prepared dataset stay; plain shards become the split "all". A rewrite that was killed resumes.
+
+    Example:  headrace rewrite raw --out fast
+    """,
     init=Init(
         word="rewrite",
         options="headrace.cli.init.asked:AskedRewrite",

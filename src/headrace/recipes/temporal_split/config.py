@@ -6,75 +6,124 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from headrace.formats.source import read_signature
 from headrace.formats.type_words import TypeWords
-from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
-from headrace.recipes.temporal_split.dates import date_word
-from headrace.run.context import RunContext
-from headrace.run.prepare import Outcome
-from headrace.settings import Names, Settings
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
 from headrace.storage.places import LocalPath, Places
+
+if TYPE_CHECKING:
+    from headrace.recipes.temporal_split.cutoff import Cutoff
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
 
 
-class TemporalSplit(Settings):
-    """Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
+_COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
+_OUTPUT: dict[str, Any] = {"panel": "Output"}
+_ROWS: dict[str, Any] = {"panel": "Rows that do not fit"}
 
-    source: a file, a directory, a glob pattern, or a list of them.
-    date_column, group_column: the time of a row and its entity.
-    split_date: the cutoff, e.g. "2025-01-01" or an instant with offset; the instant itself is test.
-    train_ratio: share of entities seen before the cutoff that train, in (0, 1); exactly floor(entities × ratio).
-    seed: decides which entities those are; nothing else does.
-    layout: "sharded" keeps one output shard per source shard and split, "single" makes one file per split.
-    format: of the output; "same" as the source. compression: None for the source's own (Parquet: lz4).
-    label: column of classes; text classes become 0..k-1 by one map for all shards, rows without label are dropped.
-    targets, main_task_index: the main target becomes the row-wise maximum of the other targets.
-    signature: file with the column names of headerless CSV or TSV shards.
-    null_group: rows without entity are an "error", one entity of their "own", or dropped ("drop") and counted.
-    null_date: rows without a readable date are an "error", or dropped and counted.
-    timezone: zone that dates without offset are in, and the split date too.
-    date_format: "auto" (one form for the whole source); "iso" (with or without offset); "epoch_s", "epoch_ms",
-    "epoch_us", "epoch_ns" or "epoch_days" since 1970; "excel_days"; "yyyymmdd"; or a strptime pattern.
-    val_in_test: whether entities that validate may also test.
-    schema_drift: shards that differ are an "error", or "widen" the schema where nothing is lost.
-    lineage: "columns" adds source_shard and source_row to every row.
-    types: types of text columns, e.g. {"distance": "int32"}; Parquet holds them so, streams deliver them so.
-    null_values: texts that mean "missing" in entity, date, label, target and typed columns, e.g. ("NA",).
-    shard_numbers: "keep" the number in part-N, or "dense" numbers in name order.
+
+class TemporalSplit(RecipeSettings):
+    """Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
 
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    source: Places = Field(min_length=1)
-    date_column: str = Field(min_length=1)
-    group_column: str = Field(min_length=1)
-    split_date: str
-    train_ratio: float = Field(0.9, gt=0, lt=1)
-    seed: int = Field(42, ge=0, lt=2**63)
-    layout: Literal["sharded", "single"] = "sharded"
-    format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = "same"
-    compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = None
-    label: str | None = None
-    targets: Names | None = None
-    main_task_index: int | None = Field(None, ge=0)
-    signature: LocalPath | None = None
-    null_group: Literal["error", "own", "drop"] = "error"
-    null_date: Literal["error", "drop"] = "error"
-    timezone: str = "UTC"
-    date_format: str = "auto"
-    val_in_test: Literal["keep", "drop"] = "keep"
-    schema_drift: Literal["error", "widen"] = "error"
-    lineage: Literal["off", "columns"] = "off"
-    types: TypeWords = Field(default_factory=dict)
-    null_values: Names = ()
-    shard_numbers: Literal["keep", "dense"] = "keep"
+    recipe_name: ClassVar[str] = "temporal_split"
+
+    source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
+    date_column: str = Field(min_length=1, json_schema_extra=_COLUMNS, description="Column of the time of a row.")
+    group_column: str = Field(
+        min_length=1,
+        json_schema_extra=_COLUMNS,
+        description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
+    )
+    split_date: str = Field(
+        json_schema_extra=_COLUMNS,
+        description="The cutoff, e.g. 2025-01-01 or an instant with offset; the instant itself is test.",
+    )
+    train_ratio: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Share of the entities seen before the cutoff that train; exactly floor(entities × ratio).",
+    )
+    seed: int = Field(42, ge=0, lt=2**63, description="Decides which entities train; nothing else does.")
+    layout: Literal["sharded", "single"] = Field(
+        "sharded", json_schema_extra=_OUTPUT, description="One output shard per source shard, or one file per split."
+    )
+    format: Literal["same", "csv", "tsv", "jsonl", "parquet"] = Field(
+        "same", json_schema_extra=_OUTPUT, description="Format of the output; same: as the source."
+    )
+    compression: Literal["none", "gz", "zst", "snappy", "lz4", "zstd"] | None = Field(
+        None,
+        json_schema_extra=_OUTPUT,
+        description="Compression of the output; unless given the source's own, of Parquet lz4.",
+    )
+    label: str | None = Field(
+        None,
+        json_schema_extra=_COLUMNS,
+        description="Column of classes, which become 0..k-1 by one map for all shards; rows without label are dropped.",
+    )
+    targets: Names | None = Field(None, json_schema_extra=_COLUMNS, description="Target columns, with main_task_index.")
+    main_task_index: int | None = Field(
+        None,
+        ge=0,
+        json_schema_extra=_COLUMNS,
+        description="Which of the targets, from 0, becomes the row-wise maximum of the others.",
+    )
+    signature: LocalPath | None = Field(
+        None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
+    )
+    null_group: Literal["error", "own", "drop"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="Rows without entity; own: one entity together; drop: dropped and counted.",
+    )
+    null_date: Literal["error", "drop"] = Field(
+        "error", json_schema_extra=_ROWS, description="Rows without a readable date; drop: dropped and counted."
+    )
+    timezone: str = Field(
+        "UTC", json_schema_extra=_COLUMNS, description="Zone of dates without offset, and of the split date."
+    )
+    date_format: str = Field(
+        "auto",
+        json_schema_extra=_COLUMNS,
+        description="How dates are written: a word, or a strptime pattern; auto: one form for the whole source.",
+    )
+    val_in_test: Literal["keep", "drop"] = Field(
+        "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
+    )
+    schema_drift: Literal["error", "widen"] = Field(
+        "error",
+        json_schema_extra=_ROWS,
+        description="Shards that differ; widen: widen the schema where nothing is lost.",
+    )
+    lineage: Literal["off", "columns"] = Field(
+        "off", json_schema_extra=_OUTPUT, description="columns: add source_shard and source_row to every row."
+    )
+    types: TypeWords = Field(
+        default_factory=dict,
+        json_schema_extra=_COLUMNS,
+        description="Types of text columns, e.g. distance=int32; Parquet holds them so, streams deliver them so.",
+    )
+    null_values: Names = Field(
+        (),
+        json_schema_extra=_ROWS,
+        description="Texts that mean missing in entity, date, label, target and typed columns, e.g. NA.",
+    )
+    shard_numbers: Literal["keep", "dense"] = Field(
+        "keep",
+        json_schema_extra=_OUTPUT,
+        description="keep: the N of part-N; dense: 0, 1, 2, ... in name order.",
+    )
 
     @field_validator("split_date", mode="before")
     @classmethod
@@ -96,6 +145,8 @@ class TemporalSplit(Settings):
     @field_validator("date_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
+        from headrace.recipes.temporal_split.dates import date_word  # settings alone load no data libraries
+
         return value if value == "auto" else date_word(value, "date_format", "auto")
 
     @model_validator(mode="after")
@@ -133,11 +184,6 @@ class TemporalSplit(Settings):
         return self
 
     @property
-    def recipe_name(self) -> str:
-        """The word in manifests and configuration files."""
-        return "temporal_split"
-
-    @property
     def main_target(self) -> str | None:
         """The column that becomes the maximum of the other targets."""
         if self.targets is None or self.main_task_index is None:
@@ -146,6 +192,8 @@ class TemporalSplit(Settings):
 
     def cutoff(self) -> Cutoff:
         """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
+        from headrace.recipes.temporal_split.cutoff import cutoff_at  # settings alone load no data libraries
+
         text = self.split_date.strip()
         if re.fullmatch(r"\d{8}", text):
             text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
@@ -155,19 +203,11 @@ class TemporalSplit(Settings):
             raise ValueError(f"split_date is {self.split_date!r}; give an ISO date such as 2025-01-01") from None
         return cutoff_at(moment, ZoneInfo(self.timezone))
 
-    def config(self) -> dict[str, Any]:
-        """All settings as JSON."""
-        return {"recipe": self.recipe_name, **self.model_dump(mode="json")}
-
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""
         from headrace.recipes.temporal_split.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)
-
-    def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns, as given."""
-        return self.source
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the split in the run directory; see `headrace.prepare`."""
@@ -177,6 +217,8 @@ class TemporalSplit(Settings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, not its path."""
+        from headrace.formats.source import read_signature  # settings alone load no data libraries
+
         settings = self.model_dump(mode="json", exclude={"source", "signature"})
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)

@@ -8,14 +8,6 @@ REGISTRATION = Registration(
     commands={"split": "headrace.cli.split_command:split"},
     words={
         ("split",): {
-            "layout": ("sharded", "single"),
-            "format": ("same", "csv", "tsv", "jsonl", "parquet"),
-            "compression": ("none", "gz", "zst", "snappy", "lz4", "zstd"),
-            "null_group": ("error", "own", "drop"),
-            "null_date": ("error", "drop"),
-            "val_in_test": ("keep", "drop"),
-            "schema_drift": ("error", "widen"),
-            "shard_numbers": ("keep", "dense"),
             "date_format": (
                 "auto",
                 "iso",
@@ -26,7 +18,7 @@ REGISTRATION = Registration(
                 "epoch_days",
                 "excel_days",
                 "yyyymmdd",
-            ),
+            )
         }
     },
     init=Init(
