@@ -114,7 +114,7 @@ def of_lightning() -> dict[str, Kind]:
     """What a data module leaves in a checkpoint."""
     from headrace.lightning import HeadraceDataModule
 
-    saved = seal("data module", 2, {"stream": _loader().state_dict(), "batches": 4})
+    saved = seal("data module", 2, {"stream": _loader().state_dict(), "batches": 4, "ended": False})
 
     def load(state: Any) -> Any:
         """An empty state is of a module that had nothing to save."""
