@@ -96,6 +96,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     assert by_flags["how"] == "reused"
 
 
+@pytest.mark.smoke("arguments4-train_ratio", "arguments9-nonsense")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -130,6 +131,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path
     assert "'date_column'" in done.stderr
 
 
+@pytest.mark.smoke("arguments1-no column 'when'", "arguments3-no finished run")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -210,6 +212,7 @@ def test_targets_and_label_come_from_the_environment(raw: Path, tmp_path: Path) 
     assert record["facts"]["label_map"] == {str(n): n for n in range(5)}
 
 
+@pytest.mark.smoke("csv-true-.csv.gz", "TSV-false-.parquet")
 @pytest.mark.parametrize("extension", [".csv.gz", ".csv.zst", ".jsonl.gz", ".parquet"])
 @pytest.mark.parametrize("streaming", ["true", "false"])
 @pytest.mark.parametrize("output", ["csv", "TSV"])
@@ -255,6 +258,7 @@ def test_half_a_main_target_exits_2_and_names_the_other_half(
     assert f"{missing} is not set" in " ".join(done.stderr.split())
 
 
+@pytest.mark.smoke("OUTPUT_FORMAT-xlsx")
 @pytest.mark.parametrize(
     ("name", "value"), [("TRAIN_RATIO", "most"), ("OUTPUT_FORMAT", "xlsx"), ("MAX_WORKERS", "few")]
 )

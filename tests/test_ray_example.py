@@ -30,6 +30,7 @@ def run(*arguments):
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not PACKAGE and not DATA.is_dir(),

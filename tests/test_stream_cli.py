@@ -175,6 +175,7 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
     assert "all: 2 of 10 rows" in headrace("peek", tmp_path / "*.parquet", "--rows", "2").stdout
 
 
+@pytest.mark.smoke("2-0")
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
 def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     record = json_of("stream", out, "--split", "train", "--ranks", ranks, "--workers", workers, "--batch-size", "16")
@@ -191,6 +192,7 @@ def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     assert record["mb_per_s"] >= 0
 
 
+@pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_stream_counts_rows_of_every_batch_format(batch_format, out):
     record = json_of("stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format)
@@ -279,6 +281,7 @@ def validate(folder: Path, ranks: int, *arguments: object) -> list[subprocess.Co
     return [subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records]
 
 
+@pytest.mark.smoke("2")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_validation_passes_on_every_rank(ranks, out, tmp_path):
     done = validate(tmp_path, ranks, "--data", out, "--split", "train", "--batch-size", "8")
@@ -290,6 +293,7 @@ def test_validation_passes_on_every_rank(ranks, out, tmp_path):
     assert ranks == len(verdict["batches_per_rank"])
 
 
+@pytest.mark.slow
 def test_validation_fails_on_every_rank_without_hanging_when_one_meets_damage(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".parquet", count=4)
     library.open(raw, cache_dir=tmp_path / "home" / ".cache" / "headrace")

@@ -37,6 +37,7 @@ def test_arrow_does_not_bring_pandas_into_a_command_and_others_still_may(out: Pa
     assert "False 1" == after(loaded, "inspect", out)
 
 
+@pytest.mark.smoke("split --help")
 @pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["report", "-h"], ["--version"]], ids=" ".join)
 def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
@@ -58,6 +59,7 @@ def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     assert "[4] set()" == after(kernel, "histories", tmp_path / "pings.parquet", *asked)
 
 
+@pytest.mark.smoke("ours")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the malloc of glibc")
 @pytest.mark.parametrize(("set_up", "again"), [({}, False), ({"MALLOC_ARENA_MAX": "8"}, True)], ids=["ours", "theirs"])
 def test_histories_take_freed_memory_again_without_the_kernel(set_up: dict[str, str], again: bool) -> None:

@@ -45,6 +45,7 @@ def losses(text):
     return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+): loss ([\d.]+)", text)}
 
 
+@pytest.mark.slow
 @needs_package
 def test_flights_of_the_package_train_and_both_loaders_bring_the_same(tmp_path):
     whole = run("--out", tmp_path, "--steps", 30)
@@ -90,6 +91,7 @@ def as_text(number):
     return np.base_repr(int.from_bytes(number, "big"), 36)
 
 
+@pytest.mark.slow
 @needs_data
 def test_pings_of_a_directory_train_as_well(tmp_path):
     done = run("--data", DATA, "--out", tmp_path, "--steps", 12)

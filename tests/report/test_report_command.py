@@ -45,6 +45,7 @@ def test_a_run_ends_with_its_page_and_names_it(raw: Path, tmp_path: Path) -> Non
     assert "reused" in again.stdout
 
 
+@pytest.mark.smoke("flag")
 @pytest.mark.parametrize("how", ["flag", "environment", "json"])
 def test_no_page_where_none_is_wanted(how: str, raw: Path, tmp_path: Path) -> None:
     flags = {"flag": ["--report", "never"], "environment": [], "json": ["--json"]}[how]

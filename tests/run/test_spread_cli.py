@@ -44,6 +44,7 @@ def test_two_commands_make_one_run(tmp_path: Path) -> None:
     assert digests(one) == digests(two)
 
 
+@pytest.mark.smoke("--engine ray --shard-of 0/2-")
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

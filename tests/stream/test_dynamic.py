@@ -246,6 +246,7 @@ def test_what_does_not_go_together_is_refused():
         balanced.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_three_processes_share_an_epoch_in_step_and_out_of_step(tmp_path):
     world_size = 3

@@ -210,6 +210,7 @@ def test_random_access_sees_the_matching_rows(dataset):
     assert rows.batch([0, -1, 100])["row"].tolist() == [expected[0], expected[-1], expected[100]]
 
 
+@pytest.mark.slow
 def test_spawned_workers_filter(tmp_path):
     opened_ = opened(write(tmp_path / "data", "csv"), "csv")
     streaming = opened_.torch_dataset(batch_size=32, num_workers=2, filter=[("x", ">", 42)], columns=["row"])

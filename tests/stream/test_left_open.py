@@ -25,6 +25,7 @@ print("given")
 """
 
 
+@pytest.mark.smoke("options4")
 @pytest.mark.parametrize(
     "options",
     [

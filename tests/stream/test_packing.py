@@ -396,6 +396,7 @@ def test_workers_that_live_on_see_the_epoch(path, lengths):
     assert all(of_rows(lengths) == sorted(s for batch in epoch for s in batch) for epoch in epochs)
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_packs_the_same(path):
     one = in_workers(path, workers=1)
     spawned = [sequences_of(batch) for batch in one.data_loader(method="spawn")]

@@ -72,6 +72,7 @@ def test_every_loop_gets_the_batches_of_that_loop_without_workers(root, kind, lo
     assert expected == alike(LOOPS[loop](KINDS_OF_DATA[kind](root, 2, **settings), 2))
 
 
+@pytest.mark.smoke("spawn-data_loader")
 @pytest.mark.parametrize(("method", "loop"), [("forkserver", "own"), ("spawn", "data_loader")])
 def test_workers_that_are_no_forks_give_the_same(root, method, loop):
     dataset = kinds(root, 2, transform=doubled, columns=["row", "half"])
@@ -291,6 +292,7 @@ def test_loops_that_were_left_leave_nothing(root, loop, transform, own_threads):
     until_nothing_is_left(own_threads, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_a_thousand_loaders_that_were_left_leave_nothing(root, own_threads):
     list(LOOPS["own"](kinds(root, 1), 1))

@@ -136,6 +136,7 @@ def test_len_is_what_comes_for_any_number_of_workers(rows, ranks, remainder):
         assert len(delivered) == (rows // ranks * ranks if remainder == "drop" else rows)
 
 
+@pytest.mark.smoke("fork-8")
 @pytest.mark.parametrize(("method", "batch_size"), [("fork", None), ("spawn", None), ("fork", 8)])
 def test_persistent_workers_see_set_epoch(shards, method, batch_size):
     settings = {"shuffle_shards": True, "batch_size": batch_size, "num_workers": 2 if batch_size else None}

@@ -72,6 +72,7 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
     assert "pip install 'headrace[histories]'" in done.stderr
 
 
+@pytest.mark.smoke("prepare")
 @pytest.mark.parametrize("word", ["prepare", "decode"])
 def test_both_commands_have_help_with_an_example(word: str) -> None:
     done = headrace_command("histories", word, "--help")

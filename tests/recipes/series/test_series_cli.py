@@ -69,6 +69,7 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
     assert "scalers are of train rows" in [check["name"] for check in verdict["checks"]]
 
 
+@pytest.mark.smoke("arguments1-did you mean 'min_train_years'")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,8 @@
+"""How many examples a law gets."""
+
+from hypothesis import settings
+
+
+def examples(in_full: int) -> int:
+    """A share of those that a law needs in full: all by default, a fifth in `make test`."""
+    return max(1, in_full * settings().max_examples // 100)
