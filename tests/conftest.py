@@ -1,5 +1,6 @@
 """Settings all tests share. Small table writers and readers are in `tables`."""
 
+import gc
 import os
 from collections import defaultdict
 
@@ -32,3 +33,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wrong = {name: cases for name, cases in unseen.items() if cases}
     if wrong and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"smoke markers name cases that do not exist: {wrong}; correct the ids")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from looking at the libraries: half a million objects, 0.3 s each time that a test collects."""
+    gc.collect()
+    gc.freeze()

@@ -44,9 +44,7 @@ def test_a_case_of_each_kind_is_in_make_test(kind: str) -> None:
 
 def test_make_test_and_make_test_rest_are_make_test_all() -> None:
     makefile = (TESTS.parent / "Makefile").read_text("utf-8")
-    chosen = {
-        name: of for name, of in re.findall(r'^(test[\w-]*):.*\n\t\$\(PYTEST\) -m "(.*?)"', makefile, re.MULTILINE)
-    }
+    chosen = dict(re.findall(r'^(test[\w-]*):.*\n\t\$\(PYTEST\) -m "(.*?)"', makefile, re.MULTILINE))
 
     assert ["test", "test-all", "test-rest"] == sorted(chosen)
     for faults, slow, hypothesis in product((False, True), repeat=3):

@@ -3,8 +3,6 @@
 The command line runs in this process where a process is not the point: starting Python and torch is what costs.
 """
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -16,8 +14,8 @@ from rank_processes import run_ranks
 from validation_cases import validate_on_rank
 
 import headrace as library
+from commands import ended, headrace
 from headrace import validate_sharding
-from headrace.cli import main
 from headrace.cli.stream_command import _rows as real_rows
 from headrace.errors import SettingsError
 from headrace.stream.ranks.topology import Topology
@@ -38,29 +36,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def headrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line, in this process, as its entry point runs it."""
-    return ended(lambda: main(), "headrace", *arguments)
-
-
-def ended(entry, *command: object) -> subprocess.CompletedProcess[str]:
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    before, sys.argv = sys.argv, [str(each) for each in command]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = entry() or 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def json_of(*arguments):

@@ -122,6 +122,7 @@ def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pat
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
 
     def begin(place: str | Path) -> Any:

@@ -323,6 +323,7 @@ except RunBusy:
 """
 
 
+@pytest.mark.slow
 def test_writers_that_race_end_well_or_find_the_run_busy(tmp_path: Path, source: Path) -> None:
     expected = digests(split(source, tmp_path / "alone").run)
     for number in range(3):

@@ -202,7 +202,7 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 @given(hours=st.lists(st.integers(-40, 40), min_size=8, max_size=30))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(tmp_path: Path, zone: str, hours: list[int]) -> None:
     from zoneinfo import ZoneInfo
 
