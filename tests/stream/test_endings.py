@@ -266,7 +266,7 @@ def test_ctrl_c_is_the_loops_to_hear_not_the_workers(method):
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@pytest.mark.smoke("workers1")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(0, "-"), (1, "fork")])
 def test_a_loop_that_knows_nothing_of_ctrl_c_ends_as_python_does(workers):
     with Child("uncaught", *workers) as child:
@@ -280,7 +280,7 @@ def test_a_loop_that_knows_nothing_of_ctrl_c_ends_as_python_does(workers):
         assert gone(pids)
 
 
-@pytest.mark.smoke("workers0")
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(0, "-"), (1, "fork")])
 def test_an_exception_in_the_loop_ends_the_process(workers):
     with Child("failed", *workers) as child:
