@@ -150,7 +150,7 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
     assert "all: 2 of 10 rows" in headrace("peek", tmp_path / "*.parquet", "--rows", "2").stdout
 
 
-@pytest.mark.smoke("2-0")
+@pytest.mark.smoke("1-0")
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
 def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     record = json_of("stream", out, "--split", "train", "--ranks", ranks, "--workers", workers, "--batch-size", "16")

@@ -22,6 +22,7 @@ from stream_cases import ranks
 import headrace
 from headrace.dataset.condition import Range, condition_of
 from headrace.errors import SettingsError, StreamError
+from laws import examples
 
 ROWS = 1000
 FIELDS = {"row": pa.int64(), "x": pa.int64(), "f": pa.float32(), "s": pa.string()}
@@ -107,7 +108,7 @@ def matching(terms):
     return [row for row in range(ROWS) if any(all(holds(row, term) for term in each) for each in terms)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(terms=TERMS)
 def test_the_rows_are_those_that_match(dataset, terms):
     stream = dataset.stream(batch_size=64, filter=terms, columns=["row"])

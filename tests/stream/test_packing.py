@@ -20,6 +20,7 @@ from headrace.stream.loader.stateful import stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
+from laws import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 
@@ -137,7 +138,7 @@ def test_a_resumed_pass_is_stopped_and_resumed_again(path):
     assert [sequences_of(batch) for batch in stream] != whole  # the next epoch
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, before, after, size, other, data):
     first = [packed(path, rank=rank, world_size=before, batch_size=size) for rank in range(before)]
@@ -160,7 +161,7 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
     assert 1 == len(steps)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
     st.booleans(),
