@@ -233,6 +233,7 @@ def test_a_filter_without_matching_rows_is_an_empty_stream(dataset):
     assert rows_of(dataset.stream(batch_size=64, filter=[("x", ">", 1000)])) == []
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process(tmp_path):
     schema = pa.schema(list(FIELDS.items()))
     forms = [[("s", "in", {"a", "b", "c", "d"}), ("x", ">", 3)], (pc.field("x") > 3) & pc.field("s").isin(["a", "b"])]

@@ -356,6 +356,7 @@ def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, wo
     assert [[sequences_of(batch) for batch in stream] for stream in alone] == got
 
 
+@pytest.mark.smoke("1", "38")
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 38])
 def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path, stop):
     whole = received(in_workers(path, workers=3))
@@ -421,6 +422,7 @@ def test_states_of_workers_are_counted_in_the_loop(path):
         dataset.state_after(1000)
 
 
+@pytest.mark.smoke("1-0", "3-7")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
 @pytest.mark.parametrize(("workers", "stop"), [(0, 5), (1, 0), (2, 5), (3, 7), (3, 38)])
 def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, lengths, workers, stop):
