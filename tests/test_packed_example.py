@@ -96,6 +96,7 @@ def test_losses_are_the_same_packed_and_alone_with_data_and_tokenizer_of_ones_ow
     assert "120 chats" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_named_with_what_to_do(tmp_path):
     no_data = run("--data", tmp_path / "nothing.jsonl", "--out", tmp_path)
     no_tokenizer = run("--tokenizer", tmp_path / "nowhere", "--out", tmp_path)

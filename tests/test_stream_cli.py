@@ -256,7 +256,7 @@ def validate(folder: Path, ranks: int, *arguments: object) -> list[subprocess.Co
     return [subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records]
 
 
-@pytest.mark.smoke("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_validation_passes_on_every_rank(ranks, out, tmp_path):
     done = validate(tmp_path, ranks, "--data", out, "--split", "train", "--batch-size", "8")

@@ -285,6 +285,7 @@ def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "series.yaml").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CARAVAN.is_dir(), reason="needs the Caravan basins in ../shared/data")
 def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
     forcing = ["total_precipitation_sum", "temperature_2m_mean", "surface_net_thermal_radiation_mean"]

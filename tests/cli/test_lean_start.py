@@ -30,6 +30,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_arrow_does_not_bring_pandas_into_a_command_and_others_still_may(out: Path) -> None:
     pytest.importorskip("pandas")
     loaded = "print('pandas' in sys.modules, __import__('pandas').DataFrame({'a': [1]}).a.sum())"
@@ -45,6 +46,7 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
 
 
+@pytest.mark.slow
 def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     pytest.importorskip("scipy")

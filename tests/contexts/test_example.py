@@ -63,6 +63,7 @@ def test_flights_of_the_package_train_and_both_loaders_bring_the_same(tmp_path):
     assert report[1] is None or Path(report[1]).is_file()
 
 
+@pytest.mark.slow
 @needs_package
 def test_what_contexts_show_are_flights_of_one_aircraft_each(measurements, tmp_path):
     recipe = measurements["recipe_of"](None, tmp_path / "raw")

@@ -48,7 +48,7 @@ def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultPro
     assert proxy.total <= 1.6 * undisturbed
 
 
-@pytest.mark.smoke("cut")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "short", "slow_start"])
 def test_answers_that_break_off_are_asked_for_again(
     proxied: tuple[str, FaultProxy], impatient: None, kind: str
@@ -60,7 +60,7 @@ def test_answers_that_break_off_are_asked_for_again(
     assert proxy.seen.faults[kind] > 0
 
 
-@pytest.mark.smoke("s3")
+@pytest.mark.slow
 def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))

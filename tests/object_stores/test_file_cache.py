@@ -73,7 +73,7 @@ print(len(rows_of(headrace.open(sys.argv[1]), "train", cache="files", cache_dir=
 """
 
 
-@pytest.mark.smoke("parquet")
+@pytest.mark.slow
 def test_the_processes_of_a_node_fetch_a_shard_once(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_shard_that_is_not_what_was_published_is_refused(
     assert not any(path.name.startswith(".tmp") for path in (tmp_path / "cache").rglob("*"))
 
 
-@pytest.mark.smoke("csv")
+@pytest.mark.slow
 def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:

@@ -172,7 +172,7 @@ def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_pa
     assert not fetched(remote.proxy)
 
 
-@pytest.mark.smoke("series")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["array_record", "arrow", "series"])
 def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
     shards = [fact.name for fact in verbs.files_below(path_of(remote.place(name))) if fact.name.endswith(SHARDS)]

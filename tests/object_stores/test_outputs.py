@@ -24,7 +24,7 @@ from headrace.storage import verbs
 from headrace.storage.remote_path import path_of
 
 
-@pytest.mark.smoke("rewrite", "packed_sequences")
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, name: str) -> None:
     recipe = recipes_over(tmp_path / "source", rows=300, shards=3)[name]
@@ -105,7 +105,7 @@ class Stop(BaseException):
     """As if the process had been killed."""
 
 
-@pytest.mark.smoke("other")
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["same", "other"])
 def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_path: Path, work: str) -> None:
     raw = write_raw(tmp_path / "raw", shards=5)

@@ -80,7 +80,7 @@ def test_parts_write_what_one_process_writes_and_do_no_task_twice(
     assert headrace.verify(f"{s3}/out").problems == []
 
 
-@pytest.mark.smoke("series")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_task_done_twice_leaves_the_same_intermediate_files(
     s3: str, tmp_path: Path, recipes: Mapping[str, Callable[[], Any]], name: str
@@ -101,7 +101,7 @@ def test_a_task_done_twice_leaves_the_same_intermediate_files(
     assert first == second
 
 
-@pytest.mark.smoke("gs")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     bucket = request.getfixturevalue(kind)
@@ -113,7 +113,7 @@ def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.Fixture
     assert shards_of(f"{bucket}/out") == files_on_disk(tmp_path / "out")
 
 
-@pytest.mark.smoke("lost_reply")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slow_down", "lost_reply", "cut"])
 def test_faults_on_the_way_change_nothing(
     proxied: tuple[str, FaultProxy], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

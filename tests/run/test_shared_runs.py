@@ -144,7 +144,7 @@ def kill_at_random(out: Path, recipe: Callable[[], Any], seed: int, processes: l
     assert {0} == {each.wait() for each in again}, [each.said("error") for each in again]
 
 
-@pytest.mark.smoke("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_instants_lose_and_double_nothing(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process], seed: int

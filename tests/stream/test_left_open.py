@@ -25,7 +25,7 @@ print("given")
 """
 
 
-@pytest.mark.smoke("options4")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -145,7 +145,7 @@ def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_wo
     assert [val] * 3 == [sorted(rows) for rows in model.validated]
 
 
-@pytest.mark.smoke("2")
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_workers):
     whole = fit(path, epochs=3, num_workers=num_workers, folder=tmp_path, every=1)

@@ -107,7 +107,7 @@ def test_two_kills_under_torchrun_cost_no_row(tmp_path, workers, kills):
     check_whole(tmp_path, lives=3)
 
 
-@pytest.mark.smoke("0-rank")
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "whom"), [(0, "rank"), (2, "rank"), (2, "all")])
 def test_ranks_that_are_told_to_stop_save_the_same_step_and_go_on(tmp_path, workers, whom):
     ends = [end_ranks(preempted, 2, 2, str(tmp_path), workers, whom, life) for life in range(2)]

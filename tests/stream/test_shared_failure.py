@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.smoke("flipped-0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "failing"), [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)]
 )

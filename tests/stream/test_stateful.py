@@ -148,7 +148,7 @@ def run_worlds(folder, world_sizes, num_workers):
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))]
 
 
-@pytest.mark.smoke("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ranks(tmp_path, num_workers):
     records = run_worlds(tmp_path, (2, 3), num_workers)

@@ -306,6 +306,7 @@ def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch,
     assert list(range(total)) == sorted(received + [row for part in later for row in real_ids(part)])
 
 
+@pytest.mark.smoke("3")
 @pytest.mark.parametrize("workers", [0, 3])
 def test_rows_resume_where_the_loop_stopped(shards, workers):
     dataset = dataset_of(shards, shuffle_shards=True)

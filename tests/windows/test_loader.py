@@ -374,6 +374,7 @@ def test_a_remainder_of_one_window_has_equal_steps_and_valid_everywhere(dataset,
     assert len(expected) == sum(int(batch["valid"].sum()) for batches in ranks for batch in batches)
 
 
+@pytest.mark.slow
 def test_a_loop_on_two_ranks_survives_a_remainder_of_one_window(tmp_path):
     write_run(tmp_path / "out", LENGTHS, missing=0)
     count = len(headrace.windows.open(tmp_path / "out", "train", **RULE))

@@ -85,6 +85,7 @@ def test_the_customers_are_those_of_the_reference(dropped: Prepared) -> None:
     assert 1012 == len(found["test"] - found["val"])
 
 
+@pytest.mark.slow
 @needs_retail
 def test_without_validation_customers_the_test_is_the_1012_new_ones(tmp_path: Path, original: list[list[str]]) -> None:
     run = retail(tmp_path / "out", val_in_test="drop").run
