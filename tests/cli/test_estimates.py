@@ -125,6 +125,7 @@ def chats_in_samples(root: Path, kind: str) -> headrace.PackedSequences:
 CASES = [(splits, "csv"), (splits, "csv.gz"), (splits, "parquet"), (histories, "csv"), (chats, "jsonl"), (shards, "csv"), (shards, "parquet"), (basins, "csv"), (gauges, "csv"), (gauges, "parquet"), (gauge_by_gauge, "csv"), (some_gauges, "parquet"), (chats_in_samples, "jsonl")]  # fmt: skip
 
 
+@pytest.mark.smoke("splits-csv.gz", "gauges-parquet")
 @pytest.mark.parametrize(("made_by", "kind"), CASES)
 def test_the_run_is_as_estimated(made_by: Any, kind: str, tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()

@@ -30,6 +30,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_arrow_does_not_bring_pandas_into_a_command_and_others_still_may(out: Path) -> None:
     pytest.importorskip("pandas")
     loaded = "print('pandas' in sys.modules, __import__('pandas').DataFrame({'a': [1]}).a.sum())"
@@ -37,6 +38,7 @@ def test_arrow_does_not_bring_pandas_into_a_command_and_others_still_may(out: Pa
     assert "False 1" == after(loaded, "inspect", out)
 
 
+@pytest.mark.smoke("split --help")
 @pytest.mark.parametrize("arguments", [["--help"], ["split", "--help"], ["report", "-h"], ["--version"]], ids=" ".join)
 def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     heavy = "{'numpy', 'pandas', 'polars', 'pyarrow', 'torch'}"
@@ -44,6 +46,7 @@ def test_help_needs_no_library_of_data(arguments: list[str]) -> None:
     assert "[]" == after(f"print(sorted({heavy} & set(sys.modules)))", *arguments)
 
 
+@pytest.mark.slow
 def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     pytest.importorskip("scipy")
@@ -58,6 +61,7 @@ def test_histories_need_no_scipy_for_numba(tmp_path: Path) -> None:
     assert "[4] set()" == after(kernel, "histories", tmp_path / "pings.parquet", *asked)
 
 
+@pytest.mark.smoke("ours")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the malloc of glibc")
 @pytest.mark.parametrize(("set_up", "again"), [({}, False), ({"MALLOC_ARENA_MAX": "8"}, True)], ids=["ours", "theirs"])
 def test_histories_take_freed_memory_again_without_the_kernel(set_up: dict[str, str], again: bool) -> None:

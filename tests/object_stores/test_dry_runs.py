@@ -37,6 +37,7 @@ def test_objects_are_estimated_as_files_are(suffix: str, s3: str, tmp_path: Path
     assert "without the time to fetch" not in here.how
 
 
+@pytest.mark.smoke("s3")
 def test_every_store_is_asked(every_proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
     place, _ = every_proxied
     upload(write_raw(tmp_path / "raw", shards=2, rows=100), f"{place}/raw")

@@ -33,6 +33,7 @@ def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
     return wrong + (listed != sorted(data))
 
 
+@pytest.mark.smoke("gs")
 def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults())
@@ -47,6 +48,7 @@ def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultPro
     assert proxy.total <= 1.6 * undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "short", "slow_start"])
 def test_answers_that_break_off_are_asked_for_again(
     proxied: tuple[str, FaultProxy], impatient: None, kind: str
@@ -58,6 +60,7 @@ def test_answers_that_break_off_are_asked_for_again(
     assert proxy.seen.faults[kind] > 0
 
 
+@pytest.mark.slow
 def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))
@@ -67,6 +70,7 @@ def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultPro
     assert len(verbs.files_below(path_of(bucket))) == 30
 
 
+@pytest.mark.smoke("az")
 def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
     every_proxied: tuple[str, FaultProxy], impatient: None
 ) -> None:
@@ -82,6 +86,7 @@ def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
     assert [(path_of(bucket) / f"object-{number}").read_bytes() for number in range(5)] == [b"first"] * 5
 
 
+@pytest.mark.slow
 def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=2)

@@ -45,6 +45,7 @@ def copies(cache: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_size) for path in found}
 
 
+@pytest.mark.smoke("parquet")
 def test_shards_are_fetched_once_for_all_epochs(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
     place, proxy = remote
     expected = rows_of(headrace.open(local), "train", shuffle=True)
@@ -72,6 +73,7 @@ print(len(rows_of(headrace.open(sys.argv[1]), "train", cache="files", cache_dir=
 """
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_node_fetch_a_shard_once(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_the_processes_of_a_node_fetch_a_shard_once(
     assert set(shard_requests(proxy).values()) == {1}
 
 
+@pytest.mark.smoke("csv")
 def test_a_damaged_copy_is_fetched_again(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
     place, proxy = remote
     options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache"}
@@ -106,6 +109,7 @@ def test_a_damaged_copy_is_fetched_again(remote: tuple[str, FaultProxy], local: 
     assert sum(shard_requests(proxy).values()) == 1
 
 
+@pytest.mark.smoke("csv")
 def test_a_shard_that_is_not_what_was_published_is_refused(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +125,7 @@ def test_a_shard_that_is_not_what_was_published_is_refused(
     assert not any(path.name.startswith(".tmp") for path in (tmp_path / "cache").rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -142,6 +147,7 @@ def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     assert tree(place) == before
 
 
+@pytest.mark.slow
 def test_another_dataset_takes_the_room_of_what_is_not_used(s3: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         upload(write_raw(tmp_path / name, shards=2), f"{s3}/{name}")

@@ -73,6 +73,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
+@pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
 def test_contexts_are_those_of_the_local_run(remote: Remote, local: Path, tmp_path: Path, format_: str) -> None:
     here = open_contexts(local / format_, **CONTEXTS)
@@ -106,6 +107,7 @@ def test_grain_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path)
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_path: Path) -> None:
     kept: dict[str, Any] = {"cache_dir": tmp_path / "cache"}
     for split in ("train", "val", "test"):
@@ -120,6 +122,7 @@ def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pat
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
 
     def begin(place: str | Path) -> Any:
@@ -138,6 +141,7 @@ def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, t
     assert all(same(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     from headrace.windows.datamodule import SeriesDataModule
@@ -168,6 +172,7 @@ def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_pa
     assert not fetched(remote.proxy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["array_record", "arrow", "series"])
 def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
     shards = [fact.name for fact in verbs.files_below(path_of(remote.place(name))) if fact.name.endswith(SHARDS)]
@@ -184,6 +189,7 @@ def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -
             open_contexts(remote.place(name), cache_dir=tmp_path, **CONTEXTS).batch(range(20))
 
 
+@pytest.mark.smoke("array_record/rows.parquet")
 @pytest.mark.parametrize("name", ["array_record/rows.parquet", "series/entities.parquet"])
 def test_other_bytes_in_the_lists_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
     dataset, file = name.split("/")

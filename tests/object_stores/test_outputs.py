@@ -24,6 +24,7 @@ from headrace.storage import verbs
 from headrace.storage.remote_path import path_of
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, name: str) -> None:
     recipe = recipes_over(tmp_path / "source", rows=300, shards=3)[name]
@@ -40,6 +41,7 @@ def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, 
     assert list((tmp_path / "work" / "work").iterdir()) == []
 
 
+@pytest.mark.smoke("csv.gz")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> None:
     raw = write_raw(tmp_path / "raw", suffix=suffix.removesuffix(".gz"))
@@ -103,6 +105,7 @@ class Stop(BaseException):
     """As if the process had been killed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["same", "other"])
 def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_path: Path, work: str) -> None:
     raw = write_raw(tmp_path / "raw", shards=5)
@@ -148,6 +151,7 @@ headrace.prepare(split_of(sys.argv[1]), sys.argv[2], workers=2, work_dir=sys.arg
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=6)
@@ -170,6 +174,7 @@ def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, 
     assert headrace.verify(f"{bucket}/out").problems == []
 
 
+@pytest.mark.slow
 def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -237,6 +242,7 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
 
 
+@pytest.mark.smoke("replaced")
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
 def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, change: str) -> None:
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")

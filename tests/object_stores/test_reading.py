@@ -54,6 +54,7 @@ def test_a_run_directory_and_a_chosen_run_open(s3: str, prepared: Path) -> None:
         headrace.open(f"{s3}/out", run="nothing")
 
 
+@pytest.mark.smoke("csv.gz", "parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "arrow"])
 def test_plain_shards_of_every_format_stream(s3: str, tmp_path: Path, suffix: str) -> None:
     raw = write_plain(tmp_path / "raw", suffix)
@@ -101,6 +102,7 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
         rows_of(before, None)
 
 
+@pytest.mark.smoke("False-csv", "True-parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_shard_replaced_before_it_is_read_is_refused(s3: str, tmp_path: Path, suffix: str, cached: bool) -> None:

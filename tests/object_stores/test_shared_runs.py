@@ -62,6 +62,7 @@ def together(recipe: Callable[[], Any], out: str, base: Path) -> list[Heard]:
     return heard
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_parts_write_what_one_process_writes_and_do_no_task_twice(
     s3: str, tmp_path: Path, recipes: Mapping[str, Callable[[], Any]], name: str
@@ -79,6 +80,7 @@ def test_parts_write_what_one_process_writes_and_do_no_task_twice(
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_task_done_twice_leaves_the_same_intermediate_files(
     s3: str, tmp_path: Path, recipes: Mapping[str, Callable[[], Any]], name: str
@@ -99,6 +101,7 @@ def test_a_task_done_twice_leaves_the_same_intermediate_files(
     assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     bucket = request.getfixturevalue(kind)
@@ -110,6 +113,7 @@ def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.Fixture
     assert shards_of(f"{bucket}/out") == files_on_disk(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slow_down", "lost_reply", "cut"])
 def test_faults_on_the_way_change_nothing(
     proxied: tuple[str, FaultProxy], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +134,7 @@ def test_faults_on_the_way_change_nothing(
     assert set(Counter(subject for each in heard for subject in each.of("receipt.linked")).values()) == {1}
 
 
+@pytest.mark.smoke("receipt.linked-2")
 @pytest.mark.parametrize(("step", "count"), [("receipt.linked", 2), ("manifest.linked", 1)])
 def test_a_process_that_is_killed_is_made_up_for(s3: str, tmp_path: Path, step: str, count: int) -> None:
     raw = write_raw(tmp_path / "raw")
@@ -146,6 +151,7 @@ def test_a_process_that_is_killed_is_made_up_for(s3: str, tmp_path: Path, step: 
     assert [each for each in (tmp_path / "one").rglob("*") if each.is_file()] == []
 
 
+@pytest.mark.slow
 def test_processes_that_all_died_are_started_again_elsewhere(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -159,6 +165,7 @@ def test_processes_that_all_died_are_started_again_elsewhere(s3: str, tmp_path: 
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_publisher_left_is_collected(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     killed = Part(raw, f"{s3}/out", tmp_path / "work", 0, "manifest.linked", 2).wait()

@@ -48,6 +48,7 @@ def check(tab: Tab, page: Path, name: str) -> None:
     assert wide <= 390, "a phone shows the page without moving it sideways"
 
 
+@pytest.mark.smoke("temporal_split")
 @pytest.mark.parametrize("recipe", RUNS)
 def test_the_report_opens_without_network_or_complaint_and_every_figure_has_data(
     recipe: str, runs: dict[str, Path], tab: Tab, tmp_path: Path
@@ -55,12 +56,14 @@ def test_the_report_opens_without_network_or_complaint_and_every_figure_has_data
     check(tab, write_report(runs[recipe], to=tmp_path / "report.html"), recipe)
 
 
+@pytest.mark.slow
 def test_two_runs_compared_open_as_well(runs: dict[str, Path], tab: Tab, tmp_path: Path) -> None:
     page = comparison_page(read_run(runs["temporal_split"]), read_run(runs["rewrite"]))
 
     check(tab, publish(page, tmp_path / "compared.html"), "compared")
 
 
+@pytest.mark.slow
 def test_hovering_a_mark_shows_its_numbers(runs: dict[str, Path], tab: Tab, tmp_path: Path) -> None:
     tab.look(width=1100, scheme="light")
     tab.open(write_report(runs["temporal_split"], to=tmp_path / "report.html"))

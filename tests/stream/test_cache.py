@@ -220,6 +220,7 @@ def test_threads_and_processes_share_a_directory(tmp_path: Path) -> None:
     assert BLOCKS == len(cached_files(tmp_path / "c"))
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_use_the_cache(method: str, tmp_path: Path) -> None:
     source(tmp_path / "raw")

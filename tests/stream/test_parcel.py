@@ -73,6 +73,7 @@ class Batches(IterableDataset):
         yield from (Parcel(batch_of(rows)) for rows in (3, 40_000, 3))
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_parcels_cross_a_data_loader(method):
     batches = list(DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context=method))

@@ -35,6 +35,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
+@pytest.mark.hypothesis  # the law is inside, where hypothesis does not see it
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_value_comes_back_as_it_went_in(name):
     kind, values = COLUMNS[name]

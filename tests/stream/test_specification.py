@@ -4,6 +4,7 @@ import json
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pure_order import rows_in_order
@@ -128,6 +129,7 @@ def check_verdict(fault, verdicts):
         assert all(words[fault] in verdict["err"] for verdict in verdicts), fault
 
 
+@pytest.mark.slow
 def test_real_ranks_train_on_a_hundred_shards_and_each_reports_a_broken_loader(tmp_path):
     for world in run_worlds(tmp_path, (2, 4, 3)).values():
         for number in range(2):

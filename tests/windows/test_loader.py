@@ -19,6 +19,7 @@ from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.epochs import Chunked
+from laws import examples
 
 RULE = {"input_length": 5, "output_length": 2}
 LENGTHS = (60, 45, 80, 30, 52, 70, 66)
@@ -66,7 +67,7 @@ ORDERS = st.one_of(
 CHUNKS = st.sampled_from([{}, {"chunk_size": 3}, {"memory_limit_mib": 1}])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ORDERS, CHUNKS, st.integers(1, 4), st.integers(1, 50), st.sampled_from(["pad", "drop"]), st.integers(0, 3))
 def test_every_window_comes_once_over_all_ranks_in_equal_steps(dataset, order, chunks, world, size, remainder, seed):
     data, expected = dataset
@@ -93,7 +94,7 @@ def test_every_window_comes_once_over_all_ranks_in_equal_steps(dataset, order, c
     assert expected == sorted(seen)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ORDERS, CHUNKS, st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 20)] * 3), st.data())
 def test_a_stream_resumes_on_any_ranks_as_if_it_had_not_stopped(dataset, order, chunks, worlds, sizes, data):
     opened, _ = dataset
@@ -373,6 +374,7 @@ def test_a_remainder_of_one_window_has_equal_steps_and_valid_everywhere(dataset,
     assert len(expected) == sum(int(batch["valid"].sum()) for batches in ranks for batch in batches)
 
 
+@pytest.mark.slow
 def test_a_loop_on_two_ranks_survives_a_remainder_of_one_window(tmp_path):
     write_run(tmp_path / "out", LENGTHS, missing=0)
     count = len(headrace.windows.open(tmp_path / "out", "train", **RULE))
