@@ -20,8 +20,10 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.digest import derive_key
-from headrace.stream.order.epoch import EpochOrder, Order, Pieces, Reads
-from headrace.stream.order.lanes import Lanes
+from headrace.errors import StreamError
+from headrace.stream.order.epoch import EpochOrder, Order, Pool, Reads
+from headrace.stream.order.joined import JoinedOrder, split_at
+from headrace.stream.order.state import Change
 
 _LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 
@@ -39,7 +41,7 @@ def parts_of(order: Order) -> Sequence[Part]:
     return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
 
 
-def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
+def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
     """The rows that an order leaves from the border of a round on, in other lanes. O(blocks left + lanes)."""
     taken = np.minimum(border // order.lanes, order.lane_rows)
     by_start = np.argsort(order.lane_starts, kind="stable")
@@ -52,74 +54,55 @@ def cut_again(order: EpochOrder, border: int, lanes: Lanes) -> EpochOrder:
         line=np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64),
         seed=derive_key(order.seed, "cut again", order.epoch, border)[0],
         epoch=order.epoch,
-        lanes=lanes.lanes,
-        window_rows=lanes.window_rows,
-        groups=lanes.groups if order.shuffle else lanes.lanes,
+        lanes=change.lanes or 1,
+        window_rows=change.window_rows or 1,
+        groups=(change.groups if order.shuffle else change.lanes) or 1,
         shuffle=order.shuffle,
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RestOfRound:
-    """Positions [begin, end) of `base`, mostly of one round, dealt to `ranks` ranks: each has a run of whole groups.
+class RestOfRound(Order):
+    """Positions [begin, end) of `base`, mostly of one round, dealt to R ranks: each has a run of whole groups.
 
     Position p here is for rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
+    There is a lane and a group for each rank. Positions come from all over the round, even if `base` is not shuffled.
     """
 
     base: Order
     begin: int
     end: int
-    ranks: int
+
+    @classmethod
+    def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RestOfRound:
+        """Deal the rows to so many ranks; a round is the part of a rank of one round of `base`, or of all if less."""
+        round_rows = base.lanes * (base.window_rows if base.shuffle else 1)
+        window = max(1, -(-min(end - begin, round_rows) // ranks))
+        return cls(base=base, begin=begin, end=end, lanes=ranks, groups=ranks, window_rows=window, shuffle=True)
 
     @property
     def rows(self) -> int:
-        """How many positions there are."""
         return self.end - self.begin
 
-    @property
-    def lanes(self) -> int:
-        """One for each rank."""
-        return self.ranks
-
-    @property
-    def groups(self) -> int:
-        """One for each rank."""
-        return self.ranks
-
-    @property
-    def window_rows(self) -> int:
-        """The part of a rank of one round of `base`, or of all if it is less."""
-        round_rows = self.base.lanes * (self.base.window_rows if self.base.shuffle else 1)
-        return max(1, -(-min(self.rows, round_rows) // self.ranks))
-
-    @property
-    def shuffle(self) -> bool:
-        """Its positions come from all over its round, whether `base` is shuffled or not."""
-        return True
-
     def line_of(self, positions: I64) -> I64:
-        """The place on the line of `base` of each position."""
         return self.base.line_of(self._base_positions(positions))
 
     def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place on the line."""
         return self.base.locate(places)
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """The positions at which a row is delivered, ascending; none if it is of another round."""
         position = self.base.positions_of_row(block, row)
         position = position[(position >= self.begin) & (position < self.end)]
         group, offset = position % self.base.groups, position // self.base.groups
         dealt = self._group_starts[group] + offset - self._first[group]
         rank = np.searchsorted(self._rank_starts, dealt, side="right") - 1
-        positions: I64 = np.sort(rank + (dealt - self._rank_starts[rank]) * self.ranks)
+        positions: I64 = np.sort(rank + (dealt - self._rank_starts[rank]) * self.groups)
         return positions
 
     def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first, first + R, .. last needs."""
-        rank = first % self.ranks
-        begin = self._rank_starts[rank] + first // self.ranks
-        end = self._rank_starts[rank] + last // self.ranks + 1
+        rank = first % self.groups
+        begin = self._rank_starts[rank] + first // self.groups
+        end = self._rank_starts[rank] + last // self.groups + 1
         lowest = np.searchsorted(self._group_starts, begin, side="right") - 1
         counts = np.searchsorted(self._group_starts, end - 1, side="right") - lowest
         run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
@@ -132,12 +115,11 @@ class RestOfRound:
         found = self.base.reads((from_ + shift) * self.base.groups + group, (until + shift) * self.base.groups + group)
         return Reads(run[found.run], found.block, found.laying)
 
-    def pieces_of(self, positions: I64) -> Pieces:
-        """What holds the rows of ascending positions of one rank [n > 0]."""
+    def pieces_of(self, positions: I64) -> Pool:
         return self.base.pieces_of(self._base_positions(positions))
 
     def _base_positions(self, positions: I64) -> I64:
-        dealt = self._rank_starts[positions % self.ranks] + positions // self.ranks
+        dealt = self._rank_starts[positions % self.groups] + positions // self.groups
         group = np.searchsorted(self._group_starts, dealt, side="right") - 1
         return (self._first[group] + dealt - self._group_starts[group]) * self.base.groups + group
 
@@ -157,84 +139,71 @@ class RestOfRound:
     @cached_property
     def _rank_starts(self) -> I64:
         """Where each rank's part of them begins, then their number: int64 [R + 1]."""
-        short, longer = divmod(self.rows, self.ranks)
-        rows = short + (np.arange(self.ranks) < longer)
+        short, longer = divmod(self.rows, self.groups)
+        rows = short + (np.arange(self.groups) < longer)
         return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ChainedOrder:
+class ChainedOrder(JoinedOrder):
     """Orders that follow one another; lanes, groups and window_rows are those of the last."""
 
     parts: tuple[Part, ...]
 
     @property
     def rows(self) -> int:
-        """N, the rows of the epoch."""
         return self.parts[-1].end
 
-    @property
-    def lanes(self) -> int:
-        """L of the last part."""
-        return self.parts[-1].order.lanes
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return split_at(np.array([part.begin for part in self.parts], np.int64), positions)
 
-    @property
-    def groups(self) -> int:
-        """D of the last part."""
-        return self.parts[-1].order.groups
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        return split_at(np.arange(len(self.parts), dtype=np.int64) * _LONGEST_LINE, places)
 
-    @property
-    def window_rows(self) -> int:
-        """w of the last part."""
-        return self.parts[-1].order.window_rows
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether rows are shuffled at all."""
-        return self.parts[-1].order.shuffle
-
-    def line_of(self, positions: I64) -> I64:
-        """A place for each position, which tells the parts apart; int64 in [0, N) → int64, same length."""
-        places = np.empty_like(positions)
-        for number, members in self._by_part(positions):
-            part = self.parts[number]
-            places[members] = self._bases[number] + part.order.line_of(positions[members] - part.begin)
-        return places
-
-    def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place."""
-        blocks, rows = np.empty_like(places), np.empty_like(places)
-        which = np.searchsorted(self._bases, places, side="right") - 1
-        for number in np.unique(which).tolist():
-            members = which == number
-            found = self.parts[number].order.locate(places[members] - self._bases[number])
-            blocks[members], rows[members] = found
-        return blocks, rows
+    def _member(self, number: int) -> tuple[Order, int]:
+        return self.parts[number].order, number * _LONGEST_LINE
 
     def positions_of_row(self, block: int, row: int) -> I64:
-        """Every position at which a row is delivered, ascending."""
         found = [np.zeros(0, np.int64)]
         for part in self.parts:
             positions = part.begin + part.order.positions_of_row(block, row)
             found.append(positions[(positions >= part.begin) & (positions < part.end)])
         return np.concatenate(found)
 
-    def pieces_of(self, positions: I64) -> Pieces:
-        """What holds the rows of ascending positions [n > 0]; each lies in one part, as pools end with parts."""
-        ((number, _),) = self._by_part(positions)
-        part = self.parts[number]
-        return part.order.pieces_of(positions - part.begin)
-
     def reads(self, first: I64, last: I64) -> Reads:
         """Asked of each part by itself: see `parts_of`."""
         raise NotImplementedError
 
-    def _by_part(self, positions: I64) -> list[tuple[int, I64]]:
-        begins = np.array([part.begin for part in self.parts], np.int64)
-        which = np.searchsorted(begins, positions, side="right") - 1
-        return [(number, np.flatnonzero(which == number)) for number in np.unique(which).tolist()]
 
-    @cached_property
-    def _bases(self) -> I64:
-        """Where the places of each part begin: int64 [parts]."""
-        return np.arange(len(self.parts), dtype=np.int64) * _LONGEST_LINE
+def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
+    """The order of an epoch after changes of its ranks, which `StreamState` has checked.
+
+    Raises `StreamError` where the lanes of a blend, or of a part of the rows, are said to be cut again.
+    """
+    base, begin = order, 0
+    parts = [Part(0, order.rows, order)]
+    for number, change in enumerate(changes):
+        _, _, last = parts[-1]
+        since = change.position - parts[-1].begin
+        following: Order
+        if change.ranks is not None:
+            cuts = [each.position for each in changes[number:] if each.ranks is None]
+            end = min([*cuts, order.rows]) - parts[-1].begin
+            following = RestOfRound.of(last, since, end, ranks=change.ranks)
+        elif isinstance(base, EpochOrder):
+            following = base = cut_again(base, change.position - begin, change)
+            begin = change.position
+        else:
+            raise StreamError(
+                f"stream state: at position {change.position} the lanes of a blend or of a part of the rows are cut"
+                " again, which they never are; pass what state_dict() gave, unchanged"
+            )
+        parts[-1] = parts[-1]._replace(end=change.position)
+        parts.append(Part(change.position, order.rows, following))
+    return ChainedOrder(
+        parts=tuple(parts),
+        lanes=following.lanes,
+        window_rows=following.window_rows,
+        groups=following.groups,
+        shuffle=following.shuffle,
+    )

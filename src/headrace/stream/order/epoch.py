@@ -12,14 +12,15 @@ mixes all lanes. The order is a function of the index, seed, epoch, L, D and win
 or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order costs
 O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
-`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `mixed`, `chain`.
+`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `joined`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -44,16 +45,22 @@ class Reads(NamedTuple):
     laying: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Rows of blocks that hold what some positions ask for: item i is row index[i] of the pieces laid end to end.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """Rows of blocks that hold what some positions ask for: item i is row `index[i]` of the pieces laid end to end.
 
-    pieces: (block number, first row, stop row), none empty, a block maybe more than once; index: int64 [n], None: all
-    rows of the pieces as they lie.
+    pieces: (block number, first row, stop row), none empty, a block maybe more than once. index: int64 [items]; None:
+    all rows of the pieces as they lie. items: how many there are.
     """
 
     pieces: list[tuple[int, int, int]]
     index: I64 | None
+    items: int
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of the pieces, each once, in the order they are met."""
+        return list(dict.fromkeys(block for block, _, _ in self.pieces))
 
     @property
     def rows(self) -> int:
@@ -61,46 +68,55 @@ class Pieces:
         return sum(stop - start for _, start, stop in self.pieces)
 
 
-class Order(Protocol):
+class OrderSettings(TypedDict):
+    """What the order of an epoch depends on, beside its blocks; see the top."""
+
+    seed: int
+    epoch: int
+    lanes: int
+    window_rows: int
+    groups: int
+    shuffle: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
 
-    Consumers whose number divides `groups` need different lanes. The positions of one round are shuffled among
-    themselves within their groups, so whoever reads round by round needs few blocks at a time.
+    lanes: L, the slices of the line that are read side by side; window_rows: rows of a lane that one round takes.
+    groups: D; positions of one residue modulo D take their rows from the lanes of one group, so consumers whose number
+    divides D need different lanes. shuffle: whether rows are shuffled at all. The positions of one round are shuffled
+    among themselves within their groups, so whoever reads round by round needs few blocks at a time.
     """
 
+    lanes: int
+    window_rows: int
+    groups: int
+    shuffle: bool
+
     @property
+    @abstractmethod
     def rows(self) -> int:
         """The number of positions."""
 
-    @property
-    def lanes(self) -> int:
-        """L, the slices of the line that are read side by side."""
-
-    @property
-    def groups(self) -> int:
-        """D: positions of one residue modulo D take their rows from the lanes of one group."""
-
-    @property
-    def window_rows(self) -> int:
-        """Rows of a lane that one round takes."""
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether rows are shuffled at all."""
-
+    @abstractmethod
     def line_of(self, positions: I64) -> I64:
         """The place on the line of each position; int64, same length."""
 
+    @abstractmethod
     def locate(self, places: I64) -> tuple[I64, I64]:
         """(block number, row inside the block) of each place on the line."""
 
+    @abstractmethod
     def positions_of_row(self, block: int, row: int) -> I64:
         """Every position at which a row is delivered, ascending; none or several where an epoch is no whole pass."""
 
+    @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds."""
 
-    def pieces_of(self, positions: I64) -> Pieces:
+    @abstractmethod
+    def pieces_of(self, positions: I64) -> Pool:
         """What holds the rows of ascending positions [n > 0]."""
 
 
@@ -114,8 +130,8 @@ def block_identities(index: SplitIndex) -> U64:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EpochOrder:
-    """One epoch's order of rows.
+class EpochOrder(Order):
+    """The order of one whole pass over blocks.
 
     blocks: block numbers along the line, int64 [P]; line: the first place of each, then N, int64 [P+1]. firsts: the
     row of each block that its first place holds, int64 [P], where the line is made of parts of blocks; None: 0.
@@ -127,10 +143,6 @@ class EpochOrder:
     firsts: I64 | None = None
     seed: int
     epoch: int
-    lanes: int
-    window_rows: int
-    groups: int
-    shuffle: bool
     _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
 
     @property
@@ -156,7 +168,6 @@ class EpochOrder:
         return starts
 
     def line_of(self, positions: I64) -> I64:
-        """The place on the line of each position; int64 in [0, N) → int64, same length."""
         group, offset = positions % self.groups, positions // self.groups
         if not self.shuffle:
             return self.lane_starts[group] + offset
@@ -172,7 +183,7 @@ class EpochOrder:
             places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
         return places
 
-    def pieces_of(self, positions: I64) -> Pieces:
+    def pieces_of(self, positions: I64) -> Pool:
         """What holds the rows of ascending positions [n > 0]: all rows of the rounds of the groups they lie in.
 
         Without shuffle, the rows between the first and the last asked for of each lane.
@@ -205,10 +216,9 @@ class EpochOrder:
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
         found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
-        return Pieces(pieces, None if as_it_lies else index)
+        return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
 
     def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place on the line."""
         at = np.searchsorted(self.line, places, side="right") - 1
         rows = places - self.line[at]
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
@@ -310,7 +320,7 @@ class EpochOrder:
         return self.blocks[along], begins - shift, ends - shift
 
 
-def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:
+def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
     """Of each block the rows from the first to the last asked for: item i is row rows[i] of blocks[which[i]]."""
     starts = np.full(len(blocks), np.iinfo(np.int64).max)
     stops = np.zeros(len(blocks), np.int64)
@@ -318,7 +328,7 @@ def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:
     np.maximum.at(stops, which, rows + 1)
     begins = np.cumsum(stops - starts) - (stops - starts)
     pieces = list(zip(blocks.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return Pieces(pieces, rows - starts[which] + begins[which])
+    return Pool(pieces=pieces, index=rows - starts[which] + begins[which], items=len(rows))
 
 
 def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
@@ -330,34 +340,20 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
 
 
 def epoch_order(
-    rows: I64,
-    identities: U64,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_rows: int,
-    groups: int,
-    shuffle: bool,
+    rows: I64, identities: U64, *, numbers: I64 | None = None, **settings: Unpack[OrderSettings]
 ) -> EpochOrder:
     """The order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    Without shuffle the blocks keep their natural order, each lane is a group of its own, and `groups` is not looked at.
+    numbers: of the blocks; None: from 0. Without shuffle the blocks keep their natural order, each lane is a group of
+    its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
-    if shuffle:
-        blocks = _shuffled_blocks(derive_key(seed, "blocks", epoch), identities)
+    if settings["shuffle"]:
+        blocks = _shuffled_blocks(derive_key(settings["seed"], "blocks", settings["epoch"]), identities)
+    else:
+        settings = {**settings, "groups": settings["lanes"]}
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
-    return EpochOrder(
-        blocks=blocks,
-        line=line,
-        seed=seed,
-        epoch=epoch,
-        lanes=lanes,
-        window_rows=window_rows,
-        groups=groups if shuffle else lanes,
-        shuffle=shuffle,
-    )
+    return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
 
 
 def _grouped(groups: I64) -> tuple[I64, list[Any]]:

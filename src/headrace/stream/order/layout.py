@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again
-from headrace.stream.order.epoch import EpochOrder, Order, block_identities, epoch_order
+from headrace.stream.order.chain import chained
+from headrace.stream.order.epoch import Order, OrderSettings, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.lanes import Lanes
+from headrace.stream.order.joined import RegionOrder, lay_regions
 from headrace.stream.order.mixed import MixedOrder, Source
-from headrace.stream.order.regions import RegionOrder, Regions, lay_regions
+from headrace.stream.order.regions import Regions
 from headrace.stream.order.shards import deal_shards
-from headrace.stream.order.state import Change, StreamState
+from headrace.stream.order.state import StreamState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,53 +57,37 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
     return samples
 
 
-def lay_epoch(
-    index: SplitIndex,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_rows: int,
-    groups: int,
-    shuffle: bool,
-    samples_per_epoch: int | None = None,
-) -> Order:
+def lay_epoch(index: SplitIndex, *, samples_per_epoch: int | None = None, **settings: Unpack[OrderSettings]) -> Order:
     """The order of one epoch of a split, of a part of it, or of a blend. O(blocks)."""
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
-        return epoch_order(
-            index.rows,
-            block_identities(index),
-            seed=seed,
-            epoch=epoch,
-            lanes=lanes,
-            window_rows=window_rows,
-            groups=groups,
-            shuffle=shuffle,
-        )
-    groups = groups if shuffle else lanes
+        return epoch_order(index.rows, block_identities(index), **settings)
+    lanes, window_rows, shuffle = settings["lanes"], settings["window_rows"], settings["shuffle"]
+    groups = settings["groups"] if shuffle else lanes
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
     parts = _parts(index)
-    firsts = np.cumsum([0, *(len(part.rows) for part in parts)]).tolist()
-    sources = tuple(
-        Source(
+    firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+    sources = []
+    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        own: OrderSettings = {**settings}
+        if len(parts) > 1:  # shards of two datasets may have the same names: each source shuffles by a key of its own
+            own["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
+        source = Source(
             block_rows=part.rows,
             identities=block_identities(part),
-            first_block=firsts[number],
-            rows=part.total_rows,
-            start=epoch * counts[number],
-            count=counts[number],
-            # Shards of two datasets may have the same names: each source shuffles by a key of its own.
-            seed=seed if len(parts) == 1 else derive_key(seed, "source of a blend", number)[0],
+            numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
+            own_rows=part.total_rows,
+            start=settings["epoch"] * count,
+            count=count,
+            settings=own,
             lanes=lanes,
             window_rows=window_rows,
             groups=groups,
             shuffle=shuffle,
         )
-        for number, part in enumerate(parts)
-    )
+        sources.append(source)
     turns = Interleave(counts=tuple(counts), round_rows=groups)
     return MixedOrder(
-        sources=sources, interleave=turns, lanes=lanes, window_rows=window_rows, groups=groups, shuffle=shuffle
+        sources=tuple(sources), interleave=turns, lanes=lanes, window_rows=window_rows, groups=groups, shuffle=shuffle
     )
 
 
@@ -111,76 +95,23 @@ def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """The order of the epoch that a state is in."""
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
-    order = lay_epoch(
-        index,
-        seed=state.seed,
-        epoch=state.epoch,
-        lanes=state.lanes,
-        window_rows=state.window_rows,
-        groups=state.groups,
-        shuffle=state.shuffle,
-        samples_per_epoch=state.samples_per_epoch,
-    )
+    order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, **state.order_settings)
     return chained(order, state.changes) if state.changes else order
 
 
-def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
-    """The order of an epoch after changes of its ranks, which `StreamState` has checked.
-
-    Raises `StreamError` where the lanes of a blend, or of a part of the rows, are said to be cut again.
-    """
-    base, begin = order, 0
-    parts = [Part(0, order.rows, order)]
-    for number, change in enumerate(changes):
-        _, _, last = parts[-1]
-        since = change.position - parts[-1].begin
-        following: Order
-        if change.ranks is not None:
-            cuts = [each.position for each in changes[number:] if each.ranks is None]
-            end = min([*cuts, order.rows]) - parts[-1].begin
-            following = RestOfRound(base=last, begin=since, end=end, ranks=change.ranks)
-        elif isinstance(base, EpochOrder):
-            lanes = Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1)
-            following = base = cut_again(base, change.position - begin, lanes)
-            begin = change.position
-        else:
-            raise StreamError(
-                f"stream state: at position {change.position} the lanes of a blend or of a part of the rows are cut"
-                " again, which they never are; pass what state_dict() gave, unchanged"
-            )
-        parts[-1] = parts[-1]._replace(end=change.position)
-        parts.append(Part(change.position, order.rows, following))
-    return ChainedOrder(parts=tuple(parts))
-
-
 def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:
+    ranks = len(regions.rows)
     if regions.assignment is not None:
         rank = np.array(regions.assignment, np.int64)
     else:
-        rank = deal_shards(
-            index,
-            ranks=len(regions.rows),
-            seed=state.seed,
-            epoch=state.epoch,
-            shuffle=state.shuffle,
-        )
+        rank = deal_shards(index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle)
     if len(rank) == len(index.shards):
-        order = lay_regions(
-            index.rows,
-            block_identities(index),
-            rank[index.shard_of_block],
-            ranks=len(regions.rows),
-            seed=state.seed,
-            epoch=state.epoch,
-            lanes=state.lanes,
-            window_rows=state.window_rows,
-            groups=state.groups,
-            shuffle=state.shuffle,
-        )
+        of_block = rank[index.shard_of_block]
+        order = lay_regions(index.rows, block_identities(index), of_block, ranks=ranks, **state.order_settings)
         if np.array_equal(order.bases, regions.bases):
             return order
     raise StreamError(
-        f'stream state: the shards that "{regions.distribution}" gave to its {len(regions.rows)} ranks do not have'
+        f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
         " the rows it says; pass what state_dict() gave, unchanged"
     )
 

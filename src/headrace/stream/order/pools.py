@@ -7,42 +7,19 @@ together in the global order: a pool. Small rounds are taken several at a time, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.stream.order.chain import parts_of
-from headrace.stream.order.epoch import Order
+from headrace.stream.order.epoch import Order, Pool
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.share import Share
 
 MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
 _LEAST_POOL_BYTES = 1 << 24
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pool:
-    """Rows to gather together: row `index[i]` of the pieces laid end to end is item i of the pool.
-
-    pieces: (block number, first row, stop row) of blocks, some blocks more than once; index: None: all as they lie.
-    items: how many there are.
-    """
-
-    pieces: list[tuple[int, int, int]]
-    index: I64 | None
-    items: int
-
-    @property
-    def blocks(self) -> list[int]:
-        """The blocks of the pieces, each once, in the order they are met."""
-        return list(dict.fromkeys(block for block, _, _ in self.pieces))
-
-    @property
-    def rows(self) -> int:
-        """How many rows the pieces have together."""
-        return sum(stop - start for _, start, stop in self.pieces)
 
 
 def least_pool_rows(row_bytes: int) -> int:
@@ -103,9 +80,8 @@ def plan_pools(
 
 def _pool(order: Order, positions: I64, filling: int) -> Pool:
     """The pool of ascending positions, the last of them repeated `filling` times more."""
-    found = order.pieces_of(positions)
-    index = found.index
-    if filling:
-        index = np.arange(len(positions), dtype=np.int64) if index is None else index
-        index = np.append(index, np.full(filling, index[-1]))
-    return Pool(pieces=found.pieces, index=index, items=len(positions) + filling)
+    pool = order.pieces_of(positions)
+    if not filling:
+        return pool
+    index = np.arange(pool.items, dtype=np.int64) if pool.index is None else pool.index
+    return replace(pool, index=np.append(index, np.full(filling, index[-1])), items=pool.items + filling)

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
+from headrace.stream.order.epoch import OrderSettings
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
 
@@ -70,6 +71,18 @@ class StreamState:
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
     regions: Regions | None = None
+
+    @property
+    def order_settings(self) -> OrderSettings:
+        """What the order of the epoch depends on, beside its blocks."""
+        return {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "lanes": self.lanes,
+            "window_rows": self.window_rows,
+            "groups": self.groups,
+            "shuffle": self.shuffle,
+        }
 
     @property
     def remaining(self) -> Remaining:

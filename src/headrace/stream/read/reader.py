@@ -28,9 +28,9 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.order.epoch import span_rows
+from headrace.stream.order.epoch import Pool, span_rows
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
+from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, plan_pools
 from headrace.stream.order.share import Share
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches

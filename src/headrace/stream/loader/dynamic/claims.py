@@ -30,8 +30,7 @@ import numpy as np
 from headrace.arrays import I64, U64
 from headrace.digest import derive_key, permutation
 from headrace.errors import StreamError
-from headrace.stream.order.epoch import EpochOrder, span_rows
-from headrace.stream.order.pools import Pool
+from headrace.stream.order.epoch import EpochOrder, Pool, span_rows
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.ranks.group import text_of
 from headrace.stream.ranks.topology import Topology
