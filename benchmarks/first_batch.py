@@ -33,7 +33,8 @@ from streaming_data import NUMBERS, make_data
 
 import headrace
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.pools import Pool, least_pool_rows, plan_pools
+from headrace.stream.order.epoch import Pool
+from headrace.stream.order.pools import least_pool_rows, plan_pools
 
 GROUP_ROWS, FILE_GROUPS = 65_536, 10
 ROUND_ROWS = 262_144

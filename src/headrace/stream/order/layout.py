@@ -17,8 +17,7 @@ from headrace.stream.order.epoch import Order, OrderSettings, block_identities, 
 from headrace.stream.order.interleave import Interleave, quotas
 from headrace.stream.order.joined import RegionOrder, lay_regions
 from headrace.stream.order.mixed import MixedOrder, Source
-from headrace.stream.order.regions import Regions
-from headrace.stream.order.shards import deal_shards
+from headrace.stream.order.regions import Regions, deal_shards
 from headrace.stream.order.state import StreamState
 
 

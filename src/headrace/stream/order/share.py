@@ -38,57 +38,46 @@ def count_steps(rows_left: int, *, ranks: int, batch_size: int, remainder: Remai
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The places of the remaining sequence that one rank takes, item by item.
+    """The places of the remaining sequence that one rank takes: begin, begin + stride, …, item by item.
 
-    Items 0..rows-1 are rows of its own; items rows..items-1 only fill the last step of "pad" and repeat a row.
+    Items 0..rows-1 are rows of its own; items rows..items-1 only fill the last step of "pad": they repeat its last row,
+    or are at place `filler` if it has none. origin: the position from which its rounds of windows count.
     """
 
-    rank: int
-    ranks: int
+    begin: int
+    stride: int
     batch_size: int
     steps: int
     rows: int
     items: int
-    rows_left: int
-
-    @property
-    def stride(self) -> int:
-        """From one of its places to the next."""
-        return self.ranks
-
-    @property
-    def origin(self) -> int:
-        """The position from which its rounds of windows count."""
-        return 0
+    filler: int
+    origin: int = 0
 
     def place_of(self, item: int) -> int:
-        """The place item takes; a filling item repeats the rank's last row, or one of another's if it has none."""
-        if item < self.rows:
-            return self.rank + self.ranks * item
-        return self.place_of(self.rows - 1) if self.rows else self.rank % self.rows_left
+        """The place item takes."""
+        return self.begin + self.stride * min(item, self.rows - 1) if self.rows else self.filler
 
     def places(self, start: int, stop: int) -> I64:
         """The places of the own items start..stop-1: int64, ascending."""
-        return self.rank + self.ranks * np.arange(start, min(stop, self.rows), dtype=np.int64)
+        return self.begin + self.stride * np.arange(start, min(stop, self.rows), dtype=np.int64)
 
     def items_below(self, place: int) -> int:
         """How many own items lie below a place."""
-        return min(self.rows, max(0, -(-(place - self.rank) // self.ranks)))
+        return min(self.rows, max(0, -(-(place - self.begin) // self.stride)))
 
 
 def share_of(rows_left: int, *, rank: int, ranks: int, batch_size: int, remainder: Remainder) -> Share:
     """The share of one rank; over all ranks the own items are each delivered place once."""
     steps = count_steps(rows_left, ranks=ranks, batch_size=batch_size, remainder=remainder)
-    delivered = min(rows_left, steps * ranks * batch_size)
-    rows = max(0, -(-(delivered - rank) // ranks))
+    rows = max(0, -(-(min(rows_left, steps * ranks * batch_size) - rank) // ranks))
     return Share(
-        rank=rank,
-        ranks=ranks,
+        begin=rank,
+        stride=ranks,
         batch_size=batch_size,
         steps=steps,
         rows=rows,
         items=steps * batch_size if remainder == "pad" else rows,
-        rows_left=rows_left,
+        filler=rank % max(1, rows_left),
     )
 
 

@@ -105,22 +105,22 @@ class StreamState:
             {name: value for name in _CHANGE if (value := getattr(change, name)) is not None} for change in self.changes
         ]
         values["regions"] = None if self.regions is None else self.regions.to_dict()
-        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k in _KINDS or v is not None})
+        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k not in _LATER or v is not None})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
         """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
         values = unseal(values, kind=kind, version=FORMAT_VERSION)
-        missing = sorted(_KINDS.keys() - values.keys())
-        unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys())
+        missing = sorted(set(_ALWAYS) - values.keys())
+        unknown = sorted(values.keys() - {*_ALWAYS, *_LATER})
         if missing or unknown:
             raise StreamError(f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)}; {_REMEDY}")
-        later = {name: kind for name, kind in _LATER_KINDS.items() if name in values}
-        for name, expected in (_KINDS | later).items():
-            value = values[name]
-            if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {_EXPECTED[expected]}")
-        plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "changes", "regions")}
+        names = [name for name in (*_ALWAYS, *_LATER) if name in values]
+        for name in names:
+            value, kind_of_value = values[name], _KINDS.get(name, int)
+            if not isinstance(value, kind_of_value) or (kind_of_value is int and isinstance(value, bool)):
+                raise _bad(name, value, f"expected {_EXPECTED[kind_of_value]}")
+        plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions")}
         state = cls(
             **plain,
             holes=tuple(_hole(hole) for hole in values["holes"]),
@@ -161,24 +161,6 @@ class StreamState:
             )
 
 
-_KINDS: dict[str, Any] = {
-    "split": str,
-    "index": str,
-    "rows": int,
-    "seed": int,
-    "epoch": int,
-    "lanes": int,
-    "window_rows": int,
-    "groups": int,
-    "shuffle": bool,
-    "position": int,
-    "holes": list | tuple,
-    "changes": list | tuple,
-}
-
-# What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "regions": Mapping}
-
 _EXPECTED: dict[Any, str] = {
     str: "text",
     int: "an integer",
@@ -186,6 +168,20 @@ _EXPECTED: dict[Any, str] = {
     list | tuple: "a list",
     Mapping: "a mapping",
 }
+
+# What is not an integer.
+_KINDS: dict[str, Any] = {
+    "split": str,
+    "index": str,
+    "shuffle": bool,
+    "holes": list | tuple,
+    "changes": list | tuple,
+    "regions": Mapping,
+}
+
+# What is written only where it is not None: a state without them is that of a split, one epoch a pass.
+_LATER = ("samples_per_epoch", "regions")
+_ALWAYS = tuple(each.name for each in fields(StreamState) if each.name not in _LATER)
 
 # Of every number but the seed: the least and the most that it may be.
 _BOUNDS = {
