@@ -17,7 +17,7 @@ from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.batches import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
 from headrace.stream.packed.pack_rows import PackRows, pack_setting
-from headrace.stream.read.padded import LENGTHS, Padding
+from headrace.stream.read.ragged import LENGTHS, Padding
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
 Cache = Literal["none", "decoded", "files"]

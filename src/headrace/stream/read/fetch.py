@@ -24,9 +24,9 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.stream.read.ahead import end_threads, start_threads
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Columns, copied, cut, size_of
-from headrace.stream.read.threads import end_threads, start_threads
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
 Made = TypeVar("Made")
