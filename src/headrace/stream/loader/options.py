@@ -15,8 +15,15 @@ from headrace.errors import SettingsError
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.share import Remainder
-from headrace.stream.packed.batches import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
-from headrace.stream.packed.pack_rows import PackRows, pack_setting
+from headrace.stream.packed.batches import (
+    MADE,
+    PACKED_COLUMNS,
+    PackedBatches,
+    PackedWord,
+    PackRows,
+    pack_setting,
+    packed_setting,
+)
 from headrace.stream.read.ragged import LENGTHS, Padding
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]

@@ -7,7 +7,7 @@ ids, dropped last tokens and masks are one expression each over all tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from headrace.arrays import I64, U8
 from headrace.errors import StreamError
-from headrace.stream.packed.batches import INPUT_IDS, LOSS_MASK, SEQ_START_ID, PackedBatches
-from headrace.stream.read.ragged import Ragged
+from headrace.stream.packed.batches import PackedBatches
+from headrace.stream.read.ragged import Ragged, padded_rows
 
 Bool = npt.NDArray[np.bool_]
 
@@ -39,13 +39,8 @@ class Laid:
         """The bins of all parts; a single part as it is."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            input_ids=np.concatenate([part.input_ids for part in parts]),
-            loss_mask=np.concatenate([part.loss_mask for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
-            sequences=np.concatenate([part.sequences for part in parts]),
-            tokens=np.concatenate([part.tokens for part in parts]),
-        )
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def packed_batches(
@@ -137,12 +132,6 @@ def block_diagonal(lengths: I64, *, rows: int, width: int) -> Bool:
     return np.tril(allowed)
 
 
-def packed_columns(columns: dict[str, Any]) -> tuple[tuple[Ragged, Ragged, Ragged], dict[str, Any]]:
-    """The packed columns of a pool, and the others."""
-    rest = {name: column for name, column in columns.items() if name not in (INPUT_IDS, LOSS_MASK, SEQ_START_ID)}
-    return (columns[INPUT_IDS], columns[LOSS_MASK], columns[SEQ_START_ID]), rest
-
-
 def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:
     """The lists end to end, of this type."""
     if not len(rows):
@@ -179,9 +168,4 @@ def _rows(flat: npt.NDArray[Any], tokens: I64, width: int, filling: int) -> npt.
     """The values of each row, filled up to the width: [rows, width]; without filling the values themselves."""
     if len(flat) == width * len(tokens):
         return flat.reshape(len(tokens), width)
-    rows = np.full((len(tokens), width), filling, flat.dtype)
-    begin = 0
-    for row, count in enumerate(tokens.tolist()):
-        rows[row, :count] = flat[begin : begin + count]
-        begin += count
-    return rows
+    return padded_rows(flat, (np.cumsum(tokens) - tokens).tolist(), tokens.tolist(), width, filling)

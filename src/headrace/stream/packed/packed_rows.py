@@ -8,7 +8,7 @@ sequence; starts that begin at 0, rise, and end below the row's length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, get_args
@@ -34,6 +34,7 @@ from headrace.stream.packed.batches import (
     MaskAlignment,
     PackedBatches,
 )
+from headrace.stream.read.columns import whole_array
 
 
 def aligned_to_labels(mask: U8, *, rows: I64, sequences: I64, alignment: MaskAlignment) -> U8:
@@ -71,23 +72,13 @@ def checked_ends(starts: I64, *, counts: I64, lengths: I64) -> tuple[I64, int]:
     return ends, int(found[0]) if len(found) else -1
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """A column of lists: values end to end, and the length of each list."""
-
-    values: npt.NDArray[Any]
-    lengths: I64
-
-    @classmethod
-    def of(cls, chunks: pa.ChunkedArray, name: str) -> _Lists:
-        whole = chunks.combine_chunks() if chunks.num_chunks != 1 else chunks.chunk(0)
-        if isinstance(whole, pa.ChunkedArray):  # of no chunks
-            whole = pa.array([], chunks.type)
-        if whole.null_count or whole.flatten().null_count:
-            raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
-        offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
-        values = whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]]
-        return cls(values, np.diff(offsets))
+def _lists(table: pa.Table, name: str) -> tuple[npt.NDArray[Any], I64]:
+    """(the values end to end, the length of each list) of a column of lists."""
+    whole = whole_array(table[name])
+    if whole.null_count or whole.flatten().null_count:
+        raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+    offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
+    return whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
@@ -95,31 +86,30 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
 
     Raises `InputError` naming the row (from 0, in the table) that is no packed row.
     """
-    ids = _Lists.of(table[INPUT_IDS], INPUT_IDS)
-    mask = _Lists.of(table[LOSS_MASK], LOSS_MASK)
-    starts = _Lists.of(table[SEQ_START_ID], SEQ_START_ID)
-    unlike = np.flatnonzero(ids.lengths != mask.lengths)
+    lengths = _lists(table, INPUT_IDS)[1]
+    values, mask_lengths = _lists(table, LOSS_MASK)
+    starts, counts = _lists(table, SEQ_START_ID)
+    unlike = np.flatnonzero(lengths != mask_lengths)
     if len(unlike):
         row = int(unlike[0])
         raise InputError(
-            f"row {row}: {ids.lengths[row]} input_ids and {mask.lengths[row]} values of loss_mask; a packed row has as"
+            f"row {row}: {lengths[row]} input_ids and {mask_lengths[row]} values of loss_mask; a packed row has as"
             " many of both: write the file anew"
         )
-    begin = starts.values.astype(np.int64, copy=False)
-    ends, bad = checked_ends(begin, counts=starts.lengths, lengths=ids.lengths)
+    begin = starts.astype(np.int64, copy=False)
+    ends, bad = checked_ends(begin, counts=counts, lengths=lengths)
     if bad >= 0:
-        first = int(starts.lengths[:bad].sum())
-        shown = begin[first : first + int(starts.lengths[bad])].tolist()
+        first = int(counts[:bad].sum())
+        shown = begin[first : first + int(counts[bad])].tolist()
         raise InputError(
-            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {ids.lengths[bad]}"
+            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {lengths[bad]}"
             " tokens; it begins with 0, rises, and stays below the length: write the file anew"
         )
-    values = mask.values
     if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
         raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
-    row_ends = np.cumsum(ids.lengths)[ids.lengths > 0]
+    row_ends = np.cumsum(lengths)[lengths > 0]
     made = aligned_to_labels(values.astype(np.uint8), rows=row_ends, sequences=ends, alignment=alignment)
-    offsets = np.concatenate([[0], np.cumsum(mask.lengths)]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(mask_lengths)]).astype(np.int32)
     column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(made))
     return table.set_column(table.schema.get_field_index(LOSS_MASK), LOSS_MASK, column)
 

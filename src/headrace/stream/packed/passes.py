@@ -37,11 +37,9 @@ from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, che
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
-from headrace.stream.packed.batches import MADE, PackedBatches
-from headrace.stream.packed.pack_rows import PackRows
+from headrace.stream.packed.batches import MADE, PackedBatches, PackRows
 from headrace.stream.packed.packed_batch import Laid, make_packed_batch
-from headrace.stream.packed.plan import PackingPlan, PackingReport
-from headrace.stream.packed.state import PackingState
+from headrace.stream.packed.plan import PackingPlan, PackingReport, PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
@@ -187,10 +185,6 @@ class PackingPass:
             identity=self.passes.identity,
         ).to_dict()
 
-    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on."""
-        return Packer(self.passes, self.rows, self.packing, reading.read_block).batches(self.given + first)
-
     def context(self, batch: int) -> TransformContext:
         """Where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
         options, rank = self.passes.options, self.passes.topology.rank
@@ -202,29 +196,16 @@ class PackingPass:
         bins, size = int(self.packing.bins_of_windows(self.passes.topology.rank).sum()), self.passes.options.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"passes": self.passes, "rows": self.rows, "given": self.given}
-
-
-class Packer:
-    """Makes one rank's batches of bins from its rows."""
-
-    def __init__(self, passes: PackingPasses, rows: RowPass, plan: PackingPlan, read_block: ReadBlock) -> None:
-        self.passes, self.pack, self.form, self.options = passes, passes.pack, passes.form, passes.options
-        self.rank, self.reader = passes.topology.rank, reader_name(passes.topology)
-        self._rows, self._plan, self._read_block = rows, plan, read_block
-
-    def batches(self, given: int) -> Generator[Batch, None, None]:
-        """All batches but the first `given`."""
-        plan = self._plan
-        left = plan.steps - given
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
+        """This rank's batches from number `first` on."""
+        size, left = self.packing.batch_size, self.steps - first
         parts: list[tuple[Laid, Columns]] = []
         ready = 0
-        with closing(self._laid(given)) as laid:
+        with closing(self._laid(reading, self.given + first)) as laid:
             for part in laid:
                 parts.append(part)
                 ready += len(part[0].tokens)
-                if ready == plan.batch_size:
+                if ready == size:
                     yield self._batch(parts, ready)
                     parts, ready, left = [], 0, left - 1
         if self.passes.remainder == "exact":
@@ -232,21 +213,21 @@ class Packer:
                 yield self._batch(parts, ready)
             return
         for _ in range(left):
-            yield self._batch([*parts, (self._filling(plan.batch_size - ready), {})], ready)
+            yield self._batch([*parts, (self._filling(size - ready), {})], ready)
             parts, ready = [], 0
 
-    def _laid(self, given: int) -> Generator[tuple[Laid, Columns], None, None]:
+    def _laid(self, reading: Reading, given: int) -> Generator[tuple[Laid, Columns], None, None]:
         """Bins from where the pass goes on, in parts that end where batches and windows end."""
-        plan, size = self._plan, self._plan.batch_size
-        ends = np.cumsum(plan.bins_of_windows(self.rank))
+        plan, rank = self.packing, self.passes.topology.rank
+        size = plan.batch_size
+        ends = np.cumsum(plan.bins_of_windows(rank))
         window = int(np.searchsorted(ends, given * size, side="right"))
         if window == len(ends):
             return
         at = given * size - (int(ends[window - 1]) if window else 0)
         room = size
-        known = zip(plan.windows(self.rank, window), plan.window_lengths(self.rank, window), strict=True)
-        with closing(self._windows(window)) as windows:
-            for columns, (bins, lengths) in zip(windows, known, strict=True):
+        with closing(self._windows(reading, window)) as windows:
+            for columns, (lengths, bins) in zip(windows, plan.windows(rank, window), strict=True):
                 columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
                 self._check(columns, lengths)
                 kept = plan.kept(lengths)
@@ -257,64 +238,63 @@ class Packer:
                     at = stop
                 at = 0
 
-    def _windows(self, first: int) -> Generator[Columns, None, None]:
+    def _windows(self, reading: Reading, first: int) -> Generator[Columns, None, None]:
         """The columns of each window of this rank's rows, from window `first` on."""
-        rows = self._rows.after(first)
-        plan = rows.plan()
+        plan, options = self.rows.after(first).plan(), self.rows.passes.options
         return read_share(
             self.passes.index,
-            self._read_block,
+            reading.read_block,
             plan=plan,
-            share=plan.share(self.rank),
-            options=rows.passes.options,
-            columns=rows.passes.options.check_columns(self.passes.index.schema.names),
-            reader=self.reader,
+            share=plan.share(self.passes.topology.rank),
+            options=options,
+            columns=options.check_columns(self.passes.index.schema.names),
+            reader=reader_name(self.passes.topology),
             make=_whole_windows,
         )
 
     def _check(self, columns: Columns, lengths: I64) -> None:
-        tokens: Any = columns[self.pack.tokens]
+        pack, reader = self.passes.pack, reader_name(self.passes.topology)
+        tokens: Any = columns[pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(
-                f"{self.reader}: rows have other lengths than when they were counted; the shards changed, or column"
-                f" {self.pack.lengths or self.pack.tokens} says something else: open the dataset again"
+                f"{reader}: rows have other lengths than when they were counted; the shards changed, or column"
+                f" {pack.lengths or pack.tokens} says something else: open the dataset again"
             )
-        if self.pack.mask is None:
+        if pack.mask is None:
             return
-        mask: Any = columns[self.pack.mask]
+        mask: Any = columns[pack.mask]
         unlike = np.flatnonzero(mask.lengths != lengths)
         if len(unlike):
             row = int(unlike[0])
             raise InputError(
-                f"{self.reader}: a row has {lengths[row]} values in column {self.pack.tokens} and {mask.lengths[row]}"
-                f" in {self.pack.mask}; a mask is as long as its tokens: write the file anew"
+                f"{reader}: a row has {lengths[row]} values in column {pack.tokens} and {mask.lengths[row]} in"
+                f" {pack.mask}; a mask is as long as its tokens: write the file anew"
             )
 
     def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[Laid, Columns]:
         """Some bins of a window, end to end, and the other columns of their rows."""
-        rows = bins.sequences
+        pack, rows = self.passes.pack, bins.sequences
         lengths = kept[rows]
         ends = np.cumsum(lengths)
-        ids = _picked(columns[self.pack.tokens], rows, lengths).astype(np.int64)
-        if self.pack.mask is None:
-            mask = np.ones(len(ids), np.uint8)
-        else:
-            mask = _picked(columns[self.pack.mask], rows, lengths).astype(np.uint8)
-        if self.pack.mask is None or self.pack.mask_alignment == "unshifted":
+        ids = _picked(columns[pack.tokens], rows, lengths).astype(np.int64)
+        mask = np.ones(len(ids), np.uint8)
+        if pack.mask is not None:
+            mask = _picked(columns[pack.mask], rows, lengths).astype(np.uint8)
+        if pack.mask is None or pack.mask_alignment == "unshifted":
             mask = shift_left(mask, ends)
         else:
             mask[ends - 1] = 0
         laid = Laid(input_ids=ids, loss_mask=mask, lengths=lengths, sequences=bins.counts, tokens=bins.loads(kept))
-        own = (self.pack.tokens, self.pack.mask, VALID)
+        own = (pack.tokens, pack.mask, VALID)
         others = {name: column for name, column in columns.items() if name not in own}
         return laid, gather([others], rows) if others else {}
 
     def _filling(self, bins: int) -> Laid:
         """Bins of a few filling tokens, that train nothing."""
-        tokens = min(2, self.pack.capacity)
+        tokens = min(2, self.passes.pack.capacity)
         ones = np.ones(bins, np.int64)
         return Laid(
-            input_ids=np.full(bins * tokens, self.form.pad_id, np.int64),
+            input_ids=np.full(bins * tokens, self.passes.form.pad_id, np.int64),
             loss_mask=np.zeros(bins * tokens, np.uint8),
             lengths=ones * tokens,
             sequences=ones,
@@ -323,22 +303,25 @@ class Packer:
 
     def _batch(self, parts: Sequence[tuple[Laid, Columns]], real: int) -> Batch:
         laid = Laid.join([part for part, _ in parts])
-        batch = in_format(make_packed_batch(laid, self.form), self.options.batch_format)
+        batch = in_format(make_packed_batch(laid, self.passes.form), self.passes.options.batch_format)
         others = [columns for _, columns in parts if columns] or self._no_others()
         if others:
-            beside = make_batch(join(others), self.options.batch_format)
+            beside = make_batch(join(others), self.passes.options.batch_format)
             assert isinstance(beside, dict)
             batch |= beside
-        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.options.batch_format)
+        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.passes.options.batch_format)
 
     def _no_others(self) -> list[Columns]:
         """The other columns of no sequence; nothing where none were asked for."""
-        own = (self.pack.tokens, self.pack.mask)
-        names = [name for name in self._rows.passes.options.columns or () if name not in own]
+        own = (self.passes.pack.tokens, self.passes.pack.mask)
+        names = [name for name in self.rows.passes.options.columns or () if name not in own]
         fields = [self.passes.index.schema.field(name) for name in names]
         empty = pa.schema(fields).empty_table()
         none = np.zeros(0, np.int64)
         return [gather([from_table(empty, arrow=False, where="no rows")], none)] if fields else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"passes": self.passes, "rows": self.rows, "given": self.given}
 
 
 def packing_settings(options: StreamOptions) -> PackedBatches:

@@ -38,7 +38,11 @@ def lengths_for(
     contents: str | None = None,
     cache_dir: Path | None = None,
 ) -> I32:
-    """The lengths that packing with these options needs; settings are looked at before anything is read."""
+    """Tokens of each row of the split, in the order of its blocks, for packing with these options: int32 [N].
+
+    contents: a word that changes whenever the rows may, to keep lengths under; None: they are not kept. Raises
+    `SettingsError` for settings that cannot work, before anything is read, and what `read_block` raises.
+    """
     assert options.pack_rows is not None
     packing_settings(options)
     judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
@@ -48,23 +52,6 @@ def lengths_for(
             f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
         )
     column = options.pack_rows.lengths or options.pack_rows.tokens
-    return row_lengths(index, read_block, column, contents=contents, cache_dir=cache_dir)
-
-
-def row_lengths(
-    index: SplitIndex,
-    read_block: ReadBlock,
-    column: str,
-    *,
-    contents: str | None = None,
-    cache_dir: Path | None = None,
-) -> I32:
-    """Tokens of each row of the split, in the order of its blocks: int32 [N].
-
-    column: of lists, or of numbers that say how long the lists are. contents: a word that changes whenever the rows
-    may, to keep lengths under; None: they are not kept. Raises `SettingsError` for a column of another type, and what
-    `read_block` raises.
-    """
     kind = index.schema.field(column).type if column in index.schema.names else None
     if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
         raise SettingsError(

@@ -26,7 +26,7 @@ What is not there in Python is an `InputError`, not another value: moments finer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,8 @@ import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat
-from headrace.stream.packed.batches import PackedBatches
-from headrace.stream.packed.packed_batch import packed_batches, packed_columns
+from headrace.stream.packed.batches import PACKED_COLUMNS, PackedBatches
+from headrace.stream.packed.packed_batch import packed_batches
 from headrace.stream.read.columns import Column, Columns
 from headrace.stream.read.ragged import LENGTHS, Padding, Ragged, padded_batches
 
@@ -91,8 +91,9 @@ def _packed_batches(
     columns: Columns, batch_size: int, batch_format: BatchFormat, settings: PackedBatches
 ) -> Iterator[Batch]:
     """Bins as batches, and the other columns of theirs beside, a value a bin."""
-    (ids, mask, starts), rest = packed_columns(columns)
-    made = packed_batches(ids, mask, starts, valid=rest.get(VALID), batch_size=batch_size, settings=settings)
+    ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
+    rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
+    made = packed_batches(ids, mask, starts, valid=cast(Any, rest.get(VALID)), batch_size=batch_size, settings=settings)
     beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
     for batch, more in zip(made, beside, strict=True):
         assert isinstance(more, dict)
@@ -131,12 +132,9 @@ def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
         parts: Iterable[Any] = torch.from_numpy(column).split(batch_size)  # one call for all batches
         return parts
     if isinstance(column, Ragged):
-        return ([_tensor(torch, row) for row in part] for part in _slices(column, batch_size))
+        rows = _slices(column, batch_size)
+        return ([None if row is None else torch.from_numpy(row) for row in part] for part in rows)
     return (_objects(part).tolist() for part in _slices(column, batch_size))
-
-
-def _tensor(torch: Any, row: npt.NDArray[Any] | None) -> Any:
-    return None if row is None else torch.from_numpy(row)
 
 
 def _numpy_parts(_name: str, column: Column, batch_size: int) -> Iterable[Any]:

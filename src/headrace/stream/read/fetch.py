@@ -133,10 +133,10 @@ class Fetcher:
         """The rows of the pieces that were announced first, in order; raises what decoding raised."""
         firsts = _first_rows(pieces)
         for block, first in firsts.items():
-            if block not in self._begun:
+            begun = block in self._begun
+            if not begun:
                 self._waiting.remove(block)
-                self._begin(block)
-            elif first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
+            if not begun or first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
                 self._begin(block)
         self._in_use = frozenset(firsts)
         self._begin_ahead()
@@ -153,14 +153,15 @@ class Fetcher:
             wanted = self._wanted[block]
             wanted.popleft()
             if wanted:
-                floor = self._floors[block] = max(self._floors[block], self._first_wanted(block))
+                first = min(wanted) if self._keep == "copies" else 0  # a view holds all rows
+                floor = self._floors[block] = max(self._floors[block], first)
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
                 del self._wanted[block], self._begun[block], self._floors[block]
             self._sizes.pop(block, None)
         with self._memory_lock:
-            self._memory.trim(sum(map(self._size, self._begun)) // _PART_BYTES + _SPARE_PARTS)
+            self._memory.trim(self.held_bytes // _PART_BYTES + _SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
@@ -178,10 +179,6 @@ class Fetcher:
         self._floors[block] = 0
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block)
-
-    def _first_wanted(self, block: int) -> int:
-        """The first row that has to be held; a view holds them all."""
-        return min(self._wanted[block]) if self._keep == "copies" else 0
 
     def _parts(self, block: int) -> list[Part]:
         """The rows of a block."""

@@ -148,15 +148,15 @@ def padded_batches(column: Ragged, batch_size: int, *, fill: float, multiple: in
         width = -(-widest // multiple) * multiple
         rows = slice(begin, begin + batch_size)
         if widest > _LONG_ROW:
-            yield _copied(column.values, starts[rows], lengths[rows], width, fill)
+            yield padded_rows(column.values, starts[rows], lengths[rows], width, fill)
         else:
             yield _indexed(column[rows], widest, width, fill)
 
 
-def _copied(
+def padded_rows(
     values: npt.NDArray[Any], starts: list[int], lengths: list[int], width: int, fill: float
 ) -> npt.NDArray[Any]:
-    """One copy a row."""
+    """The lists from `starts`, of these lengths, filled up: [rows, width]. One copy a row."""
     size = len(starts) * width
     flat = np.full(size, fill, values.dtype) if fill else np.zeros(size, values.dtype)
     for at, start, length in zip(range(0, size, width), starts, lengths, strict=True):
