@@ -176,9 +176,8 @@ class EpochOrder(Order):
         keys, members = _grouped(round_ * self.groups + group)
         for key, of_key in zip(keys.tolist(), members, strict=True):
             at_group, at_round = key % self.groups, key // self.groups
-            starts, counts = self._round(at_group, at_round)
-            mixed = self._mixed(at_group, at_round, counts)[inside[of_key]]
-            ends = np.cumsum(counts)
+            starts, counts, mixed = self._round(at_group, at_round)
+            mixed, ends = mixed[inside[of_key]], np.cumsum(counts)
             lane = np.searchsorted(ends, mixed, side="right")
             places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
         return places
@@ -203,8 +202,8 @@ class EpochOrder(Order):
             at_group = one % self.groups
             if self.shuffle:
                 at_round = one // self.groups + int(round_[0])
-                begins, counts = self._round(at_group, at_round)
-                index[of_key] = base + self._mixed(at_group, at_round, counts)[within]
+                begins, counts, mixed = self._round(at_group, at_round)
+                index[of_key] = base + mixed[within]
             else:
                 first = int(within[0])
                 begins = self.lane_starts[at_group : at_group + 1] + first
@@ -223,45 +222,22 @@ class EpochOrder(Order):
         rows = places - self.line[at]
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
-    def places_of(self, blocks: I64, rows: I64) -> I64:
-        """The inverse of `locate`: the place on the line of each (block number, row inside the block).
-
-        Any place, where the line does not hold the row.
-        """
-        firsts = np.zeros_like(self.blocks) if self.firsts is None else self.firsts
-        stride = int(max(rows.max(initial=0), firsts.max(initial=0))) + 1
-        keys = self.blocks * stride + firsts
-        held = np.flatnonzero(np.diff(self.line))
-        by_key = held[np.argsort(keys[held])]
-        along = by_key[np.searchsorted(keys[by_key], blocks * stride + rows, side="right") - 1]
-        return self.line[along] + rows - firsts[along]
-
-    def positions_of(self, places: I64) -> I64:
-        """The inverse of `line_of`: the position of each place on the line; int64 in [0, N) → int64, same length."""
-        held = np.flatnonzero(self.lane_rows)  # an empty lane begins where another one does
-        by_start = held[np.argsort(self.lane_starts[held])]
-        lane = by_start[np.searchsorted(self.lane_starts[by_start], places, side="right") - 1]
-        offset, group = places - self.lane_starts[lane], lane % self.groups
-        if self.shuffle:
-            round_ = offset // self.window_rows
-            keys, members = _grouped(round_ * self.groups + group)
-            for key, of_key in zip(keys.tolist(), members, strict=True):
-                at_group, at_round = key % self.groups, key // self.groups
-                starts, counts = self._round(at_group, at_round)
-                mixed = self._mixed(at_group, at_round, counts)
-                back = np.empty_like(mixed)
-                back[mixed] = np.arange(len(mixed), dtype=np.int64)
-                among = lane[of_key] // self.groups
-                inside = (np.cumsum(counts) - counts)[among] + places[of_key] - starts[among]
-                offset[of_key] = at_round * self._group_round + back[inside]
-        return offset * self.groups + group
-
     def positions_of_row(self, block: int, row: int) -> I64:
         """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
-        wanted = np.array([block], np.int64), np.array([row], np.int64)
-        places = self.places_of(*wanted) if self.rows else wanted[0][:0]
-        places = places[(places >= 0) & (places < self.rows)]
-        return self.positions_of(places) if len(places) and self.locate(places) == wanted else places[:0]
+        along = np.flatnonzero(self.blocks == block)  # several where the line is made of parts of blocks
+        inside = row - (np.zeros_like(along) if self.firsts is None else self.firsts[along])
+        places = (self.line[along] + inside)[(inside >= 0) & (inside < np.diff(self.line)[along])]
+        if not len(places):
+            return places
+        lane = np.flatnonzero((self.lane_starts <= places) & (places < self.lane_starts + self.lane_rows))
+        offset, group = places - self.lane_starts[lane], int(lane[0]) % self.groups
+        if self.shuffle:
+            round_ = int(offset[0]) // self.window_rows
+            starts, counts, mixed = self._round(group, round_)
+            among = lane // self.groups
+            before = (np.cumsum(counts) - counts)[among] + places - starts[among]
+            offset = round_ * self._group_round + np.flatnonzero(mixed == before)
+        return offset * self.groups + group
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.
@@ -290,24 +266,22 @@ class EpochOrder(Order):
         """The rows of a group's whole round."""
         return self.lanes // self.groups * self.window_rows
 
-    def _round(self, group: int, round_: int) -> tuple[I64, I64]:
-        """(first place on the line, rows) of each lane of a group's round: int64 [L / D]."""
+    def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
+        """(first place on the line, rows) of each lane of a group's round, int64 [L / D], and its permutation.
+
+        That is which of its rows, its lanes laid end to end, is delivered first, second, …: int64 [rows].
+        """
         lanes = slice(group, None, self.groups)
         taken = round_ * self.window_rows
         counts = np.clip(self.lane_rows[lanes] - taken, 0, self.window_rows)
-        return self.lane_starts[lanes] + taken, counts
-
-    def _mixed(self, group: int, round_: int, counts: I64) -> I64:
-        """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
         rows = int(counts.sum())
-        if rows <= _LARGE_ROUND_ROWS:
-            return permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
-        kept = self._large_round.get((group, round_))
-        if kept is None:  # a small split asks for its only round piece by piece
-            kept = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
-            self._large_round.clear()
-            self._large_round[group, round_] = kept
-        return kept
+        mixed = self._large_round.get((group, round_))
+        if mixed is None:
+            mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
+            if rows > _LARGE_ROUND_ROWS:  # a small split asks for its only round piece by piece
+                self._large_round.clear()
+                self._large_round[group, round_] = mixed
+        return self.lane_starts[lanes] + taken, counts, mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
         """Stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""

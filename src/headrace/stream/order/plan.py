@@ -22,8 +22,7 @@ from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.chain import Part, parts_of
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes, is_small
-from headrace.stream.order.layout import lay_epoch, sources_of
+from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, pool_limits
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
@@ -294,51 +293,20 @@ def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float
 def make_plan(
     index: SplitIndex,
     *,
+    order: Order,
+    remaining: Remaining,
+    world_size: int,
     batch_size: int,
-    world_size: int = 1,
-    seed: int = 0,
-    epoch: int = 0,
-    shuffle: bool = False,
-    lanes: int | None = None,
-    window_rows: int | None = None,
-    shuffle_rows: int | None = None,
     remainder: Remainder | None = None,
-    remaining: Remaining | None = None,
-    groups: int | None = None,
-    memory_bytes: int = OPEN_BYTES,
-    samples_per_epoch: int | None = None,
-    order: Order | None = None,
     regions: Regions | None = None,
 ) -> Plan:
-    """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
+    """The plan of what remains of an epoch in an order; `remainder` is chosen as a stream chooses it where it is None.
 
-    order: of the epoch, where it is known already; the settings of an order are not looked at then.
     regions: of whole shards, in that order.
     """
-    if order is None:
-        chosen = choose_lanes(
-            index,
-            shuffle=shuffle,
-            ranks=world_size,
-            batch_size=batch_size,
-            lanes=lanes,
-            shuffle_rows=shuffle_rows,
-            memory_bytes=memory_bytes,
-            sources=sources_of(index),
-        )
-        order = lay_epoch(
-            index,
-            seed=seed,
-            epoch=epoch,
-            lanes=chosen.lanes,
-            window_rows=chosen.window_rows if window_rows is None else window_rows,
-            groups=chosen.groups if groups is None else groups,
-            shuffle=shuffle,
-            samples_per_epoch=samples_per_epoch,
-        )
     return Plan(
         order=order,
-        remaining=Remaining.everything(order.rows) if remaining is None else remaining,
+        remaining=remaining,
         world_size=world_size,
         batch_size=batch_size,
         remainder=resolve_remainder(remainder, world_size),

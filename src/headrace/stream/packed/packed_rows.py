@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import Any, get_args
 
 import numpy as np
@@ -125,7 +124,7 @@ class PackedBlocks:
         self, read_block: ReadBlock, *, root: Path, index: SplitIndex, alignment: MaskAlignment | None
     ) -> None:
         self._read_block, self._root, self._index, self._alignment = read_block, root, index, alignment
-        self._begin()
+        self._found: dict[int, MaskAlignment] = {}
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         table = self._read_block(number, columns)
@@ -137,21 +136,9 @@ class PackedBlocks:
         except InputError as error:
             raise InputError(f"{self._root / self._index.shards[shard]}: {error}") from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_found")}
-
-    def __setstate__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = Lock()
-        self._found: dict[int, MaskAlignment] = {}
-
     def _alignment_of(self, shard: int) -> MaskAlignment:
-        with self._lock:
-            if shard in self._found:
-                return self._found[shard]
+        if shard in self._found:
+            return self._found[shard]
         path = self._root / self._index.shards[shard]
         said = stored_alignment(path, self._index.formats[shard])
         if said is None and self._alignment is None:
@@ -166,8 +153,7 @@ class PackedBlocks:
             )
         found: MaskAlignment | None = self._alignment if said is None else said
         assert found is not None
-        with self._lock:
-            self._found[shard] = found
+        self._found[shard] = found
         return found
 
 

@@ -87,7 +87,8 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
             copy = copies[name] = block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
             np.copyto(copy, column)
         else:
-            copies[name] = column.copy() if isinstance(column, Ragged) else pa.concat_arrays([column])
+            rows = isinstance(column, Ragged)
+            copies[name] = Ragged.gather([column], None, Buffers()) if rows else pa.concat_arrays([column])
     return copies
 
 

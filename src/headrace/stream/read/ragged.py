@@ -11,7 +11,7 @@ each, beside at least as much for their tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,8 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, rows: slice) -> Ragged:
-        """Some rows, as a view."""
+    def __getitem__(self, rows: slice | I64) -> Ragged:
+        """Some rows; their values are a view."""
         missing = None if self.missing is None else self.missing[rows]
         return Ragged(values=self.values, starts=self.starts[rows], lengths=self.lengths[rows], missing=missing)
 
@@ -63,21 +63,17 @@ class Ragged:
         """The rows `index` of the pieces laid end to end, None: all; values are a copy, in memory of `buffers`."""
         missing, lengths = None, np.concatenate([piece.lengths for piece in pieces])
         if any(piece.missing is not None for piece in pieces):
-            missing = np.concatenate([_mask(piece) for piece in pieces])
+            masks = [np.zeros(len(each), np.bool_) if each.missing is None else each.missing for each in pieces]
+            missing = np.concatenate(masks)
         if index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum()):
-            return cls._lay(pieces, lengths, missing, None)._pick(index).compact()
+            return cls._lay(pieces, lengths, missing, None)[index].compact()
         laid = cls._lay(pieces, lengths, missing, buffers)
-        return laid if index is None else laid._pick(index)
+        return laid if index is None else laid[index]
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """The rows of all parts, and no other values."""
         return cls.gather([part.compact() for part in parts], None, Buffers())
-
-    def copy(self) -> Ragged:
-        """The same rows; values a copy of those from the first to the last that they need."""
-        rows = self._narrow()
-        return Ragged(values=rows.values.copy(), starts=rows.starts, lengths=rows.lengths.copy(), missing=rows.missing)
 
     def compact(self) -> Ragged:
         """The same rows, their values copied end to end in order."""
@@ -85,7 +81,7 @@ class Ragged:
         begins = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
         at = np.repeat(self.starts - begins, self.lengths) + np.arange(total, dtype=np.int64)
-        return Ragged(values=self.values.take(at), starts=begins, lengths=self.lengths, missing=self.missing)
+        return replace(self, values=self.values.take(at), starts=begins)
 
     @classmethod
     def _lay(
@@ -107,23 +103,11 @@ class Ragged:
         starts = np.concatenate([piece.starts + shift for piece, shift in zip(pieces, shifts, strict=True)])
         return cls(values=values, starts=starts, lengths=lengths, missing=missing)
 
-    def _pick(self, index: I64) -> Ragged:
-        missing = None if self.missing is None else self.missing[index]
-        return Ragged(values=self.values, starts=self.starts[index], lengths=self.lengths[index], missing=missing)
-
     def _narrow(self) -> Ragged:
         """The same rows without the values before the first and after the last of them."""
-        if not len(self):
-            return Ragged(values=self.values[:0], starts=self.starts, lengths=self.lengths, missing=self.missing)
-        first = int(self.starts.min())
-        last = int((self.starts + self.lengths).max())
-        return Ragged(
-            values=self.values[first:last], starts=self.starts - first, lengths=self.lengths, missing=self.missing
-        )
-
-
-def _mask(piece: Ragged) -> npt.NDArray[np.bool_]:
-    return np.zeros(len(piece), np.bool_) if piece.missing is None else piece.missing
+        first = int(self.starts.min(initial=len(self.values)))
+        last = int((self.starts + self.lengths).max(initial=first))
+        return replace(self, values=self.values[first:last], starts=self.starts - first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
