@@ -11,9 +11,8 @@ from stream_cases import Numbers, index_of
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.order.lanes import estimate_block_bytes
-from headrace.stream.order.plan import better_lanes
-from headrace.stream.order.pools import plan_pools
-from headrace.stream.order.share import advance
+from headrace.stream.order.plan import better_lanes, plan_pools
+from headrace.stream.order.remaining import advance
 from headrace.stream.ranks.topology import Topology
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)

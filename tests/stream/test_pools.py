@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stream.order.epoch import epoch_order
-from headrace.stream.order.pools import plan_pools
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import advance, share_of
+from headrace.stream.order.plan import plan_pools
+from headrace.stream.order.remaining import Remaining, advance, share_of
 
 
 @st.composite

@@ -9,8 +9,7 @@ from reference import deliver
 from stream_cases import index_of
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import advance, count_steps, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remaining, advance, count_steps, resolve_remainder, share_of
 
 
 def shard_rows(shards: int) -> list[int]:

@@ -162,7 +162,7 @@ class Dataset(IndexedDataset):
         if options.pack_rows is None:
             options = packed_options([(self.root, index)], options)
             return packed_index(index, options), self.reader(split, options), options, None
-        from headrace.stream.packed.row_lengths import lengths_for
+        from headrace.stream.packed.passes import lengths_for
 
         read_block = self.reader(split, replace(options, packed="off"))
         try:

@@ -14,7 +14,7 @@ from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.order.lanes import OPEN_BYTES
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.packed.batches import (
     MADE,
     PACKED_COLUMNS,

@@ -15,8 +15,7 @@ from headrace.errors import SettingsError, StreamError
 from headrace.stream.order.chain import chained
 from headrace.stream.order.epoch import Order, OrderSettings, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.joined import RegionOrder, lay_regions
-from headrace.stream.order.mixed import MixedOrder, Source
+from headrace.stream.order.joined import MixedOrder, RegionOrder, Source, lay_regions
 from headrace.stream.order.regions import Regions, deal_shards
 from headrace.stream.order.state import StreamState
 

@@ -6,12 +6,16 @@ each pool the rounds that lie there. A block is decoded once for each row of poo
 a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
 that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
 the middle of an epoch, the parts of its order follow one another. Cost is O(blocks + pools * L + R).
+
+A rank's items come as pools: what to decode and gather together. Lanes advance in lockstep, so a rank's rows of one
+window round (the next window of every lane it touches) lie together in the global order. Small rounds are taken several
+at a time, as a pool has a fixed cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 
@@ -21,13 +25,14 @@ from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.chain import Part, parts_of
-from headrace.stream.order.epoch import Order
+from headrace.stream.order.epoch import Order, Pool
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, pool_limits
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remainder, Remaining, Share, resolve_remainder, share_of
 
+MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
+_LEAST_POOL_ROWS = 1 << 15
+_LEAST_POOL_BYTES = 1 << 24
 _PREFETCH_BYTES, _PREFETCH_BLOCKS = 1 << 25, 256  # what streams decode ahead unless told otherwise
 _WORTH_A_WORD, _WORTH_A_CHANGE = 1.01, 1.05
 _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
@@ -251,8 +256,8 @@ class Plan:
         left = self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
         if not left.total:
             return np.empty((4, 0), np.int64)
-        least_rows = least_pool_rows(int(self.block_bytes.sum()) // max(1, self.split_rows))
-        limits = np.array(list(pool_limits(self.order, share, self.remaining.first, least_rows=least_rows)), np.int64)
+        ends = pool_limits(self.order, share, self.remaining.first, least_rows=least_pool_rows(self))
+        limits = np.array(list(ends), np.int64)
         starts, stops = np.array(left.ranges, np.int64).T
         places = np.array([self.remaining.count_below(int(each)) for each in starts], np.int64)
         cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
@@ -314,3 +319,64 @@ def make_plan(
         regions=regions,
         block_bytes=estimate_block_bytes(index),
     )
+
+
+def least_pool_rows(plan: Plan) -> int:
+    """How many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
+    row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
+    return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
+
+
+def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LEAST_POOL_ROWS) -> Iterator[int]:
+    """Ascending positions at which pools of a pass from position `first` end: borders of whole rounds, and of parts.
+
+    The loop has to wait for the first pool, so it is a quarter as long as the others.
+    """
+    quarter = True
+    for begin, end, part in parts_of(order):
+        if end <= first:
+            continue
+        round_rows = part.lanes * (part.window_rows if part.shuffle else 1)
+        pool_rows = max(1, -(-least_rows * share.stride // round_rows)) * round_rows  # whole rounds
+        origin = max(begin, share.origin)
+        at = max(first, begin)
+        last = origin + (at - origin) // pool_rows * pool_rows
+        if quarter:
+            begun = origin + (at - origin) // round_rows * round_rows
+            limit = begun + max(1, pool_rows // round_rows // 4) * round_rows
+            if limit < min(last + pool_rows, end):
+                yield limit
+            quarter = False
+        yield from range(last + pool_rows, end, pool_rows)
+        yield end
+
+
+def plan_pools(
+    order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
+) -> Iterator[Pool]:
+    """The rank's pools in order, all its items once; made one at a time.
+
+    least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
+    """
+    if not share.items:
+        return
+    item = 0
+    for limit in pool_limits(order, share, remaining.first, least_rows=least_rows) if share.rows else ():
+        stop = share.items_below(remaining.count_below(limit))
+        if stop > item:
+            filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
+            yield _pool(order, remaining.positions(share.places(item, stop)), filling)
+            item = stop
+        if item == share.rows:
+            return
+    if not share.rows:
+        yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
+
+
+def _pool(order: Order, positions: I64, filling: int) -> Pool:
+    """The pool of ascending positions, the last of them repeated `filling` times more."""
+    pool = order.pieces_of(positions)
+    if not filling:
+        return pool
+    index = np.arange(pool.items, dtype=np.int64) if pool.index is None else pool.index
+    return replace(pool, index=np.append(index, np.full(filling, index[-1])), items=pool.items + filling)

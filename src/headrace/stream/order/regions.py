@@ -25,8 +25,7 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share, check_batches
+from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches
 
 
 @dataclass(frozen=True, kw_only=True)

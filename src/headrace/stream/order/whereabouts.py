@@ -14,8 +14,8 @@ from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
 from headrace.stream.order.chain import parts_of
+from headrace.stream.order.joined import MixedOrder
 from headrace.stream.order.layout import order_of_state
-from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -151,9 +151,7 @@ class PackedBlocks:
                 f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
                 " loss_mask_alignment out, or open files of one kind at a time"
             )
-        found: MaskAlignment | None = self._alignment if said is None else said
-        assert found is not None
-        self._found[shard] = found
+        found = self._found[shard] = cast(MaskAlignment, said or self._alignment)
         return found
 
 
@@ -171,14 +169,12 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
     if said is None:
         return None
     found = said.decode("utf-8", "replace")
-    for known in get_args(MaskAlignment):
-        if found == known:
-            alignment: MaskAlignment = known
-            return alignment
-    raise InputError(
-        f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
-        f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
-    )
+    if found not in get_args(MaskAlignment):
+        raise InputError(
+            f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
+            f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
+        )
+    return cast(MaskAlignment, found)
 
 
 def packed_options(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> StreamOptions:
@@ -192,7 +188,11 @@ def packed_options(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOpti
         return options
     if options.packed_batches is not None:
         for root, index in parts:
-            check_types(index.schema, root)
+            for name in _of_other_types(index.schema):
+                raise SettingsError(
+                    f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
+                    ' numbers there; use packed="off" for rows as they are'
+                )
         return options
     wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
     possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
@@ -209,22 +209,8 @@ def packed_index(index: SplitIndex, options: StreamOptions) -> SplitIndex:
     return replace(index, schema=index.schema.set(place, field))
 
 
-def check_types(schema: pa.Schema, where: Path) -> None:
-    """Raise `SettingsError` unless the packed columns that there are hold what packed rows hold."""
-    for name in PACKED_COLUMNS:
-        if name in schema.names and not _is_packed_type(schema.field(name).type, name):
-            kind = schema.field(name).type
-            raise SettingsError(
-                f'{where}: column {name} is {kind}, and packed rows have lists of whole numbers there; use packed="off"'
-                " for rows as they are"
-            )
-
-
 def _says_packed(root: Path, index: SplitIndex) -> bool:
-    names = index.schema.names
-    if not all(name in names and _is_packed_type(index.schema.field(name).type, name) for name in PACKED_COLUMNS):
-        return False
-    if not index.shards:
+    if not set(PACKED_COLUMNS) <= set(index.schema.names) or _of_other_types(index.schema) or not index.shards:
         return False
     try:
         return stored_alignment(root / index.shards[0], index.formats[0]) is not None
@@ -232,8 +218,12 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
         return False  # reading will say what is wrong with it
 
 
-def _is_packed_type(kind: pa.DataType, name: str) -> bool:
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return False
-    inner = kind.value_type
-    return bool(pa.types.is_integer(inner) or (name == LOSS_MASK and pa.types.is_boolean(inner)))
+def _of_other_types(schema: pa.Schema) -> list[str]:
+    """The packed columns that there are and that do not hold what packed rows hold."""
+    found = []
+    for name in (name for name in PACKED_COLUMNS if name in schema.names):
+        kind = schema.field(name).type
+        inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+        if inner is None or not (pa.types.is_integer(inner) or (name == LOSS_MASK and pa.types.is_boolean(inner))):
+            found.append(name)
+    return found

@@ -11,34 +11,40 @@ is in one bin. A part of a window is laid end to end by one gather for each colu
 A state is where the pass began and how many batches every rank has received. On as many ranks with the same batch size
 the window it stands in is read and packed again, and the next batch is the one that would have come. Elsewhere the rows
 that nobody has received are dealt out anew. Memory: a window of rows beside what a stream holds, and lengths, 4 bytes a
-row.
+row. Lengths are counted once by reading one column, and kept beside the index.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I32, I64
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
+from headrace.digest import canonical_json, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, StreamError
 from headrace.packing.alignment import shift_left
 from headrace.packing.bins import Bins
+from headrace.packing.preference import preference_field
+from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
+from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
-from headrace.stream.packed.batches import MADE, PackedBatches, PackRows
-from headrace.stream.packed.packed_batch import Laid, make_packed_batch
+from headrace.stream.packed.batches import MADE, Laid, PackedBatches, PackRows, make_packed_batch
 from headrace.stream.packed.plan import PackingPlan, PackingReport, PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
@@ -46,6 +52,8 @@ from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
 from headrace.stream.read.transform import TransformContext
+
+_LENGTHS_VERSION = 1  # of the files that keep them
 
 
 class PackingPasses:
@@ -121,14 +129,12 @@ class PackingPasses:
         rows = RowPasses(self.index, self.read_block, self.rows.options, there)
         return PackingPlan(
             plan=RowPass(rows, start).plan(),
+            start=start,
             lengths=self.lengths,
             first_row=self.index.first_row,
             pack=self.pack,
             counted="runtime" if self.form.last_token == "drop" else "stored",
             batch_size=batch_size,
-            shuffle=rows.options.shuffle,
-            seed=rows.options.seed,
-            epoch=start.epoch,
         )
 
 
@@ -388,3 +394,73 @@ def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
     """The first `lengths` values of these rows' lists, end to end."""
     return Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None).compact().values
+
+
+def lengths_for(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    options: StreamOptions,
+    *,
+    contents: str | None = None,
+    cache_dir: Path | None = None,
+) -> I32:
+    """Tokens of each row of the split, in the order of its blocks, for packing with these options: int32 [N].
+
+    contents: a word that changes whenever the rows may, to keep lengths under; None: they are not kept. Raises
+    `SettingsError` for settings that cannot work, before anything is read, and what `read_block` raises.
+    """
+    assert options.pack_rows is not None
+    packing_settings(options)
+    judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
+    if judged is not None:
+        raise SettingsError(
+            f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
+            f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+        )
+    column = options.pack_rows.lengths or options.pack_rows.tokens
+    kind = index.schema.field(column).type if column in index.schema.names else None
+    if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
+        raise SettingsError(
+            f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids, or"
+            f" their lengths, and the dataset has {index.schema.names}"
+        )
+    kept = None
+    if contents is not None and cache_dir is not None:
+        key = sha256_hex(canonical_json([_LENGTHS_VERSION, contents, index.identity, column]))
+        kept = cache_dir / f"lengths-{key}.npy"
+        with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
+            data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
+            if sha256_hex(data).encode() == digest:
+                found: I32 = np.load(io.BytesIO(data), allow_pickle=False)
+                if found.dtype == np.int32 and found.shape == (index.total_rows,):
+                    return found
+    counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
+    parts = run_tasks(counting, default_workers())
+    lengths = np.concatenate([np.zeros(0, np.int32), *parts])
+    if kept is not None:
+        written = io.BytesIO()
+        np.save(written, lengths)
+        with suppress(StoreError, CorruptShard, OSError):
+            make_directory(kept.parent)
+            kept.unlink(missing_ok=True)
+            write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
+    return lengths
+
+
+def _count_tokens(index: SplitIndex, read_block: ReadBlock, column: str, block: int) -> I32:
+    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+    values = read_block(block, [column])[column]
+    if len(values) != index.rows[block]:
+        raise CorruptShard(
+            f"{where}: has {len(values)} rows, the index says {index.rows[block]}; the shard changed after it was"
+            " indexed: restore it or index the dataset again"
+        )
+    if values.null_count:
+        raise InputError(
+            f"{where}: column {column} holds {values.null_count} nulls; a sequence without tokens is an empty list"
+        )
+    counted = values if pa.types.is_integer(values.type) else pc.list_value_length(values)
+    lengths: npt.NDArray[np.int64] = counted.to_numpy().astype(np.int64)
+    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) < 1 << 31:
+        raise InputError(f"{where}: column {column} holds {lengths.min()}..{lengths.max()}, which are no lengths")
+    return lengths.astype(np.int32)

@@ -21,8 +21,7 @@ from headrace.packing.bins import Bins
 from headrace.packing.lengths import Counted, costs
 from headrace.packing.pack import pack
 from headrace.sealed import MOST_POSITIONS, seal, unseal
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import FORMAT_VERSION, StreamState
 from headrace.stream.packed.batches import PackRows
@@ -57,18 +56,16 @@ class PackingPlan:
     """The bins of a pass that begins where `plan` does; batches of `batch_size` bins.
 
     plan: of rows, cut into "batches" of pack.buffer_rows, remainder "pad". lengths: of all rows, int32 [N], by their
-    number in the split; first_row: of each block. seed: of the stream; epoch: of the pass.
+    number in the split; first_row: of each block. start: the state at which the pass begins.
     """
 
     plan: Plan
+    start: StreamState
     lengths: I32
     first_row: I64
     pack: PackRows
     counted: Counted
     batch_size: int
-    shuffle: bool
-    seed: int
-    epoch: int
     _known: dict[int, I64] = field(default_factory=dict, repr=False)
 
     @property
@@ -123,7 +120,7 @@ class PackingPlan:
             of_window = lengths[window * size : (window + 1) * size]
             kept = self.kept(of_window)
             taking = np.flatnonzero(kept)
-            seed = derive_key(self.seed, "stream.pack", self.epoch, rank, window)[0] >> 1
+            seed = derive_key(self.start.seed, "stream.pack", self.start.epoch, rank, window)[0] >> 1
             bins = pack(
                 costs(kept[taking], self.counted),
                 self.pack.capacity,
@@ -132,7 +129,7 @@ class PackingPlan:
                 max_sequences=self.pack.max_sequences,
             )
             bins = Bins(bins.offsets, taking[bins.sequences])
-            yield of_window, bins.shuffled(seed) if self.shuffle else bins
+            yield of_window, bins.shuffled(seed) if self.start.shuffle else bins
 
     def kept(self, lengths: I64) -> I64:
         """The tokens of rows as they are packed: what is too long cut, or 0 where a row takes no part."""

@@ -34,8 +34,7 @@ import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat
-from headrace.stream.packed.batches import PACKED_COLUMNS, PackedBatches
-from headrace.stream.packed.packed_batch import packed_batches
+from headrace.stream.packed.batches import PACKED_COLUMNS, PackedBatches, packed_batches
 from headrace.stream.read.columns import Column, Columns
 from headrace.stream.read.ragged import LENGTHS, Padding, Ragged, padded_batches
 
@@ -52,7 +51,7 @@ def make_batches(
     """The rows as batches of `batch_size`, the last with what is left; a bool column `VALID` is the mask of real rows.
 
     padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. packed: rows are
-    bins, see `packed_batch`; other columns come beside, a value a bin. Batches share memory with the columns.
+    bins, see `packed_batches`; other columns come beside, a value a bin. Batches share memory with the columns.
     Raises `InputError` for a null date or moment in torch and for what Python has no value for in rows, `MissingExtra`
     if torch is asked for and not installed.
     """

@@ -1,9 +1,9 @@
 """One consumer's rows, from blocks to batches.
 
-For each pool (see `pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and gathered by
-one index for all columns; batches are then views. The next pool is gathered in a thread while this one is used. What
-coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory is three
-pools, about half of the rows of their open blocks, and what is decoded ahead.
+For each pool (see `plan_pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and
+gathered by one index for all columns; batches are then views. The next pool is gathered in a thread while this one is
+used. What coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory
+is three pools, about half of the rows of their open blocks, and what is decoded ahead.
 
 The loop waits for the first pool. Where that takes few rows of many blocks, and at most an eighth of all, only these
 rows are kept, and the blocks are decoded again for the next pool, while the first one is used. Most of the time of a
@@ -31,9 +31,8 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
 from headrace.stream.order.epoch import Pool, span_rows
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, plan_pools
-from headrace.stream.order.share import Share
+from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
+from headrace.stream.order.remaining import Share
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
@@ -97,11 +96,10 @@ def read_share(
             padding=options.padding,
             packed=options.packed_batches,
         )
-    least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
     if plan.keeps_split and quarantine is None:
-        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns, least_rows=least_rows)
+        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns)
     else:
-        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
+        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
         pools = _gathered(fetcher, planned, index, plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
@@ -148,7 +146,6 @@ def _from_memory(
     share: Share,
     *,
     names: Sequence[str],
-    least_rows: int,
 ) -> Iterator[tuple[int, Columns]]:
     """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
     if not share.items:
@@ -163,15 +160,15 @@ def _from_memory(
         yield begun, gather(fetcher.get_alone(found.pieces), found.index)
     if kept.columns is None:
         kept.columns = _decode_whole(fetcher, index, names)
-    columns, buffers = kept.columns, Buffers()
+    columns, buffers, size = kept.columns, Buffers(), least_pool_rows(plan)
     for begin in range(begun, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         rows = index.first_row[block] + row
         if begin + len(rows) >= share.rows:  # the last row also fills the last step
             rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
-        for start in range(0, len(rows), least_rows):
-            taken = rows[start : start + least_rows]
+        for start in range(0, len(rows), size):
+            taken = rows[start : start + size]
             yield len(taken), gather([columns], taken, buffers)
             buffers.trim(_POOLS_OF_BUFFERS * len(columns))
 
