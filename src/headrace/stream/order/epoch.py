@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +79,11 @@ class OrderSettings(TypedDict):
     shuffle: bool
 
 
+def settings_of(values: Any) -> OrderSettings:
+    """Those of an order or a state, which has them all."""
+    return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
@@ -89,10 +94,17 @@ class Order(ABC):
     among themselves within their groups, so whoever reads round by round needs few blocks at a time.
     """
 
+    seed: int
+    epoch: int
     lanes: int
     window_rows: int
     groups: int
     shuffle: bool
+
+    @property
+    def settings(self) -> OrderSettings:
+        """Everything that the order depends on, beside its blocks."""
+        return settings_of(self)
 
     @property
     @abstractmethod
@@ -141,8 +153,6 @@ class EpochOrder(Order):
     blocks: I64
     line: I64
     firsts: I64 | None = None
-    seed: int
-    epoch: int
     _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
 
     @property
@@ -325,7 +335,7 @@ def epoch_order(
     if settings["shuffle"]:
         blocks = _shuffled_blocks(derive_key(settings["seed"], "blocks", settings["epoch"]), identities)
     else:
-        settings = {**settings, "groups": settings["lanes"]}
+        settings["groups"] = settings["lanes"]
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
     return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
 

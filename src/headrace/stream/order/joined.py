@@ -13,10 +13,10 @@ those of the own epochs that the epoch touches, end to end. Orders of own epochs
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from headrace.digest import derive_key
 from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, epoch_order
 from headrace.stream.order.interleave import Interleave
 
+_LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
 _MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
 
 
@@ -71,6 +72,26 @@ class JoinedOrder(Order):
             laid += found.rows
         return Pool(pieces=pieces, index=index, items=len(positions))
 
+    def reads(self, first: I64, last: I64) -> Reads:
+        if not len(first):
+            return Reads(*np.empty((3, 0), np.int64))
+        ends = np.array([first.min(), last.max()])
+        which, inside = self._split(ends)
+        found, laid = [np.empty((3, 0), np.int64)], int(ends[0] - inside[0])  # members follow one another
+        for number in range(int(which[0]), int(which[1]) + 1):
+            order, _ = self._member(number)
+            begin = np.where(first < laid, laid + (first - laid) % self.groups, first)
+            stop = laid + order.rows - 1
+            end = np.where(last > stop, stop - (stop - last) % self.groups, last)
+            begin = begin[:, None] + self.groups * np.arange(order.groups // self.groups)
+            held = begin <= end[:, None]
+            runs = np.nonzero(held)[0]
+            begin, end = begin[held] - laid, end[runs] - laid
+            run, block, _ = order.reads(begin, end - (end - begin) % order.groups)
+            found.append(np.stack([runs[run], block, np.full(len(block), number)]))
+            laid += order.rows
+        return Reads(*np.concatenate(found, axis=1))
+
 
 def split_at(bases: I64, numbers: I64) -> tuple[I64, I64]:
     """(which range it is in, how far inside) of each number, where the ranges begin at `bases`."""
@@ -115,17 +136,7 @@ class RegionOrder(JoinedOrder):
         return np.concatenate([base + part.positions_of_row(block, row) for base, part in positions])
 
     def reads(self, first: I64, last: I64) -> Reads:
-        found = [np.empty((3, 0), np.int64)]
-        for base, part in zip(self.bases.tolist(), self.parts, strict=False):
-            runs = np.flatnonzero((first < base + part.rows) & (last >= base))
-            begin = np.maximum(first[runs] - base, 0)[:, None] + np.arange(part.groups)
-            end = np.broadcast_to(np.minimum(last[runs] - base, part.rows - 1)[:, None], begin.shape)
-            held = begin <= end
-            owner = np.broadcast_to(runs[:, None], begin.shape)[held]
-            begin, end = begin[held], end[held]
-            run, block, laying = part.reads(begin, end - (end - begin) % part.groups)
-            found.append(np.stack([owner[run], block, laying]))
-        return Reads(*np.unique(np.concatenate(found, axis=1), axis=1))
+        return Reads(*np.unique(np.stack(super().reads(first, last)), axis=1))
 
 
 def lay_regions(
@@ -137,8 +148,52 @@ def lay_regions(
     for rank, numbers in enumerate(np.split(by_rank, np.searchsorted(rank_of_block[by_rank], np.arange(1, ranks)))):
         own: OrderSettings = {**settings, "seed": derive_key(settings["seed"], "region", rank)[0]}
         parts.append(epoch_order(block_rows[numbers], identities[numbers], numbers=numbers, **own))
-    together = parts[0].lanes * parts[0].window_rows
-    return RegionOrder(parts=tuple(parts), lanes=1, window_rows=together, groups=1, shuffle=settings["shuffle"])
+    whole: OrderSettings = {**settings, "lanes": 1, "groups": 1, "window_rows": parts[0].lanes * parts[0].window_rows}
+    return RegionOrder(parts=tuple(parts), **whole)
+
+
+class Part(NamedTuple):
+    """Positions [begin, end) of an epoch, in the order of `order`, whose own positions count from 0."""
+
+    begin: int
+    end: int
+    order: Order
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChainedOrder(JoinedOrder):
+    """Orders that follow one another; lanes, groups and window_rows are those of the last."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.parts[-1].end
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return split_at(np.array([part.begin for part in self.parts], np.int64), positions)
+
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        return split_at(np.arange(len(self.parts), dtype=np.int64) * _LONGEST_LINE, places)
+
+    def _member(self, number: int) -> tuple[Order, int]:
+        return self.parts[number].order, number * _LONGEST_LINE
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        found = [np.zeros(0, np.int64)]
+        for part in self.parts:
+            positions = part.begin + part.order.positions_of_row(block, row)
+            found.append(positions[(positions >= part.begin) & (positions < part.end)])
+        return np.concatenate(found)
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        """Asked of each part by itself: see `parts_of`."""
+        raise NotImplementedError
+
+
+def parts_of(order: Order) -> Sequence[Part]:
+    """The orders that follow one another in an epoch; one, if its ranks never changed."""
+    return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +201,7 @@ class Source(JoinedOrder):
     """The part of the endless sequence of one source that an epoch takes; its members are own epochs, by number.
 
     block_rows, identities, numbers: of its blocks, the numbers those in the whole index.
-    own_rows: N_d; start: the index at which the epoch begins; count: n_d. settings: of its own epochs.
+    own_rows: N_d; start: the index at which the epoch begins; count: n_d.
     """
 
     block_rows: I64
@@ -155,7 +210,6 @@ class Source(JoinedOrder):
     own_rows: int
     start: int
     count: int
-    settings: OrderSettings
     _orders: dict[int, EpochOrder] = field(default_factory=dict)
 
     @property
@@ -191,21 +245,6 @@ class Source(JoinedOrder):
         found = [epoch * self.own_rows + self.order(epoch).positions_of_row(block, row) for epoch in self.epochs]
         positions = np.concatenate([np.zeros(0, np.int64), *found]) - self.start
         return positions[(positions >= 0) & (positions < self.count)]
-
-    def reads(self, first: I64, last: I64) -> Reads:
-        found = [np.empty((3, 0), np.int64)]
-        first, last = self.start + first, self.start + last
-        for epoch in (
-            range(int(first.min()) // self.own_rows, int(last.max()) // self.own_rows + 1) if len(first) else ()
-        ):
-            laid = epoch * self.own_rows
-            begin = np.where(first < laid, laid + (first - laid) % self.groups, first)
-            stop = laid + self.own_rows - 1
-            end = np.where(last > stop, stop - (stop - last) % self.groups, last)
-            runs = np.flatnonzero(begin <= end)
-            run, block, _ = self.order(epoch).reads(begin[runs] - laid, end[runs] - laid)
-            found.append(np.stack([runs[run], block, np.full(len(block), epoch)]))
-        return Reads(*np.concatenate(found, axis=1))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,8 +24,8 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.chain import Part, parts_of
 from headrace.stream.order.epoch import Order, Pool
+from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remainder, Remaining, Share, resolve_remainder, share_of

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
-from headrace.stream.order.epoch import OrderSettings
+from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
 
@@ -26,7 +26,7 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From `position` on the epoch has another order: see `chain`.
+    """From `position` on the epoch has another order: see `layout`.
 
     ranks: what is left until lanes are cut again, or all of it, is dealt to so many ranks; or lanes, window_rows and
     groups of what is left, cut again.
@@ -75,14 +75,7 @@ class StreamState:
     @property
     def order_settings(self) -> OrderSettings:
         """What the order of the epoch depends on, beside its blocks."""
-        return {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "lanes": self.lanes,
-            "window_rows": self.window_rows,
-            "groups": self.groups,
-            "shuffle": self.shuffle,
-        }
+        return settings_of(self)
 
     @property
     def remaining(self) -> Remaining:
@@ -117,9 +110,9 @@ class StreamState:
             raise StreamError(f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)}; {_REMEDY}")
         names = [name for name in (*_ALWAYS, *_LATER) if name in values]
         for name in names:
-            value, kind_of_value = values[name], _KINDS.get(name, int)
-            if not isinstance(value, kind_of_value) or (kind_of_value is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {_EXPECTED[kind_of_value]}")
+            value, (expected, said) = values[name], _KINDS.get(name, (int, "an integer"))
+            if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+                raise _bad(name, value, f"expected {said}")
         plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions")}
         state = cls(
             **plain,
@@ -161,22 +154,14 @@ class StreamState:
             )
 
 
-_EXPECTED: dict[Any, str] = {
-    str: "text",
-    int: "an integer",
-    bool: "true or false",
-    list | tuple: "a list",
-    Mapping: "a mapping",
-}
-
-# What is not an integer.
-_KINDS: dict[str, Any] = {
-    "split": str,
-    "index": str,
-    "shuffle": bool,
-    "holes": list | tuple,
-    "changes": list | tuple,
-    "regions": Mapping,
+# What is not an integer, and what is expected in its place.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "split": (str, "text"),
+    "index": (str, "text"),
+    "shuffle": (bool, "true or false"),
+    "holes": (list | tuple, "a list"),
+    "changes": (list | tuple, "a list"),
+    "regions": (Mapping, "a mapping"),
 }
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.

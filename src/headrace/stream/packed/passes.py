@@ -41,7 +41,7 @@ from headrace.packing.preference import preference_field
 from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
-from headrace.stream.order.plan import Plan
+from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
 from headrace.stream.packed.batches import MADE, Laid, PackedBatches, PackRows, make_packed_batch
@@ -95,12 +95,10 @@ class PackingPasses:
         return f"{self.pack.identity}-{self.form.last_token}"
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
-        """An epoch from its beginning."""
         rows = after.rows if isinstance(after, PackingPass) else None
         return PackingPass(self, self.rows.begin(epoch, rows))
 
     def whole(self, of: Pass) -> PackingPass:
-        """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, PackingPass)
         return PackingPass(self, self.rows.whole(of.rows))
 
@@ -125,10 +123,16 @@ class PackingPasses:
 
     def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
         """The bins of a pass that begins at `start`, on so many ranks."""
-        there = replace(self.topology, rank=0, world_size=world_size)
-        rows = RowPasses(self.index, self.read_block, self.rows.options, there)
+        plan = make_plan(
+            self.index,
+            order=self.rows.order(start),
+            remaining=start.remaining,
+            world_size=world_size,
+            batch_size=self.pack.buffer_rows,
+            remainder="pad",
+        )
         return PackingPlan(
-            plan=RowPass(rows, start).plan(),
+            plan=plan,
             start=start,
             lengths=self.lengths,
             first_row=self.index.first_row,
@@ -148,12 +152,10 @@ class PackingPass:
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
         return self.rows.epoch
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
         return bool(self.given or self.rows.is_partial)
 
     @property
@@ -181,7 +183,6 @@ class PackingPass:
         return self.packing.report()
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank."""
         check_batches(batches, self.steps)
         return PackingState(
             start=self.rows.start,
@@ -203,7 +204,6 @@ class PackingPass:
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on."""
         size, left = self.packing.batch_size, self.steps - first
         parts: list[tuple[Laid, Columns]] = []
         ready = 0

@@ -65,16 +65,16 @@ def make_batches(
     if packed is not None:
         yield from _packed_batches(columns, batch_size, batch_format, packed)
         return
-    cut = _torch_parts if batch_format == "torch" else _numpy_parts
+    torch = import_torch() if batch_format == "torch" else None
     cuts: dict[str, Iterable[Any]] = {}
     for name, column in columns.items():
         if padding is not None and isinstance(column, Ragged):
             fill = padding.values.get(name, 0)
             matrices = padded_batches(column, batch_size, fill=fill, multiple=padding.multiple)
-            cuts[name] = map(import_torch().from_numpy, matrices) if batch_format == "torch" else matrices
-            cuts[name + LENGTHS] = cut(name, column.lengths.copy(), batch_size)
+            cuts[name] = matrices if torch is None else map(torch.from_numpy, matrices)
+            cuts[name + LENGTHS] = _parts(name, column.lengths.copy(), batch_size, torch)
         else:
-            cuts[name] = cut(name, column, batch_size)
+            cuts[name] = _parts(name, column, batch_size, torch)
     names = list(cuts)
     for parts in zip(*cuts.values(), strict=True):
         yield dict(zip(names, parts, strict=True))
@@ -116,10 +116,12 @@ def import_torch() -> Any:
     return torch
 
 
-def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
-    """A column cut into batches, in the form of torch."""
-    torch = import_torch()
+def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Iterable[Any]:
+    """A column cut into batches, in the form of torch, or of numpy where that is None."""
+    parts: Iterable[Any] = _slices(column, batch_size)
     if isinstance(column, np.ndarray):
+        if torch is None:
+            return parts
         if column.dtype.kind in "mM":
             if np.isnat(column).any():
                 raise InputError(
@@ -128,21 +130,14 @@ def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        parts: Iterable[Any] = torch.from_numpy(column).split(batch_size)  # one call for all batches
+        parts = torch.from_numpy(column).split(batch_size)  # one call for all batches
         return parts
     if isinstance(column, Ragged):
-        rows = _slices(column, batch_size)
-        return ([None if row is None else torch.from_numpy(row) for row in part] for part in rows)
-    return (_objects(part).tolist() for part in _slices(column, batch_size))
-
-
-def _numpy_parts(_name: str, column: Column, batch_size: int) -> Iterable[Any]:
-    """A column cut into batches, in the form of numpy."""
-    if isinstance(column, np.ndarray):
-        return _slices(column, batch_size)
-    if isinstance(column, Ragged):
-        return (list(part) for part in _slices(column, batch_size))
-    return (_objects(part) for part in _slices(column, batch_size))
+        if torch is None:
+            return map(list, parts)
+        return ([None if row is None else torch.from_numpy(row) for row in part] for part in parts)
+    objects = map(_objects, parts)
+    return objects if torch is None else (each.tolist() for each in objects)
 
 
 def _slices(column: Any, batch_size: int) -> Iterator[Any]:

@@ -65,10 +65,18 @@ class Ragged:
         if any(piece.missing is not None for piece in pieces):
             masks = [np.zeros(len(each), np.bool_) if each.missing is None else each.missing for each in pieces]
             missing = np.concatenate(masks)
-        if index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum()):
-            return cls._lay(pieces, lengths, missing, None)[index].compact()
-        laid = cls._lay(pieces, lengths, missing, buffers)
-        return laid if index is None else laid[index]
+        few = index is not None and 2 * int(lengths[index].sum()) < int(lengths.sum())  # these are copied once more
+        pieces = [piece._narrow() for piece in pieces]
+        sizes = [len(piece.values) for piece in pieces]
+        values = pieces[0].values
+        if not few or len(pieces) > 1:
+            values = (Buffers() if few else buffers).empty((sum(sizes),), values.dtype)
+            np.concatenate([piece.values for piece in pieces], out=values)
+        shifts = np.cumsum([0, *sizes[:-1]])
+        starts = np.concatenate([piece.starts + shift for piece, shift in zip(pieces, shifts, strict=True)])
+        laid = cls(values=values, starts=starts, lengths=lengths, missing=missing)
+        rows = laid if index is None else laid[index]
+        return rows.compact() if few else rows
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
@@ -82,26 +90,6 @@ class Ragged:
         total = int(ends[-1]) if len(ends) else 0
         at = np.repeat(self.starts - begins, self.lengths) + np.arange(total, dtype=np.int64)
         return replace(self, values=self.values.take(at), starts=begins)
-
-    @classmethod
-    def _lay(
-        cls,
-        pieces: Sequence[Ragged],
-        lengths: I64,
-        missing: npt.NDArray[np.bool_] | None,
-        buffers: Buffers | None,
-    ) -> Ragged:
-        """The pieces end to end; without buffers a single piece's values are not copied."""
-        pieces = [piece._narrow() for piece in pieces]
-        sizes = [len(piece.values) for piece in pieces]
-        if buffers is None and len(pieces) == 1:
-            values = pieces[0].values
-        else:
-            values = (buffers or Buffers()).empty((sum(sizes),), pieces[0].values.dtype)
-            np.concatenate([piece.values for piece in pieces], out=values)
-        shifts = np.cumsum([0, *sizes[:-1]])
-        starts = np.concatenate([piece.starts + shift for piece, shift in zip(pieces, shifts, strict=True)])
-        return cls(values=values, starts=starts, lengths=lengths, missing=missing)
 
     def _narrow(self) -> Ragged:
         """The same rows without the values before the first and after the last of them."""
