@@ -1,8 +1,9 @@
 """What is left of an epoch: ranges of positions, read as one sequence, and who takes which of it. Pure.
 
-An epoch that has not begun is the single range [0, N). A stop in the middle of a worker round leaves holes below the
-position; a stop in a resumed round leaves holes inside holes. All of that is one sorted list of ranges. Put end to end
-they are the sequence that consumers stride over, so a resume needs no divisibility rule. Cost is O(ranges).
+An epoch that has not begun is the single range [0, N). Where ranks have whole shards, claim blocks or pack rows, a stop
+leaves ranges below the position, and a stop in what was resumed leaves ranges of these. All of that is one sorted list
+of ranges. Put end to end they are the sequence that consumers stride over, so a resume needs no divisibility rule. Cost
+is O(ranges).
 
 Rank r of R takes the places v = r (mod R) of what remains, batch_size at a time. Global step k is the places
 [k*G, (k+1)*G) with G = R * batch_size, so every rank takes the same number of steps, whatever the shards are like.

@@ -71,10 +71,15 @@ class PackingPasses:
         self.index, self.options, self.topology = index, options, topology
         self.pack, self.form = options.pack_rows, packing_settings(options)
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
+        own = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
+        others = [name for name in options.columns or () if name not in own]
+        taken = [name for name in others if name in (*MADE, VALID)]
+        if taken:
+            raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
-            columns=columns_to_read(self.pack, options.columns),
+            columns=(*own, *others),
             batch_format="numpy",
             remainder="pad",
             packed="off",
@@ -350,16 +355,6 @@ def packing_settings(options: StreamOptions) -> PackedBatches:
             'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
         )
     return options.packed_batches or PackedBatches()
-
-
-def columns_to_read(pack: PackRows, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Tokens, mask, and what else was asked for. Raises `SettingsError` for names that batches have otherwise."""
-    own = [name for name in (pack.tokens, pack.mask) if name is not None]
-    others = [name for name in asked or () if name not in own]
-    taken = [name for name in others if name in (*MADE, VALID)]
-    if taken:
-        raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
-    return (*own, *others)
 
 
 class _TokenBlocks:

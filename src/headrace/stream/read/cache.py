@@ -82,16 +82,14 @@ class CachedBlocks:
         path = f"{self._place(columns)}/{number}.arrow"
         try:
             table = self._mapped(path)
+            self._count(hits=1)
+            return table
         except FileNotFoundError:
-            table = None
+            pass
         except (TornFile, OSError):
             self._count(damaged=1)
             with suppress(OSError):
                 os.unlink(path)
-            table = None
-        if table is not None:
-            self._count(hits=1)
-            return table
         table = self._read_block(number, columns)
         self._count(misses=1)
         self._store(Path(path), table)

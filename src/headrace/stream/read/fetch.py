@@ -102,11 +102,8 @@ class Fetcher:
 
         Raises what decoding raised.
         """
-
-        def decoded(block: int) -> Made:
-            return use(block, self._decode(block))
-
-        return [made.result() for made in [self._threads.submit(decoded, block) for block in blocks]]
+        coming = [self._threads.submit(lambda block: use(block, self._decode(block)), block) for block in blocks]
+        return [made.result() for made in coming]
 
     def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
         """The rows of pieces that were not announced, in order; of their blocks nothing else is held."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,23 +102,16 @@ class DeviceCopies:
         rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
         layout: list[Packed] = [("", tensor.dtype, tuple(tensor.shape), None) for tensor in tensors]
         total = sum(room(tensor.shape, tensor.dtype) for tensor in tensors)
-        if self._stream is None:
-            arena, done = self._laid(tensors, layout, total), None
-        else:
-            with self._torch.cuda.stream(self._stream):  # makes its device the present one of this thread, too
-                # Pinned memory that is dropped while it is copied from stays torch's until the copy is done.
-                arena = self._laid(tensors, layout, total).to(self._device, non_blocking=True)
+        cuda = self._stream is not None
+        # The stream makes its device the present one of this thread, too.
+        with self._torch.cuda.stream(self._stream) if cuda else nullcontext():
+            arena, done = self._torch.empty(total, dtype=self._torch.uint8, pin_memory=cuda), None
+            for view, tensor in zip(views(arena, layout), tensors, strict=True):
+                view.copy_(tensor.detach())
+            if cuda:  # pinned memory that is dropped while it is copied from stays torch's until the copy is done
+                arena = arena.to(self._device, non_blocking=True)
                 done = self._stream.record_event()
         return Copied(rebuild, list(views(arena, layout)), arena, done)
-
-    def _laid(self, tensors: list[Any], layout: list[Packed], total: int) -> Any:
-        """The tensors end to end, pinned where they are to be copied from."""
-        from headrace.stream.workers.parcel import views
-
-        arena = self._torch.empty(total, dtype=self._torch.uint8, pin_memory=self._stream is not None)
-        for view, tensor in zip(views(arena, layout), tensors, strict=True):
-            view.copy_(tensor.detach())
-        return arena
 
     def finish(self, copied: Copied) -> Any:
         """The batch, for the loop's present stream: what that stream does from now on finds the tensors ready."""
