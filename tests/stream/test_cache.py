@@ -16,8 +16,7 @@ import pytest
 import headrace
 from headrace.storage.cache_room import Room
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.cache import CacheCounts, CachedBlocks
-from headrace.stream.read.decoded_file import TornFile, encode, map_file
+from headrace.stream.read.cache import CacheCounts, CachedBlocks, TornFile, encode, map_file
 from tables import small_source, split
 
 ROWS, BLOCKS = 1200, 12

@@ -16,9 +16,9 @@ from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.chain import parts_of
+from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import order_of_state
-from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.plan import plan_pools
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import MOST_CHANGES, StreamState
 from headrace.stream.order.whereabouts import find_row, seen_per_shard

@@ -16,8 +16,7 @@ from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import estimate_block_bytes
-from headrace.stream.order.regions import Regions
-from headrace.stream.order.shards import deal_shards, pack_shards
+from headrace.stream.order.regions import Regions, deal_shards, pack_shards
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, seen_per_shard
 from headrace.stream.ranks.topology import Topology

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pure_order import LARGE, rows_of_steps
+from pure_order import LARGE, make_plan, rows_of_steps
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes, choose_lanes
-from headrace.stream.order.plan import make_plan
 from laws import examples
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pure_order import make_plan
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.digest import derive_key
@@ -16,7 +17,6 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.layout import lay_epoch
-from headrace.stream.order.plan import make_plan
 from headrace.stream.order.whereabouts import find_row
 from laws import examples
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.stream.read.python_rows import python_rows
+from headrace.stream.read.batch import python_rows
 
 MOMENTS = st.datetimes(min_value=datetime.datetime(1900, 1, 1), max_value=datetime.datetime(2200, 1, 1))
 COLUMNS = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pure_order import rows_in_order
+from pure_order import make_plan, rows_in_order
 from rank_processes import run_ranks
 from specification_cases import BROKEN_RANK, FAULTS, HUNDRED, on_rank
 from stream_cases import Numbers, index_of, ranks
@@ -15,7 +15,6 @@ from stream_cases import Numbers, index_of, ranks
 from headrace.digest import derive_key
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.plan import make_plan
 from headrace.stream.read.reader import plan_pools
 
 INDEX = index_of(HUNDRED)

@@ -29,7 +29,7 @@ from headrace.stream.loader.resumed import (  # before what needs torch: names t
     CountedLoader,
     ResumedModule,
 )
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some, count_windows
 from headrace.windows.inverse import target_scale

@@ -17,7 +17,7 @@ from headrace.arrays import I64
 from headrace.checks import check_integer
 from headrace.digest import canonical_json, sha256_hex
 from headrace.series.chunks import ChunkPlan
-from headrace.stream.read.threads import start_threads
+from headrace.stream.read.ahead import start_threads
 from headrace.windows.windows import Windows
 
 _MIB = 1 << 20

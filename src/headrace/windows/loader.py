@@ -21,7 +21,7 @@ from headrace.errors import SettingsError, StreamError
 from headrace.sealed import MOST_LANES
 from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import VALID
-from headrace.stream.order.share import Remainder, Share, check_batches, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remainder, Share, check_batches, resolve_remainder, share_of
 from headrace.stream.ranks.topology import Topology, capture, confirm
 from headrace.stream.ranks.watch import Progress, Watch
 from headrace.stream.read.batch import import_torch

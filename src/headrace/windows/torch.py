@@ -20,7 +20,7 @@ from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some

@@ -89,7 +89,7 @@ class Blend:
             indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
             options = packed_options(indexes, options)
             return *self.source(split, options), options, None
-        from headrace.stream.packed.row_lengths import lengths_for
+        from headrace.stream.packed.passes import lengths_for
 
         index, read_block = self.source(split, replace(options, packed="off"))
         return index, read_block, options, lengths_for(index, read_block, options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache, stored_bytes
-from headrace.dataset.filtered import FilterReport
+from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
@@ -27,7 +27,6 @@ from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packe
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
-from headrace.stream.read.filtered import FilteredRows
 
 if TYPE_CHECKING:
     from headrace.stream.loader.map import MapDataset
@@ -163,7 +162,7 @@ class Dataset(IndexedDataset):
         if options.pack_rows is None:
             options = packed_options([(self.root, index)], options)
             return packed_index(index, options), self.reader(split, options), options, None
-        from headrace.stream.packed.row_lengths import lengths_for
+        from headrace.stream.packed.passes import lengths_for
 
         read_block = self.reader(split, replace(options, packed="off"))
         try:

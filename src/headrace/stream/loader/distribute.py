@@ -9,8 +9,7 @@ from headrace.errors import SettingsError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.lanes import estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex
-from headrace.stream.order.regions import Regions
-from headrace.stream.order.shards import deal_shards, local_ranks, pack_shards
+from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
 
 
 def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:

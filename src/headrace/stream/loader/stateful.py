@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 from headrace.errors import StreamError
 from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
-from headrace.stream.order.share import Remainder, advance
+from headrace.stream.order.remaining import Remainder, advance
 from headrace.stream.order.state import FORMAT_VERSION, StreamState
-from headrace.stream.packed.state import PackingState
+from headrace.stream.packed.plan import PackingState
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of what others put around our states

@@ -12,7 +12,7 @@ from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.agreement import contract_of
 from headrace.stream.ranks.topology import Topology, capture
