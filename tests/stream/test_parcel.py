@@ -1,6 +1,7 @@
 """A batch that was sent from a worker is the batch that was made there, in one piece of memory."""
 
 import copy
+import multiprocessing
 import os
 import pickle
 import resource
@@ -12,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
-from headrace.stream.workers.parcel import Parcel
+from headrace.stream.read.columns import cut, from_table, gather
+from headrace.stream.workers.parcel import Parcel, UnmadeBatch
 from headrace.stream.workers.table_parcel import TableParcel
 
 
@@ -140,3 +142,49 @@ def test_tables_cross_a_data_loader():
     batches = list(DataLoader(Tables(), batch_size=None, num_workers=1, timeout=120))
 
     assert [batch.to_pydict() for batch in batches] == [{"n": [0, 1, 2, 3, 4]}, {"n": [5, 6, 7, 8, 9]}]
+
+
+def with_process(columns):
+    """Makes a batch that says where it was made."""
+    return {**columns, "process": os.getpid()}
+
+
+def send_unmade(connection, columns):
+    connection.send(UnmadeBatch(columns, with_process))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40_000])
+def test_columns_are_made_a_batch_by_the_process_that_receives_them(rows):
+    pool = pa.table(
+        {
+            "text": [None if row % 3 == 0 else f"{row} é" for row in range(2 * rows)],
+            "ids": [None if row % 5 == 0 else list(range(row % 4)) for row in range(2 * rows)],
+            "nested": [[{"a": str(row)}] for row in range(2 * rows)],
+            "number": [float("nan") if row % 7 == 0 else row for row in range(2 * rows)],
+        }
+    )
+    gathered = gather([from_table(pool, arrow=False, where="here")], None)
+    columns = cut(gathered, rows // 2, rows // 2 + rows)
+    here, there = multiprocessing.Pipe()
+    sender = multiprocessing.get_context("fork").Process(target=send_unmade, args=(there, columns))
+    sender.start()
+    got = here.recv()
+    sender.join()
+
+    assert os.getpid() == got.pop("process")
+    assert list(columns) == list(got)
+    for name in ("text", "nested"):
+        assert columns[name].equals(got[name])
+    assert [row if row is None else row.tolist() for row in columns["ids"]] == [
+        row if row is None else row.tolist() for row in got["ids"]
+    ]
+    assert columns["number"].tobytes() == got["number"].tobytes()
+    got["number"][:] = 0  # memory of its own
+    got["ids"].values[:] = 0
+
+
+def test_columns_are_sent_without_the_pool_they_are_cut_from():
+    pool = pa.table({"text": [str(row) for row in range(100_000)], "ids": [[row] * 3 for row in range(100_000)]})
+    columns = cut(from_table(pool, arrow=False, where="here"), 70_000, 70_010)
+
+    assert len(ForkingPickler.dumps(UnmadeBatch(columns, with_process))) < 10_000

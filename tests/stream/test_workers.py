@@ -314,7 +314,7 @@ def server():
     opened = []
 
     def open_pass(worker, workers, progress):
-        def read(first):
+        def read(first, _in_place):
             yield from ({"step": torch.tensor(step)} for step in range(first, 8))
 
         opened.append(workers)

@@ -7,7 +7,7 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from headrace.stream.order.share import Remainder, Share, advance, count_steps, 
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
+from headrace.stream.read.columns import Columns
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
 from headrace.stream.read.transform import TransformContext
@@ -48,12 +49,14 @@ def _nothing() -> None:
 class Reading:
     """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
 
-    check: raises where another rank has failed, for whoever waits for others.
+    check: raises where another rank has failed, for whoever waits for others. make: makes batches of so many rows of
+    columns; None: as the options say. Packed rows are always made as the options say.
     """
 
     read_block: ReadBlock
     quarantine: Quarantine | None = None
     check: Callable[[], None] = _nothing
+    make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
 class Pass(AnyPass, Protocol):
@@ -177,6 +180,7 @@ class RowPass:
             reader=reader_name(passes.topology),
             quarantine=quarantine,
             kept=passes.kept,
+            make=reading.make,
         )
 
     def context(self, batch: int) -> TransformContext:

@@ -25,6 +25,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
 
@@ -43,7 +44,8 @@ from headrace.stream.order.plan import Plan
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.ranks.watch import Progress
-from headrace.stream.read.batch import Batch
+from headrace.stream.read.batch import Batch, make_batch
+from headrace.stream.read.columns import Columns, cut
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import check_travels, transformed
@@ -55,6 +57,7 @@ try:
     from headrace.stream.loader.watched_loader import WatchedLoader
     from headrace.stream.workers.deaths import died, told_by_torch
     from headrace.stream.workers.inherited import keep_inherited
+    from headrace.stream.workers.parcel import UnmadeBatch
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server
     from headrace.stream.workers.table_parcel import parcel_of, whole_batch
 except ImportError as error:
@@ -426,15 +429,15 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             )
         owner = weakref.ref(self)
 
-        def read(first: int) -> Generator[Batch, None, None]:
+        def read(first: int, in_place: bool) -> Generator[Any, None, None]:
             dataset = owner()
             if dataset is None:
                 raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
-            return dataset._read(present, first, workers)
+            return dataset._read(present, first, workers, in_place=in_place)
 
         return Opened(stream.state_after(0), present.epoch, first, read)
 
-    def _read(self, present: Pass, first: int, workers: int) -> Generator[Batch, None, None]:
+    def _read(self, present: Pass, first: int, workers: int, *, in_place: bool) -> Generator[Any, None, None]:
         if present.steps is not None and first > present.steps:  # a worker that begins when the others have had all
             return
         stream = self.stream
@@ -445,7 +448,9 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             stream.quarantined = stream.make_quarantine()
         else:
             stream.quarantined.go_back(first)
-        batches = present.batches(Reading(progress.noted(stream.passes.read_block), stream.quarantined), first=first)
+        make = None if in_place or self.options.batch_format == "arrow" else _unmade_batches(self.options)
+        reading = Reading(progress.noted(stream.passes.read_block), stream.quarantined, make=make)
+        batches = present.batches(reading, first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
         yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
         if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):
@@ -479,6 +484,19 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             if not processes:
                 raise
             raise EngineError(died(reader_name(self.topology), processes)) from error
+
+
+def _unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
+    """Cuts columns into batches that are made where they arrive. Arrow batches are made here: that costs nothing."""
+    make = partial(
+        make_batch, batch_format=options.batch_format, padding=options.padding, packed=options.packed_batches
+    )
+
+    def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
+        total = len(next(iter(columns.values())))
+        return (UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows))
+
+    return unmade
 
 
 def _nobody() -> None:

@@ -18,7 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+
 from headrace.errors import MissingExtra, StreamError
+from headrace.stream.read.columns import Column, Columns
+from headrace.stream.read.ragged import Ragged
 
 try:
     import torch
@@ -73,6 +78,43 @@ def _unpack(sent: Sent, packed: list[Packed], others: bytes | None, names: list[
     for view, (name, _, _, lengths) in zip(views(flat, packed), packed, strict=True):
         batch[name] = view if lengths is None else list(apart(view, lengths))
     return {name: batch[name] for name in names}
+
+
+class UnmadeBatch:
+    """Columns that become a batch where they are unpickled, so that the worker which needs the batch makes it.
+
+    make: picklable. The columns it gets are memory of their own, which may be written to.
+    """
+
+    def __init__(self, columns: Columns, make: Callable[[Columns], Any]) -> None:
+        self._columns, self._make = columns, make
+
+    def __reduce__(self) -> Any:
+        pickled: list[pickle.PickleBuffer] = []
+        own = {name: _own_rows(column) for name, column in self._columns.items()}
+        data = pickle.dumps((own, self._make), protocol=5, buffer_callback=pickled.append)
+        buffers = [np.asarray(buffer.raw()) for buffer in pickled]
+        stops = np.cumsum([0, *(room(buffer.shape, torch.uint8) for buffer in buffers)]).tolist()
+        places = [(start, start + len(buffer)) for start, buffer in zip(stops, buffers, strict=False)]
+
+        def fill(flat: torch.Tensor) -> None:
+            for (start, stop), buffer in zip(places, buffers, strict=True):
+                np.copyto(flat.numpy()[start:stop], buffer)
+
+        return _made, (data, filled(stops[-1], fill), places)
+
+
+def _made(data: bytes, sent: Sent, places: list[tuple[int, int]]) -> Any:
+    flat = opened(sent).numpy()
+    columns, make = pickle.loads(data, buffers=[flat[start:stop] for start, stop in places])
+    return make(columns)
+
+
+def _own_rows(column: Column) -> Column:
+    """The same rows without the pool around them, which would be pickled too."""
+    if isinstance(column, np.ndarray):
+        return column
+    return column.compact() if isinstance(column, Ragged) else pa.concat_arrays([column])
 
 
 def unsent(batch: dict[str, Any], error: Exception) -> str:

@@ -62,13 +62,13 @@ class Beginning(NamedTuple):
 class Opened(NamedTuple):
     """A pass that workers begin: state and epoch at its start, its first step for them, and what reads it.
 
-    read: the batches from a step on; none for a step behind the last.
+    read: the batches from a step on, none for a step behind the last; and whether workers hand them on as tickets.
     """
 
     start: dict[str, Any]
     epoch: int
     first: int
-    read: Callable[[int], Generator[Any, None, None]]
+    read: Callable[[int, bool], Generator[Any, None, None]]
 
 
 class Server:
@@ -213,7 +213,7 @@ class Server:
         if place is None:
             raise StreamError("worker: asked for a batch before it began a pass; iterate over the dataset first")
         run, worker = place
-        batch = run.get(worker, step)
+        batch = run.get(worker, step, in_place)
         if batch is _END:
             return ("end",)
         if not in_place:
@@ -276,14 +276,16 @@ class _Run:
             self._there.discard(worker)
             return not self._there
 
-    def get(self, worker: int, step: int) -> Any:
+    def get(self, worker: int, step: int, in_place: bool) -> Any:
         """The batch of a step, once; `_END` behind the last. Raises what reading raised."""
         with self._changed:
             self._next[worker] = step
             self._asked = max(self._asked, step)
             if not self._is_reading:
                 self._is_reading = True
-                threading.Thread(target=self._read_ahead, name="headrace-serve-read", daemon=True).start()
+                threading.Thread(
+                    target=self._read_ahead, args=(in_place,), name="headrace-serve-read", daemon=True
+                ).start()
             self._changed.notify_all()
             self._changed.wait_for(lambda: step in self._ready or self._has_ended or self._closed)
             if step in self._ready:
@@ -302,7 +304,7 @@ class _Run:
             self._ready.clear()
             self._changed.notify_all()
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, in_place: bool) -> None:
         try:
             with self._changed:
                 # A pool that is forked is forked one by one: no thread should read meanwhile, and hold a lock of some
@@ -310,7 +312,7 @@ class _Run:
                 self._changed.wait_for(lambda: self._closed or self.is_complete, timeout=_START_S)
                 late = [] if self.is_complete else [self._opened.first]
                 first = max(self._opened.first, min([*self._next.values(), *late]))
-            with closing(self._opened.read(first)) as batches:
+            with closing(self._opened.read(first, in_place)) as batches:
                 for step, batch in enumerate(batches, start=first):
                     with self._changed:
                         if self._closed:
