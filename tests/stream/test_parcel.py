@@ -7,6 +7,7 @@ import pickle
 import resource
 from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -149,12 +150,23 @@ def with_process(columns):
     return {**columns, "process": os.getpid()}
 
 
-def send_unmade(connection, columns):
-    connection.send(UnmadeBatch(columns, with_process))
+def receive(connection):
+    connection.send(connection.recv()["process"])
+
+
+def test_columns_are_made_a_batch_by_the_process_that_receives_them():
+    here, there = multiprocessing.Pipe()
+    receiver = multiprocessing.get_context("fork").Process(target=receive, args=(there,))
+    receiver.start()
+    there.close()
+    here.send(UnmadeBatch({"row": np.arange(3)}, with_process))
+
+    assert receiver.pid == here.recv()
+    receiver.join()
 
 
 @pytest.mark.parametrize("rows", [1, 7, 40_000])
-def test_columns_are_made_a_batch_by_the_process_that_receives_them(rows):
+def test_columns_arrive_as_they_were_gathered(rows):
     pool = pa.table(
         {
             "text": [None if row % 3 == 0 else f"{row} é" for row in range(2 * rows)],
@@ -165,11 +177,8 @@ def test_columns_are_made_a_batch_by_the_process_that_receives_them(rows):
     )
     gathered = gather([from_table(pool, arrow=False, where="here")], None)
     columns = cut(gathered, rows // 2, rows // 2 + rows)
-    here, there = multiprocessing.Pipe()
-    sender = multiprocessing.get_context("fork").Process(target=send_unmade, args=(there, columns))
-    sender.start()
-    got = here.recv()
-    sender.join()
+
+    got = pickle.loads(ForkingPickler.dumps(UnmadeBatch(columns, with_process)))
 
     assert os.getpid() == got.pop("process")
     assert list(columns) == list(got)

@@ -17,14 +17,16 @@ import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
+from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.base import AnyPass, Source
-from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
+from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.order.regions import Regions
+from headrace.stream.order.shards import deal_shards, local_ranks, pack_shards
 from headrace.stream.order.share import Remainder, Share, advance, count_steps, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
@@ -382,3 +384,35 @@ def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> R
     if options.batch_format == "torch":
         import_torch()
     return remainder
+
+
+def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:
+    """The regions of an epoch; None for "balanced", where every rank strides over all rows.
+
+    Raises `SettingsError` for blends and parts of epochs, which no whole shards make up.
+    """
+    if options.distribution == "balanced":
+        return None
+    if isinstance(index, BlendIndex) or options.samples_per_epoch is not None:
+        raise SettingsError(
+            f'distribution="{options.distribution}" gives out whole shards of one dataset and whole epochs; use'
+            ' "balanced" with blends and with samples_per_epoch'
+        )
+    if options.distribution == "round_robin":
+        rank = deal_shards(index, ranks=ranks, seed=options.seed, epoch=epoch, shuffle=options.shuffle)
+    else:
+        shards = len(index.shards)
+        block_bytes = estimate_block_bytes(index)
+        shard_bytes = np.bincount(index.shard_of_block, weights=block_bytes, minlength=shards).astype(np.int64)
+        allowed = None
+        if options.distribution == "local":
+            allowed = local_ranks(
+                index, options.locality or {}, ranks=ranks, ranks_per_node=options.ranks_per_node or ranks
+            )
+        rank = pack_shards(shard_bytes, ranks=ranks, allowed=allowed)
+    rows = np.bincount(rank[index.shard_of_block], weights=index.rows, minlength=ranks).astype(np.int64)
+    return Regions(
+        distribution=options.distribution,
+        rows=tuple(rows.tolist()),
+        assignment=None if options.distribution == "round_robin" else tuple(rank.tolist()),
+    )

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
 from collections.abc import Generator
-from multiprocessing import get_start_method
+from contextlib import contextmanager
+from multiprocessing import forkserver, get_start_method, resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.stream.loader.accelerated import told_to_accelerate
+from headrace.stream.loader.base import told_to_accelerate
 from headrace.stream.loader.passes import reader_name
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import death_of, why_not_again
-from headrace.stream.workers.sheltered import sheltered_start
 
 if TYPE_CHECKING:
     from headrace.stream.workers.guarded_workers import GuardedWorkers
@@ -89,7 +90,7 @@ class WatchedLoader(DataLoader[Batch]):
             log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
             self._iterator = None
         method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
-        with sheltered_start(method):
+        with _sheltered_start(method):
             return cast("GuardedWorkers", super().__iter__())
 
     def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
@@ -137,3 +138,25 @@ def _say_once(what: str) -> None:
         " resumed from the last state; for workers that are begun anew use torch 2.4 to 2.13",
         what,
     )
+
+
+@contextmanager
+def _sheltered_start(method: str) -> Generator[None, None, None]:
+    """Processes begun inside never see SIGINT; this one sees it at the latest when the block is left.
+
+    A terminal signals Ctrl-C to all its processes, and this one decides. A worker that dies of it while it imports its
+    libraries makes the DataLoader's own ending fail: at times the loop then waits for ever. method: how workers start.
+    A fork server is no one's own: it is started without the shelter, and so are its children.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    if method != "fork":
+        resource_tracker.ensure_running()  # starting it inside would let SIGINT through again
+    if method == "forkserver":
+        forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
