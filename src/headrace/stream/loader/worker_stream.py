@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-from headrace.arrays import I32
-from headrace.dataset.index import SplitIndex
-from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.rebatched import refuse_sharing_again
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch
-from headrace.stream.read.reader import ReadBlock
 
 
 class WorkerStream(StreamLoader):
@@ -22,17 +19,8 @@ class WorkerStream(StreamLoader):
     Workers are spawned when a pass begins, and end with it.
     """
 
-    def __init__(
-        self,
-        index: SplitIndex,
-        read_block: ReadBlock,
-        options: StreamOptions,
-        lengths: I32 | None = None,
-        *,
-        workers: int,
-        topology: Topology | None = None,
-    ) -> None:
-        super().__init__(index, read_block, options, lengths, topology=topology)
+    def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
+        super().__init__(*parts, topology=topology)
         self.workers = workers
         StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
 
