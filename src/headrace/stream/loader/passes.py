@@ -43,10 +43,6 @@ _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
 _MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a second
 
 
-def _nothing() -> None:
-    """No other rank can have failed."""
-
-
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
@@ -57,7 +53,7 @@ class Reading:
 
     read_block: ReadBlock
     quarantine: Quarantine | None = None
-    check: Callable[[], None] = _nothing
+    check: Callable[[], None] = lambda: None  # no other rank can have failed
     make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
@@ -89,29 +85,21 @@ class Passes(Source[Pass], Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RowPass:
-    """What is left of an epoch of rows. start: where it begins."""
+    """What is left of an epoch of rows; see `Pass`. start: where it begins."""
 
     passes: RowPasses
     start: StreamState
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
         return self.start.epoch
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
         return bool(self.start.position)
 
     @property
-    def rows(self) -> int:
-        """Rows that are left, over all ranks."""
-        return self.start.remaining.total
-
-    @property
     def steps(self) -> int:
-        """Batches that each rank receives."""
         passes, left = self.passes, self.start.remaining
         if self.start.regions is not None:
             return self.start.regions.steps(
@@ -128,10 +116,9 @@ class RowPass:
             return 0
         if self.start.regions is not None:
             return self.plan().dropped_rows
-        return self.rows % (self.passes.ranks * self.passes.options.batch_size)
+        return self.start.remaining.total % (self.passes.ranks * self.passes.options.batch_size)
 
     def plan(self) -> Plan:
-        """Steps, rows and bytes of every rank."""
         return make_plan(
             self.passes.index,
             batch_size=self.passes.options.batch_size,
@@ -143,32 +130,21 @@ class RowPass:
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank."""
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
         """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
-        passes, left = self.passes, self.start.remaining
-        if self.start.regions is not None:
-            left = self.start.regions.advance(
-                left,
-                batches,
-                ranks=passes.ranks,
-                batch_size=passes.options.batch_size,
-                remainder=passes.remainder,
-            )
-        else:
-            left = advance(
-                left,
-                batches,
-                ranks=passes.ranks,
-                batch_size=passes.options.batch_size,
-                remainder=passes.remainder,
-            )
-        return replace(self, start=self.start.at(left))
+        passes = self.passes
+        start = state_after(
+            self.start,
+            batches,
+            ranks=passes.ranks,
+            batch_size=passes.options.batch_size,
+            remainder=passes.remainder,
+        )
+        return replace(self, start=start)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on."""
         passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
         columns = passes.options.check_columns(passes.index.schema.names)
         plan = self.after(first).plan()
@@ -186,7 +162,6 @@ class RowPass:
         )
 
     def context(self, batch: int) -> TransformContext:
-        """Where this rank's batch of this number stands in the epoch."""
         options, share = self.passes.options, self._share
         first = batch * options.batch_size
         stop = min(first + options.batch_size, share.items)
@@ -201,7 +176,6 @@ class RowPass:
         )
 
     def rows_after(self, batches: int) -> int:
-        """Rows that this rank's first `batches` batches hold, without filling ones."""
         return min(batches * self.passes.options.batch_size, self._share.rows)
 
     @cached_property
@@ -370,6 +344,12 @@ class RowPasses:
             memory_bytes=self.options.memory_bytes,
             sources=sources_of(self.index),
         )
+
+
+def state_after(start: StreamState, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
+    """The state after so many batches on every rank. Raises `StreamError` if there are fewer."""
+    go_on = advance if start.regions is None else start.regions.advance
+    return start.at(go_on(start.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
 
 
 def reader_name(topology: Topology) -> str:
