@@ -155,7 +155,7 @@ class RowPass:
             share=plan.share(passes.topology.rank),
             options=passes.options,
             columns=columns if quarantine is None else (*columns, VALID),
-            reader=reader_name(passes.topology),
+            reader=str(passes.topology),
             quarantine=quarantine,
             kept=passes.kept,
             make=reading.make,
@@ -350,11 +350,6 @@ def state_after(start: StreamState, batches: int, *, ranks: int, batch_size: int
     """The state after so many batches on every rank. Raises `StreamError` if there are fewer."""
     go_on = advance if start.regions is None else start.regions.advance
     return start.at(go_on(start.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
-
-
-def reader_name(topology: Topology) -> str:
-    """How messages call a rank."""
-    return f"rank {topology.rank} of {topology.world_size}"
 
 
 def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> Remainder:

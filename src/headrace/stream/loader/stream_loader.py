@@ -11,7 +11,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.loader.base import BaseLoader
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
+from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder
 from headrace.stream.packed.plan import PackingReport
@@ -71,9 +71,7 @@ class StreamLoader(BaseLoader[Passes, Pass]):
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
-        return (
-            f"{type(self).__name__}({self.index.split!r}: {batches}, {reader_name(self.topology)}, epoch {self.epoch})"
-        )
+        return f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch {self.epoch})"
 
     @property
     def index(self) -> SplitIndex:
@@ -165,7 +163,7 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         """
         options = self.options
         if options.transform is not None:
-            name, context = reader_name(self.topology), self.present.context
+            name, context = str(self.topology), self.present.context
             batches = transformed(batches, options.transform, reader=name, context=context)
         elif options.memory == "pageable" and options.device is None:
             return batches
@@ -178,7 +176,7 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         return Quarantine(
             index=self.index,
             limit=self.options.quarantine_limit,
-            reader=reader_name(self.topology),
+            reader=str(self.topology),
             batch_size=self.options.batch_size,
         )
 

@@ -25,7 +25,6 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any, get_args
 
@@ -37,15 +36,14 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
 from headrace.stream.loader.over_stream import OverStream
-from headrace.stream.loader.passes import Pass, Reading, reader_name
+from headrace.stream.loader.passes import Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import Plan
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.ranks.watch import Progress
-from headrace.stream.read.batch import Batch, make_batch
-from headrace.stream.read.columns import Columns, cut
+from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import check_travels, transformed
@@ -56,7 +54,7 @@ try:
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.loader.watched_loader import WatchedLoader
     from headrace.stream.workers.deaths import died, told_by_torch
-    from headrace.stream.workers.parcel import UnmadeBatch
+    from headrace.stream.workers.parcel import unmade_batches
     from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
     from headrace.stream.workers.table_parcel import parcel_of, whole_batch
 except ImportError as error:
@@ -212,7 +210,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             made = transformed(
                 made,
                 self.options.transform,
-                reader=f"{reader_name(self.topology)}, worker {info.id}",
+                reader=f"{self.topology}, worker {info.id}",
                 context=self.stream.passes.resume(begun.start).context,
                 first=begun.first,
                 stride=info.num_workers,
@@ -422,7 +420,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             stream.quarantined = stream.make_quarantine()
         else:
             stream.quarantined.go_back(first)
-        make = None if in_place or self.options.batch_format == "arrow" else _unmade_batches(self.options)
+        make = None if in_place or self.options.batch_format == "arrow" else unmade_batches(self.options)
         reading = Reading(progress.noted(stream.passes.read_block), stream.quarantined, make=make)
         batches = present.batches(reading, first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
@@ -453,20 +451,24 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             processes = told_by_torch(error)
             if not processes:
                 raise
-            raise EngineError(died(reader_name(self.topology), processes)) from error
+            raise EngineError(died(str(self.topology), processes)) from error
 
 
-def _unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
-    """Cuts columns into batches that are made where they arrive. Arrow batches are made here: that costs nothing."""
-    make = partial(
-        make_batch, batch_format=options.batch_format, padding=options.padding, packed=options.packed_batches
-    )
+class WorkerStream(StreamLoader):
+    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
 
-    def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
-        total = len(next(iter(columns.values())))
-        return (UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows))
+    Workers are spawned when a pass begins, and end with it.
+    """
 
-    return unmade
+    def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
+        super().__init__(*parts, topology=topology)
+        self.workers = workers
+        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
+        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
 
 
 def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:

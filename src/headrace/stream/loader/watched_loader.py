@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError
 from headrace.stream.loader.base import told_to_accelerate
-from headrace.stream.loader.passes import reader_name
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import death_of, why_not_again
@@ -108,7 +107,7 @@ class WatchedLoader(DataLoader[Batch]):
                 fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
                 if not fallen:
                     raise
-                rank = reader_name(dataset.topology)
+                rank = str(dataset.topology)
                 deaths = [death_of(f"{rank}, worker {number}", *workers.ending(number)) for number in fallen]
                 final = why_not_again(earlier, deaths, received)
                 if final is not None:

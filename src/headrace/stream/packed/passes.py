@@ -33,7 +33,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
 from headrace.packing.alignment import shift_left
 from headrace.packing.bins import Bins
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
@@ -211,7 +211,7 @@ class Packer:
 
     def __init__(self, passes: PackingPasses, rows: RowPass, plan: PackingPlan, read_block: ReadBlock) -> None:
         self.passes, self.pack, self.form, self.options = passes, passes.pack, passes.form, passes.options
-        self.rank, self.reader = passes.topology.rank, reader_name(passes.topology)
+        self.rank, self.reader = passes.topology.rank, str(passes.topology)
         self._rows, self._plan, self._read_block = rows, plan, read_block
 
     def batches(self, given: int) -> Generator[Batch, None, None]:

@@ -15,6 +15,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
@@ -22,7 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import MissingExtra, StreamError
-from headrace.stream.read.columns import Column, Columns
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.read.batch import make_batch
+from headrace.stream.read.columns import Column, Columns, cut
 from headrace.stream.read.ragged import Ragged
 
 try:
@@ -102,6 +105,19 @@ class UnmadeBatch:
                 np.copyto(flat.numpy()[start:stop], buffer)
 
         return _made, (data, filled(stops[-1], fill), places)
+
+
+def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
+    """Cuts columns into batches that are made where they arrive. Arrow batches are made here: that costs nothing."""
+    make = partial(
+        make_batch, batch_format=options.batch_format, padding=options.padding, packed=options.packed_batches
+    )
+
+    def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
+        total = len(next(iter(columns.values())))
+        return (UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows))
+
+    return unmade
 
 
 def _made(data: bytes, sent: Sent, places: list[tuple[int, int]]) -> Any:

@@ -20,7 +20,7 @@ from headrace.errors import SettingsError, StreamError
 from headrace.sealed import kind_of
 from headrace.stream.loader.dynamic.claims import Claims, LocalStore, claim_borders, claim_rows
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPasses, reader_name
+from headrace.stream.loader.passes import Pass, Reading, RowPasses
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
@@ -172,7 +172,7 @@ class DynamicPass:
             places = start.remaining.positions(np.arange(first, last, dtype=np.int64))
             pool = claim_rows(order, identities, places)
             decoded = {
-                block: decode_block(index, read_block, block, decoded_names, reader_name(topology), arrow=arrow)
+                block: decode_block(index, read_block, block, decoded_names, str(topology), arrow=arrow)
                 for block in pool.blocks
             }
             return gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
