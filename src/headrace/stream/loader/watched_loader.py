@@ -45,19 +45,20 @@ class WatchedLoader(DataLoader[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
-        dataset: Any = self.dataset
-        dataset.set_epoch(epoch)
+        self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
         """What the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
-        dataset: Any = self.dataset
-        found: StreamStats = dataset.stats()
+        found: StreamStats = self._source.stats()
         return found
 
     def __len__(self) -> int:
         """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
-        dataset: Any = self.dataset
-        return len(dataset)
+        return len(self._source)
+
+    @property
+    def _source(self) -> Any:  # torch knows no more of it than that it is a dataset
+        return self.dataset
 
     def __iter__(self) -> Any:  # torch names its private iterator here
         begin_next = getattr(self.dataset, "begin_next", None)
@@ -94,7 +95,6 @@ class WatchedLoader(DataLoader[Batch]):
 
     def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
         """The batches of a pass, whichever workers die. begun: its workers, when the first batch is asked for."""
-        dataset: Any = self.dataset
         workers = begun.pop()
         earlier: list[int] = []
         received = 0
@@ -107,7 +107,7 @@ class WatchedLoader(DataLoader[Batch]):
                 fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
                 if not fallen:
                     raise
-                rank = str(dataset.topology)
+                rank = str(self._source.topology)
                 deaths = [death_of(f"{rank}, worker {number}", *workers.ending(number)) for number in fallen]
                 final = why_not_again(earlier, deaths, received)
                 if final is not None:
@@ -124,9 +124,8 @@ class WatchedLoader(DataLoader[Batch]):
 
     def _begin_anew(self, received: int) -> GuardedWorkers:
         """New workers for the rest of the pass; the loop's random numbers stay what they were."""
-        dataset: Any = self.dataset
         self._iterator = None
-        with torch.random.fork_rng(devices=[]), dataset.going_on_after(received):
+        with torch.random.fork_rng(devices=[]), self._source.going_on_after(received):
             return self._begin()
 
 
