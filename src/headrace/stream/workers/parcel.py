@@ -3,6 +3,7 @@
 A DataLoader sends every tensor by a file descriptor of its own, which costs about a millisecond each; a batch of 28
 columns that way is twenty times slower than its bytes. A `Parcel` is a batch that pickles as one buffer: small ones in
 the message itself, large ones in one block of shared memory. What arrives is a plain dict again, whoever unpickles it.
+An `UnmadeBatch` goes the other way, as columns, and what arrives is the batch that the worker is to work on.
 
 A worker pickles in a thread whose errors nobody hears: the loop would wait for that batch forever. So pickling a parcel
 never fails. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be

@@ -4,8 +4,8 @@
     worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the training loop
 
 Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on it. Workers are there for
-Python code. Where there is none to run, a worker hands on a ticket: the batch never leaves the rank's process, and the
-loop gets the very arrays that were gathered there.
+Python code: they are sent columns, and make batches of them before they run it. Where there is none to run, a worker
+hands on a ticket: the batch never leaves the rank's process, and the loop gets the arrays that were gathered there.
 
 The workers that one DataLoader starts together are a pool, and each pass of a pool is one reading, a `_Run`. Two loops
 over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so that a
