@@ -23,7 +23,7 @@ from worker_cases import KINDS_OF_DATA, LOOPS, Deadly, alike, chance, counted, d
 import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.stateful import stream_state
-from headrace.stream.workers.serving import Client, Opened, Server
+from headrace.stream.workers.serving import Beginning, Client, Opened, Server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
@@ -326,11 +326,11 @@ def server():
     opened = []
 
     def open_pass(worker, workers, progress):
-        def read(first):
+        def read(first, _in_place):
             yield from ({"step": torch.tensor(step)} for step in range(first, 8))
 
         opened.append(workers)
-        return Opened({}, len(opened) - 1, 0, read)
+        return Opened(Beginning({}, len(opened) - 1, 0), read)
 
     served = Server(open_pass)
     served.opened = opened

@@ -232,7 +232,7 @@ def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: A
     if not workers:
         return StreamLoader(*parts, topology=topology, store=store)
     import_torch()
-    from headrace.stream.loader.worker_stream import WorkerStream
+    from headrace.stream.loader.torch_dataset import WorkerStream
 
     return WorkerStream(*parts, workers=workers, topology=topology)
 

@@ -40,7 +40,7 @@ from headrace.packing.bins import Bins
 from headrace.packing.preference import preference_field
 from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options
 from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
@@ -259,12 +259,12 @@ class PackingPass:
             share=plan.share(self.passes.topology.rank),
             options=options,
             columns=options.check_columns(self.passes.index.schema.names),
-            reader=reader_name(self.passes.topology),
+            reader=str(self.passes.topology),
             make=_whole_windows,
         )
 
     def _check(self, columns: Columns, lengths: I64) -> None:
-        pack, reader = self.passes.pack, reader_name(self.passes.topology)
+        pack, reader = self.passes.pack, str(self.passes.topology)
         tokens: Any = columns[pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(

@@ -80,10 +80,15 @@ def make_batches(
         yield dict(zip(names, parts, strict=True))
 
 
-def make_batch(columns: Columns, batch_format: BatchFormat) -> Batch:
+def make_batch(
+    columns: Columns,
+    batch_format: BatchFormat,
+    padding: Padding | None = None,
+    packed: PackedBatches | None = None,
+) -> Batch:
     """All rows as one batch; see `make_batches`."""
     rows = len(next(iter(columns.values())))
-    return next(make_batches(columns, max(1, rows), batch_format))
+    return next(make_batches(columns, max(1, rows), batch_format, padding, packed))
 
 
 def _packed_batches(
