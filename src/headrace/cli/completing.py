@@ -74,7 +74,7 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "empty_bins": ("drop", "keep"),
         "reader": ("megatron", "headrace"),
         "compression": _CODECS,
-        "packed_storage": ("parquet", "legacy_npy_pickle", "binary"),
+        "packed_storage": ("parquet", "legacy_npy_pickle"),
     },
     ("histories", "prepare"): {
         **_ABOUT_RUN,

@@ -113,4 +113,4 @@ class Output:
     compression: Annotated[str | None, _output(help="zstd (default) | snappy | gzip | lz4 | none.")] = None
     compression_level: Annotated[int | None, _output(help="Of zstd (6 unless given) or gzip.")] = None
     num_shards: Annotated[int | None, _output(help="Tasks and shards of each dataset; by size unless given.")] = None
-    packed_storage: Annotated[str | None, _output(help="parquet (default) | legacy_npy_pickle | binary.")] = None
+    packed_storage: Annotated[str | None, _output(help="parquet (default) | legacy_npy_pickle.")] = None
