@@ -66,7 +66,6 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
             "best_fit_shuffle",
             "exact_fit_shuffle",
             "first_fit_decreasing",
-            "first_fit_shuffle",
             "concatenative",
         ),
         "too_long": ("error", "truncate", "drop", "split"),

@@ -72,7 +72,7 @@ class Packing:
         str | None,
         _packing(
             help="fullest_shuffle (default): best_fit_shuffle or exact_fit_shuffle, which needs fewer bins | "
-            "first_fit_decreasing | first_fit_shuffle | concatenative."
+            "first_fit_decreasing | concatenative."
         ),
     ] = None
     capacity: Annotated[

@@ -47,7 +47,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     [
         {},
         {"algorithm": "first_fit_decreasing", "capacity": "runtime"},
-        {"algorithm": "first_fit_shuffle", "max_sequences_per_bin": 3},
+        {"algorithm": "best_fit_shuffle", "max_sequences_per_bin": 3},
         {"algorithm": "concatenative", "num_shards": 5, "reader": "headrace"},
     ],
     ids=str,
