@@ -146,7 +146,7 @@ imports: $(VENV)/lint ## imports only go down
 	$(BIN)/lint-imports
 
 changes: $(VENV)/lint ## whether the notes in changes/ are well formed
-	$(BIN)/python release/changes.py check
+	$(BIN)/towncrier build --draft --version next >/dev/null
 
 docs: $(VENV)/docs ## the documentation as a site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -184,7 +184,7 @@ newest: $(VENV)/package ## the fast tests beside the newest releases
 	$(BIN)/python release/versions.py newest
 
 changelog: $(VENV)/lint ## move changes/ into CHANGELOG.md; a release gives VERSION=1.2.0 DATE=2026-12-31
-	$(BIN)/python release/changes.py compose $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
+	$(BIN)/towncrier build --yes $(if $(VERSION),--version $(VERSION)) $(if $(DATE),--date $(DATE))
 
 clean: ## remove what make and the demo made
 	rm -rf $(VENV) $(MAXTEXT) out build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

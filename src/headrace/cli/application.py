@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 import typer
 
 from headrace.cli import (
@@ -26,8 +23,6 @@ from headrace.cli import (
 )
 from headrace.cli.help_text import arrange
 from headrace.cli.root import Commands
-
-_QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
 
 app = typer.Typer(
     name="headrace",
@@ -70,14 +65,3 @@ def top(
 
         typer.echo(f"headrace {headrace.__version__}")
         raise typer.Exit
-
-
-def keep_lean(arguments: Sequence[str]) -> None:
-    """Keep libraries out of a process of the command line that it does not need."""
-    if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(arguments or ["--help"]):
-        from headrace.cli.lean import arrow_alone, freed_memory_kept, numba_alone
-
-        arrow_alone()
-        if arguments[0] == "histories":
-            numba_alone()
-            freed_memory_kept()

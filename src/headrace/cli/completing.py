@@ -66,7 +66,6 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
             "best_fit_shuffle",
             "exact_fit_shuffle",
             "first_fit_decreasing",
-            "first_fit_shuffle",
             "concatenative",
         ),
         "too_long": ("error", "truncate", "drop", "split"),
@@ -74,7 +73,7 @@ WORDS: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "empty_bins": ("drop", "keep"),
         "reader": ("megatron", "headrace"),
         "compression": _CODECS,
-        "packed_storage": ("parquet", "legacy_npy_pickle", "binary"),
+        "packed_storage": ("parquet", "legacy_npy_pickle"),
     },
     ("histories", "prepare"): {
         **_ABOUT_RUN,

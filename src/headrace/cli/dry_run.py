@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: which files, which run, how much of it is there already, what it will cost."""
+"""Tell which files a run would read, which run it would be, how much of it is there, and what room it will take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.cli.printing import printer
 
 
 def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
-    """Print what `execute` would meet. Writes nothing below `out`; a small sample is run in a temporary directory."""
+    """Print what `execute` would meet. Writes nothing."""
     record = dry_run(recipe, out, about)
     if about.as_json:
         tell(record)
@@ -23,21 +23,21 @@ def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
 
 
 def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
-    """What is known before a run. Reads names, sizes and times of the source, and some of its rows."""
-    from headrace.cli.estimate.bounds import memory_of, tasks_of
-    from headrace.cli.estimate.measured import estimate
-    from headrace.cli.estimate.sized import sized
+    """Collect what is known before a run from the names, sizes and times of its source files."""
+    from headrace.cli.estimate import estimate
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
     from headrace.run.apart import check_apart
-    from headrace.run.identity import fingerprint, run_id
+    from headrace.run.identity import fingerprint_of, run_id
+    from headrace.run.source_state import SourceState
     from headrace.storage.remote_path import is_remote, path_of
 
     out = path_of(out)
     pairs = recipe.source_files()
     check_apart(out, recipe.source_places(), pairs)
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs, about.how))
-    files = sized(pairs)
+    state_of_source = SourceState.of([path for path, _ in pairs])
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint_of(pairs, state_of_source, about.how))
+    sizes = {path: fact.size for path, fact in state_of_source.facts.items()}
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
@@ -49,29 +49,14 @@ def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
         "run": str(run),
         "state": state,
         "tasks_done": receipts,
-        "source_files": len(files),
-        "source_bytes": sum(file.size for file in files),
+        "source_files": len(pairs),
+        "source_bytes": sum(sizes[path] for path, _ in pairs),
         "free_bytes": None if is_remote(out) else _free(out),
         "cores": os.cpu_count() or 1,
     }
     if not finished:
-        found = estimate(recipe, files)
-        if isinstance(found, str):
-            record["estimate"] = found
-        else:
-            memory = memory_of(recipe, files, found, count)
-            tasks = tasks_of(recipe, files, found)
-            record |= {
-                "rows": found.rows,
-                "out_bytes": found.out_bytes,
-                "tasks": tasks,
-                "cpu_s": round(found.cpu_s, 1),
-                "wall_s": round(
-                    found.cpu_s / max(1, min(count, os.cpu_count() or 1, max(tasks.values(), default=1))), 1
-                ),
-                "memory_bytes": memory.bytes,
-                "estimate": f"{found.how}; sizes within a factor of 2. Memory: {memory.how}; beside the libraries",
-            }
+        found = estimate(recipe, sizes, count)
+        record |= {"out_bytes": found.out_bytes, "memory_bytes": found.memory_bytes, "estimate": found.how}
     return {**record, "settings": recipe.config()}
 
 
@@ -92,7 +77,7 @@ def _print(record: dict[str, Any]) -> None:
             table.add_row(_NAMES.get(name, name.replace("_", " ")), Text(_shown(name, value)))
     short = record.get("free_bytes") is not None and record.get("out_bytes", 0) > record["free_bytes"]
     if short:
-        table.add_row("beware", Text("the output is larger than the room on the disk", style="bold red"))
+        table.add_row("beware", Text("the output may be larger than the room on the disk", style="bold red"))
     table.add_section()
     for name, value in sorted(record["settings"].items()):
         if name != "recipe":
@@ -103,19 +88,12 @@ def _print(record: dict[str, Any]) -> None:
 _NAMES = {
     "source_bytes": "source",
     "free_bytes": "free",
-    "out_bytes": "output, about",
-    "rows": "rows, about",
-    "cpu_s": "time of one core, about",
-    "wall_s": "time, about",
-    "memory_bytes": "memory, at most about",
+    "out_bytes": "output, at most about",
+    "memory_bytes": "memory of tasks, about",
 }
 
 
 def _shown(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return f"{value / 1e6:,.1f} MB"
-    if name.endswith("_s"):
-        return f"{value:,.1f} s"
-    if isinstance(value, dict):
-        return ", ".join(f"{stage} {tasks:,}" for stage, tasks in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -72,7 +72,7 @@ class Packing:
         str | None,
         _packing(
             help="fullest_shuffle (default): best_fit_shuffle or exact_fit_shuffle, which needs fewer bins | "
-            "first_fit_decreasing | first_fit_shuffle | concatenative."
+            "first_fit_decreasing | concatenative."
         ),
     ] = None
     capacity: Annotated[
@@ -113,4 +113,4 @@ class Output:
     compression: Annotated[str | None, _output(help="zstd (default) | snappy | gzip | lz4 | none.")] = None
     compression_level: Annotated[int | None, _output(help="Of zstd (6 unless given) or gzip.")] = None
     num_shards: Annotated[int | None, _output(help="Tasks and shards of each dataset; by size unless given.")] = None
-    packed_storage: Annotated[str | None, _output(help="parquet (default) | legacy_npy_pickle | binary.")] = None
+    packed_storage: Annotated[str | None, _output(help="parquet (default) | legacy_npy_pickle.")] = None

@@ -57,7 +57,7 @@ class PackedSequences(Settings):
     special_text: text of a special token in a message, such as "<|im_end|>" typed by a user, stays "text", or its row
         is rejected ("reject"), or it becomes the token ("control"); such rows are counted in any case.
     max_bad_share: more rejected rows than this share of all fail the run.
-    packed_storage: "parquet", "legacy_npy_pickle" (written on request, for old readers) or "binary" (fixed size).
+    packed_storage: "parquet", or "legacy_npy_pickle" for old readers.
 
     Raises `SettingsError` when built with values that cannot work.
     """
@@ -92,7 +92,7 @@ class PackedSequences(Settings):
     split_key: str | None = Field(None, min_length=1)
     sample: int | None = Field(None, ge=1)
     max_bad_share: float = Field(0.01, ge=0, le=1)
-    packed_storage: Literal["parquet", "legacy_npy_pickle", "binary"] = "parquet"
+    packed_storage: Literal["parquet", "legacy_npy_pickle"] = "parquet"
 
     @model_validator(mode="after")
     def _consistent(self) -> PackedSequences:

@@ -51,6 +51,7 @@ def settings_of(run: FinishedRun) -> PackedSequences:
     """The settings a run was made with."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
+    config.pop("algorithm", None)  # no law depends on the packer, and an older run may name one that is gone
     return PackedSequences(**config)
 
 
