@@ -176,7 +176,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
-    data.view("<u8")[(begin[:, None] >> 3) + np.arange(HEADER_BYTES // 8)] = header.view("<u8").reshape(len(header), -1)
+    words = HEADER_BYTES // 8
+    data.view("<u8")[(begin[:, None] >> 3) + np.arange(words)] = header.view("<u8").reshape(-1, words)
     return Encoded(data, offsets)
 
 
