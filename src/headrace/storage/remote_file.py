@@ -12,7 +12,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.storage.object_store import Fact, ObjectStore
+    from headrace.storage.bucket import Bucket
+    from headrace.storage.place import Fact
 
 _LEAST, _MOST = 64 << 10, 8 << 20
 _KEPT = 4  # pieces: heads, footers and bodies are read in turns
@@ -51,7 +52,7 @@ class SeekableObject(io.RawIOBase):
 class RemoteFile(SeekableObject):
     """See the module. Not safe for threads, as files are not."""
 
-    def __init__(self, store: ObjectStore, key: str, fact: Fact) -> None:
+    def __init__(self, store: Bucket, key: str, fact: Fact) -> None:
         super().__init__(fact)
         self._store, self._key = store, key
         self._pieces: OrderedDict[int, memoryview] = OrderedDict()

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.cli.estimate.sized import SizedFile, threads_for
+from headrace.cli.estimate.sized import SizedFile
 from headrace.cli.init.look import evenly
 from headrace.engine.local import run_tasks
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.detect import Compression, detect, open_bytes
 from headrace.formats.source import read_chunks, survey
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import parallel_reads, place_of
 
 _FEW = 4  # files of which heads are taken
 _MOST = 64  # files that are taken whole
@@ -47,7 +47,7 @@ def take_sample(files: Sequence[SizedFile], directory: Path, sample_bytes: int) 
         chosen = evenly(len(files), _FEW)
     room = total if total <= sample_bytes else max(1, sample_bytes // len(chosen))
     tasks = [partial(_take, files[place], directory, room) for place in chosen]
-    return sum(run_tasks(tasks, threads_for([files[place].path for place in chosen])))
+    return sum(run_tasks(tasks, parallel_reads(files[place].path for place in chosen)))
 
 
 def _take(file: SizedFile, directory: Path, room: int) -> int:
@@ -101,9 +101,9 @@ def _compressed(target: Path, data: bytes, compression: Compression) -> None:
 def _parquet(file: SizedFile, target: Path, room: int) -> int:
     path = file.path
     with pq.ParquetFile(
-        pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else path,
+        place_of(path).arrow_stream(),
         pre_buffer=False,  # which would fetch row groups that nobody asks for
-        buffer_size=_BUFFER if isinstance(path, RemotePath) else 0,
+        buffer_size=_BUFFER,
     ) as source:
         metadata = source.metadata
         if not metadata.num_rows:

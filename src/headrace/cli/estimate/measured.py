@@ -15,7 +15,7 @@ from headrace.cli.estimate.sized import SizedFile
 from headrace.errors import HeadraceError
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import prepare
-from headrace.storage.remote_path import is_remote
+from headrace.storage.places import place_of
 
 SAMPLE_BYTES = 4 << 20
 _SMALLER = 16  # times the small sample is
@@ -75,7 +75,7 @@ def estimate(recipe: Any, files: Sequence[SizedFile], *, sample_bytes: int = SAM
     kept = None if large.sample.kept is None else large.sample.kept(rows)
     out_bytes = large.out_bytes * (scale if kept is None else kept / max(1, large.kept_rows))
     part = "all of it" if scale == 1 else f"{taken / 1e6:,.1f} MB of it, {100 / scale:.2g} %"
-    remote = any(is_remote(file.path) for file in files)
+    remote = any(place_of(file.path).reads == "requests" for file in files)
     return Estimate(
         rows=rows,
         out_bytes=round(out_bytes),

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from headrace.engine.local import run_tasks
-from headrace.storage.remote_path import RemotePath
-from headrace.storage.verbs import stat
-
-_STORE_THREADS = 32  # each waits for an answer
+from headrace.storage.places import parallel_reads, place_of
 
 
 @dataclass(frozen=True)
@@ -30,18 +25,10 @@ class SizedFile:
 
     def copy_to(self, target: Path) -> None:
         """Lay a local copy of it under another name."""
-        if isinstance(self.path, RemotePath):
-            self.path.store.fetch(self.path.key, target)
-        else:
-            shutil.copyfile(self.path, target)
+        place_of(self.path).fetch(target)
 
 
 def sized(files: Sequence[tuple[Path, str]]) -> list[SizedFile]:
     """The files with their sizes, in the same order."""
-    facts = run_tasks([partial(stat, path) for path, _ in files], threads_for([path for path, _ in files]))
+    facts = run_tasks([place_of(path).stat for path, _ in files], parallel_reads(path for path, _ in files))
     return [SizedFile(path, name, fact.size) for (path, name), fact in zip(files, facts, strict=True)]
-
-
-def threads_for(paths: Sequence[Path]) -> int:
-    """How many files to ask for at a time."""
-    return _STORE_THREADS if any(isinstance(path, RemotePath) for path in paths) else 1

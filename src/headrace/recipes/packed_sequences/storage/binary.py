@@ -36,7 +36,7 @@ from headrace.errors import CorruptShard, InputError
 from headrace.formats.write import HashingFile
 from headrace.packing.rows import PackedRows
 from headrace.storage import local
-from headrace.storage.remote_path import local_path_of
+from headrace.storage.places import local_path_of
 
 MAGIC = b"HRPACK01"
 
