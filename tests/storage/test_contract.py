@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,16 @@ def test_delete_below_removes_a_directory_and_tells_its_bytes(root: Path) -> Non
     assert 5 == place_of(root / "stage").delete_below()
     assert place_of(root / "stage").delete_below() is None
     assert ["stages"] == [fact.name for fact in place_of(root).files_below()]
+
+
+def test_many_may_delete_a_directory_at_once(root: Path) -> None:
+    for number in range(40):
+        place_of(root / "stage" / f"{number % 4}" / f"{number}").put_new(b"x")
+    with ThreadPoolExecutor(4) as pool:
+        sizes = list(pool.map(lambda _: place_of(root / "stage").delete_below(), range(4)))
+
+    assert all(size is None or 0 <= size <= 40 for size in sizes)
+    assert [] == place_of(root).files_below()
 
 
 def test_a_sweep_leaves_what_was_published(root: Path) -> None:

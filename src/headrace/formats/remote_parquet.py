@@ -22,7 +22,6 @@ from headrace.formats.delimited import column_name
 from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
 from headrace.storage.place import Fact
 from headrace.storage.places import place_of
-from headrace.storage.remote_file import SeekableObject
 
 _TAIL = 64 << 10
 _MOST_FOOTER_BYTES = 64 << 20
@@ -81,25 +80,6 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class FetchedBytes(SeekableObject):
-    """Some ranges of an object as a file; what was not fetched before is fetched when it is asked for."""
-
-    def __init__(self, path: Path, fact: Fact, pieces: Sequence[tuple[int, memoryview]]) -> None:
-        super().__init__(fact)
-        self._path, self._pieces = path, list(pieces)
-
-    def read(self, size: int | None = -1) -> bytes:
-        stop = self._stop(size)
-        if stop <= self._at:
-            return b""
-        start, self._at = self._at, stop
-        for begin, piece in self._pieces:
-            if begin <= start and stop <= begin + len(piece):
-                return bytes(piece[start - begin : stop - begin])
-        found = place_of(self._path).read_pieces([(start, stop)], self._fact)
-        return b"".join(bytes(piece[max(0, start - at) : stop - at]) for at, piece in found)
-
-
 def footer_of(path: Path) -> Footer:
     """The footer, fetched when this process first asks. Raises `InputError` if there is none, `FileNotFoundError`."""
     return _footers.get(str(path)) or _fetched_footer(path)
@@ -109,7 +89,7 @@ def _fetched_footer(path: Path) -> Footer:
     fact, tail = place_of(path).tail(_TAIL)
     with whole_parquet(path):
         metadata = pq.read_metadata(
-            pa.PythonFile(FetchedBytes(path, fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
+            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
         )
     names = metadata.schema.to_arrow_schema().names
     footer = Footer(fact, metadata, {column_name(each): each for each in names})
@@ -125,7 +105,7 @@ def read_group(path: Path, group: int, columns: Sequence[str], *, pages: Pages) 
         raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
     try:
         pieces = place_of(path).read_pieces(column_ranges(footer, group, own), footer.fact)
-        source = pa.PythonFile(FetchedBytes(path, footer.fact, _whole(pieces)), mode="r")
+        source = pa.PythonFile(place_of(path).open(footer.fact, _whole(pieces)), mode="r")
         with pq.ParquetFile(
             source,
             metadata=footer.metadata,

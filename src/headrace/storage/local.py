@@ -308,10 +308,14 @@ class LocalPlace:
         try:
             with os.scandir(self.path) as entries:
                 shown = sorted((each for each in entries if not _is_hidden(each.name)), key=lambda each: each.name)
-                directories = [each.name for each in shown if each.is_dir()]
-                return directories, [_fact(each.name, each.stat()) for each in shown if each.is_file()]
         except (FileNotFoundError, NotADirectoryError):
             return [], []
+        facts = []
+        for entry in shown:
+            with suppress(FileNotFoundError):  # deleted since it was listed
+                if entry.is_file():
+                    facts.append(_fact(entry.name, entry.stat()))
+        return [each.name for each in shown if each.is_dir()], facts
 
     def files_below(self) -> list[Fact]:
         files = (each for each in self.path.rglob("*") if each.is_file() and not _is_hidden(each.name))
@@ -347,7 +351,7 @@ class LocalPlace:
             file.seek(max(0, fact.size - size))
             return fact, memoryview(file.read())
 
-    def open(self, fact: Fact) -> BinaryIO:
+    def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:  # noqa: ARG002 - as in Place
         file = self.path.open("rb")
         now = _fact(fact.name, os.fstat(file.fileno()))
         if now != fact:
@@ -407,9 +411,15 @@ class LocalPlace:
     def delete_below(self) -> int | None:
         if not self.path.is_dir():
             return None
-        size = sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())
+        size = 0
+        for directory, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    size += os.stat(os.path.join(directory, name)).st_size
         with storing(self.path):
-            shutil.rmtree(self.path)
+            while self.path.is_dir():
+                with suppress(FileNotFoundError):  # another process deletes it too
+                    shutil.rmtree(self.path)
         return size
 
     def sweep(self, older_than_s: float | None = None) -> None:

@@ -209,8 +209,8 @@ class ObjectPlace:
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         return self.path.store.tail(self.path.key, size)
 
-    def open(self, fact: Fact) -> BinaryIO:
-        return cast("BinaryIO", RemoteFile(self.path.store, self.path.key, fact))
+    def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
+        return cast("BinaryIO", RemoteFile(self.path.store, self.path.key, fact, known))
 
     def arrow_stream(self) -> pa.NativeFile:
         import pyarrow as pa

@@ -98,8 +98,11 @@ class Place(Protocol):
     def tail(self, size: int) -> tuple[Fact, memoryview]:
         """The last bytes, at most `size`, and the facts of the file that they are of."""
 
-    def open(self, fact: Fact) -> BinaryIO:
-        """A binary file with seeking; in a store every answer must be of the object that `fact` is of."""
+    def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
+        """A binary file with seeking. Reading raises `CorruptShard` if `fact` is of another version.
+
+        known: (start, bytes) that were read before and need no request.
+        """
 
     def arrow_stream(self) -> pa.NativeFile:
         """The bytes for Arrow, read as they are asked for."""

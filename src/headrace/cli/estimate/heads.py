@@ -55,7 +55,7 @@ def _take(file: SizedFile, directory: Path, room: int) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.size > room:
         return take_head(file, target, room)
-    file.copy_to(target)
+    place_of(file.path).fetch(target)
     return file.size
 
 
@@ -107,7 +107,7 @@ def _parquet(file: SizedFile, target: Path, room: int) -> int:
     ) as source:
         metadata = source.metadata
         if not metadata.num_rows:
-            file.copy_to(target)
+            place_of(file.path).fetch(target)
             return file.size
         rows = max(1, metadata.num_rows * room // file.size)
         held: list[pa.RecordBatch] = []

@@ -23,10 +23,6 @@ class SizedFile:
         """The file as recipes know it."""
         return self.path, self.name
 
-    def copy_to(self, target: Path) -> None:
-        """Lay a local copy of it under another name."""
-        place_of(self.path).fetch(target)
-
 
 def sized(files: Sequence[tuple[Path, str]]) -> list[SizedFile]:
     """The files with their sizes, in the same order."""
