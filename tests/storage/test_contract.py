@@ -345,12 +345,20 @@ def test_addresses_are_paths(s3: str) -> None:
     assert not isinstance(path_of("some/file"), ObjectPath)
 
 
-def test_an_object_cannot_be_taken_for_a_local_file(s3: str) -> None:
+def test_local_verbs_are_refused_on_addresses(s3: str) -> None:
     path = path_of(s3) / "file"
 
-    for use in (lambda: os.mkdir(path), lambda: open(path, "wb"), lambda: os.fspath(path), lambda: path.open("wb")):  # noqa: SIM115
+    for verb in (
+        path.mkdir,
+        path.touch,
+        path.rmdir,
+        lambda: path.rename("x"),
+        lambda: path.write_bytes(b""),
+        lambda: path.open("wb"),
+        lambda: os.mkdir(path),
+    ):
         with pytest.raises(StoreError, match=r"s3://"):
-            use()
+            verb()
 
 
 @pytest.mark.parametrize(
