@@ -7,6 +7,8 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+pytest_plugins = ["store_fixtures"]  # of tests/object_stores
+
 settings.register_profile(
     "headrace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

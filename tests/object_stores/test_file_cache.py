@@ -16,8 +16,7 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 
 import headrace
 from headrace.errors import CorruptShard, SettingsError
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
 @pytest.fixture(params=["parquet", "csv"])
@@ -118,7 +117,7 @@ def test_a_shard_that_is_not_what_was_published_is_refused(
     shard = dataset.root / dataset.split_index("train").shards[1]
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
-    verbs.replace(path_of(str(shard)), bytes(data))
+    place_of(path_of(str(shard))).replace(bytes(data))
 
     with pytest.raises(CorruptShard, match=shard.name):
         rows_of(dataset, "train", cache="files", cache_dir=tmp_path / "cache")
@@ -132,7 +131,7 @@ def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     place, _ = remote
     before = tree(place)
     dataset = headrace.open(place)
-    sizes = [verbs.stat(dataset.root / name).size for name in dataset.split_index("train").shards]
+    sizes = [place_of(dataset.root / name).stat().size for name in dataset.split_index("train").shards]
     limit = sizes[0] + sizes[1] + 10
     options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache", "cache_bytes": limit}
     with pytest.warns(RuntimeWarning, match=f"cache_bytes={sum(sizes)}"):

@@ -18,8 +18,7 @@ import headrace
 import headrace.windows
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard, SettingsError
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 SHARDS = (".array_record", ".arrow", ".arrayrecord")
 CONTEXTS: dict[str, Any] = {"context_tokens": 128, "measurements_per_context": 5, "seed": 3, "kernel": "numpy"}
@@ -175,12 +174,12 @@ def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["array_record", "arrow", "series"])
 def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
-    shards = [fact.name for fact in verbs.files_below(path_of(remote.place(name))) if fact.name.endswith(SHARDS)]
+    shards = [fact.name for fact in place_of(path_of(remote.place(name))).files_below() if fact.name.endswith(SHARDS)]
     for shard in shards:
         place = path_of(remote.place(name)) / shard
         data = bytearray(place.read_bytes())
         data[len(data) // 2] ^= 1
-        verbs.replace(place, bytes(data))
+        place_of(place).replace(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"part-.*not those that were published"):
         if name == "series":
@@ -195,7 +194,7 @@ def test_other_bytes_in_the_lists_are_never_read(remote: Remote, tmp_path: Path,
     dataset, file = name.split("/")
     run = next((path_of(remote.place(dataset)) / "runs").iterdir())
     place = run / file
-    verbs.replace(place, place.read_bytes()[:-9] + b"x" * 9)
+    place_of(place).replace(place.read_bytes()[:-9] + b"x" * 9)
 
     with pytest.raises(CorruptShard, match=file):
         if dataset == "series":

@@ -20,9 +20,9 @@ from headrace.dataset.manifest import read_manifest
 from headrace.errors import CorruptShard, RunBusy, SettingsError
 from headrace.run.collect import collect
 from headrace.run.events import Step
-from headrace.run.prepare import _publish_manifest as publish_manifest
 from headrace.run.prepare import prepare
 from headrace.storage.local import strays
+from headrace.storage.places import place_of
 from tables import digests, small_source, write_rows
 
 N = 3
@@ -285,11 +285,12 @@ def test_a_damaged_intermediate_file_is_made_again(
 
 def test_who_publishes_second_finds_the_first_manifest(tmp_path: Path, recipes: Mapping[str, Any]) -> None:
     prepared = prepare(recipes["temporal_split"](), tmp_path / "out")
-    publish_manifest(prepared.run, prepared.manifest)
+    place = place_of(prepared.run / "manifest.json")
 
+    assert "kept" == place.put_new(prepared.manifest.to_json())
     assert prepared.manifest == read_manifest(prepared.run)
     with pytest.raises(CorruptShard, match="exists with other bytes"):
-        publish_manifest(prepared.run, replace(prepared.manifest, index_digest="0" * 64))
+        place.put_new(replace(prepared.manifest, index_digest="0" * 64).to_json())
 
 
 @pytest.mark.parametrize("share", [(3, 3), (-1, 3), (0, 0), (0.5, 2)])

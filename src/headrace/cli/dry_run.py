@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
     from headrace.run.apart import check_apart
     from headrace.run.identity import fingerprint_of, run_id
     from headrace.run.source_state import SourceState
-    from headrace.storage.remote_path import is_remote, path_of
+    from headrace.storage.places import path_of, place_of
 
     out = path_of(out)
     pairs = recipe.source_files()
@@ -51,18 +50,13 @@ def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
         "tasks_done": receipts,
         "source_files": len(pairs),
         "source_bytes": sum(sizes[path] for path, _ in pairs),
-        "free_bytes": None if is_remote(out) else _free(out),
+        "free_bytes": place_of(out).free_bytes(),
         "cores": os.cpu_count() or 1,
     }
     if not finished:
         found = estimate(recipe, sizes, count)
         record |= {"out_bytes": found.out_bytes, "memory_bytes": found.memory_bytes, "estimate": found.how}
     return {**record, "settings": recipe.config()}
-
-
-def _free(out: Path) -> int:
-    standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
-    return shutil.disk_usage(standing).free
 
 
 def _print(record: dict[str, Any]) -> None:

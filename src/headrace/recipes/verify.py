@@ -14,8 +14,7 @@ from headrace.recipes.histories.verify import verify_histories
 from headrace.recipes.packed_sequences.verify import verify_packed
 from headrace.recipes.series.verify import verify_series
 from headrace.recipes.temporal_split.verify import verify_split
-from headrace.storage.fetched import local_tree
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of, place_of
 
 _LAWS = {
     "histories": verify_histories,
@@ -27,9 +26,9 @@ _LAWS = {
 
 def _laws(run: FinishedRun, workers: int | None) -> list[Check]:
     check = _LAWS[run.manifest.recipe]
-    if run.manifest.recipe != "series" or not isinstance(run.root, RemotePath):
+    if run.manifest.recipe != "series":
         return check(run, workers)
-    with local_tree(run.root) as here:  # many small files, mapped and compared with each other
+    with place_of(run.root).local_tree() as here:  # many small files, mapped and compared with each other
         found = check(FinishedRun(here, run.manifest), workers)
         return [
             replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found

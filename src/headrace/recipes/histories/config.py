@@ -14,7 +14,7 @@ from headrace.recipes.temporal_split.dates import date_word
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
+from headrace.storage.settings import Places
 
 BadRows = Literal["error", "drop"]
 ValueRule = Literal["failed", "drop", "error"]

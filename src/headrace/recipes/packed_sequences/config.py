@@ -16,7 +16,7 @@ from headrace.recipes.packed_sequences.storage.packed_parquet import checked_lev
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Settings
-from headrace.storage.places import LocalPath, PathOrTemplate
+from headrace.storage.settings import LocalPath, PathOrTemplate
 
 ROW_GROUPS = {"megatron": 32, "headrace": 1000}
 

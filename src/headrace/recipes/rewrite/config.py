@@ -14,7 +14,7 @@ from headrace.run.context import RunContext
 from headrace.run.events import OnEvent
 from headrace.run.prepare import Outcome, Prepared, prepare
 from headrace.settings import Names, Settings
-from headrace.storage.places import LocalPath, Places
+from headrace.storage.settings import LocalPath, Places
 
 Codec = Literal["none", "lz4", "zstd"]
 

@@ -18,7 +18,7 @@ from headrace.recipes.temporal_split.dates import date_word
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.settings import Names, Settings
-from headrace.storage.places import LocalPath, Places
+from headrace.storage.settings import LocalPath, Places
 
 TEXT_COMPRESSIONS = ("none", "gz", "zst")
 PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")

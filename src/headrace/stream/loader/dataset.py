@@ -20,7 +20,7 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import cache_directory, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
-from headrace.storage.remote_path import RemotePath, local_path_of, path_of
+from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packed_options
@@ -193,7 +193,7 @@ class Dataset(IndexedDataset):
 
     def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
         """Where whole shards are kept; a limit that they do not fit in is told now, not by a slow epoch."""
-        if not isinstance(self.root, RemotePath):
+        if place_of(self.root).reads == "calls":
             raise SettingsError(
                 f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
                 ' out, or keep decoded blocks with cache="decoded"'
@@ -262,7 +262,8 @@ def open_dataset(
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     if isinstance(path, str | Path):
         root = path_of(path)
-        empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
+        local = place_of(root).reads == "calls"
+        empty = local and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
@@ -272,7 +273,7 @@ def open_dataset(
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
                 raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
-        if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
+        if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )
