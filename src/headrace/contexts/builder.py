@@ -31,6 +31,12 @@ class Batcher(Protocol):
 class Rows(Protocol):
     """The rows of a split by number, 0..R-1."""
 
+    split: str
+
+    @property
+    def identity(self) -> str:
+        """A word that changes whenever the rows may."""
+
     @property
     def n(self) -> I64:
         """Measurements of each row; int64 [R]."""

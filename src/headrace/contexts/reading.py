@@ -24,6 +24,7 @@ from headrace.dataset.indexed import ALIASES
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, MissingExtra
 from headrace.histories.many import decode_rows
 from headrace.histories.rows import RowColumns
@@ -49,6 +50,7 @@ class HistoryRows:
     def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
+        self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
         table = _rows_of_split(root, manifest, split)
         self.n: I64 = table["n_measurements"].to_numpy()
         self._position: I64 = table["position"].to_numpy()

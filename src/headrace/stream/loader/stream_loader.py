@@ -9,6 +9,7 @@ from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.loader.base import BaseLoader
+from headrace.stream.loader.items import ItemIndex, ItemPasses
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
 from headrace.stream.order.plan import Plan
@@ -162,7 +163,9 @@ def passes_of(
     topology: Topology,
     store: Any = None,
 ) -> Passes:
-    """Passes over the rows of a split as they are, claimed, or packed. Raises `SettingsError` where these cannot be."""
+    """Passes over items, or over rows as they are, claimed, or packed. Raises `SettingsError` where these cannot be."""
+    if isinstance(index, ItemIndex):
+        return ItemPasses(index, options, topology)
     if options.pack is not None:
         if lengths is None:
             raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")

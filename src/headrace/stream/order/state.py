@@ -54,6 +54,7 @@ class StreamState:
     changes: what other ranks made of the order since the epoch began, by position.
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
     regions: which rank has which whole shards; None where all stride over all rows.
+    pass_number, chunk: where an epoch is a chunk of the rows, which chunk of which pass over all of them.
     """
 
     split: str
@@ -70,6 +71,8 @@ class StreamState:
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
     regions: Regions | None = None
+    pass_number: int | None = None
+    chunk: int | None = None
 
     @property
     def remaining(self) -> Remaining:
@@ -164,7 +167,7 @@ _KINDS: dict[str, Any] = {
 }
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "regions": Mapping}
+_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "regions": Mapping, "pass_number": int, "chunk": int}
 
 _EXPECTED: dict[Any, str] = {
     str: "text",
@@ -182,6 +185,8 @@ _BOUNDS = {
     "window_rows": (1, MOST_POSITIONS),
     "groups": (1, MOST_LANES),
     "samples_per_epoch": (1, MOST_POSITIONS),
+    "pass_number": (0, MOST_EPOCHS),
+    "chunk": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
 _CHANGE = tuple(each.name for each in fields(Change))
