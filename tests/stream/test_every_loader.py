@@ -20,7 +20,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 
 ALONE = ranks(1)[0]
 GLOBAL_BATCH = 12  # of 1, 2, 3 and 4 ranks
-NAMES = ("rows", "blend", "contexts", "contexts by row", "contexts in order")
+NAMES = ("rows", "blend", "windows", "chunked windows", "contexts", "contexts by row", "contexts in order")
 OF_PROCESSES = ("rows", "contexts")
 
 
@@ -31,6 +31,7 @@ class Source:
     stream: Callable[..., Any]
     ids: Callable[[dict[str, Any]], list[Any]]
     epochs: int = 1  # that have every item once
+    dataset: Callable[..., Any] | None = None  # makes a torch dataset
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +55,18 @@ def sources(tmp_path_factory):
     }
     for name, shuffle in (("contexts", "contexts"), ("contexts by row", "rows"), ("contexts in order", "none")):
         contexts = open_contexts(out, seed=3, context_tokens=128, rows="measurements", shuffle=shuffle, kernel="numpy")
-        found[name] = Source(streamed(contexts), lambda batch: [row.tobytes() for row in batch["inputs"]])
+        found[name] = Source(
+            streamed(contexts), lambda batch: [row.tobytes() for row in batch["inputs"]], dataset=datasets(contexts)
+        )
     return found
 
 
 def streamed(opened, **fixed):
     return lambda **options: opened.stream(**{"batch_format": "numpy", **fixed, **options})
+
+
+def datasets(opened):
+    return lambda **options: opened.torch_dataset(**{"batch_format": "numpy", **options})
 
 
 def loaders(source, world_size, **options):
@@ -78,7 +85,7 @@ def global_batches(source, on_ranks, steps=None):
             if len(own) == steps:
                 break
         given.append(own)
-    assert 1 == len({len(own) for own in given})
+    assert 1 == len({len(own) for own in given})  # as many steps on every rank
     return [
         [batch[place] for place in range(max(map(len, step))) for batch in step if place < len(batch)]
         for step in zip(*given, strict=True)
@@ -154,13 +161,25 @@ def test_a_stopped_epoch_goes_on_exactly_on_any_ranks(sources, name):
 
 
 @pytest.mark.parametrize("name", OF_PROCESSES)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_workers_change_no_batch(sources, name, world_size):
+def test_workers_that_run_a_transform_change_no_batch(sources, name):
     source = sources[name]
-    alone = global_batches(source, loaders(source, world_size, transform=as_given))
-    with_workers = global_batches(source, loaders(source, world_size, transform=as_given, workers=2))
+    with_workers = loaders(source, 1, transform=as_given, workers=2)
 
-    assert alone == with_workers
+    assert global_batches(source, loaders(source, 1)) == global_batches(source, with_workers)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_workers_of_a_data_loader_change_no_batch_of_contexts(sources, world_size):
+    source = sources["contexts"]
+    stopped = source.stream(batch_size=GLOBAL_BATCH, topology=ALONE)
+    before = global_batches(source, [stopped], steps=3)
+    given = []
+    for each in ranks(world_size):
+        dataset = source.dataset(batch_size=GLOBAL_BATCH // world_size, num_workers=2, topology=each)
+        dataset.load_state_dict(stopped.state_dict())
+        given.append(dataset.data_loader(method="fork"))
+
+    assert global_batches(source, loaders(source, world_size)) == before + global_batches(source, given)
 
 
 def as_given(batch):

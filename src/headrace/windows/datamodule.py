@@ -30,7 +30,6 @@ from headrace.stream.loader.resumed import (  # before what needs torch: names t
     ResumedModule,
 )
 from headrace.stream.order.share import Remainder
-from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some, count_windows
 from headrace.windows.inverse import target_scale
 from headrace.windows.loader import WindowLoader
@@ -214,7 +213,16 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def train_dataloader(self) -> EpochLoader:
         """The training stream, the same object whenever it is asked for: asking moves nothing."""
         if self._train is None:
-            stream = self._loader(self._epochs(), self.batch_size, self._shuffle, self._remainder)
+            stream = WindowLoader(
+                self.windows("train"),
+                batch_size=self.batch_size,
+                shuffle=self._shuffle,
+                seed=self._seed,
+                chunk_size=self._chunk_size,
+                memory_limit_mib=self._memory_limit_mib,
+                remainder=self._remainder,
+                topology=self._topology(),
+            )
             self._train = EpochLoader(stream, self.trainer)
         if self._loaded is not None:
             self._train.resume(self._loaded)
@@ -283,32 +291,20 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             told += f"; validation_chunk_size asks for {asked:,} entities"
         return told
 
-    def _epochs(self) -> AllWindows | Chunked:
-        train = self.windows("train")
-        if self._chunk_size is None and self._memory_limit_mib is None:
-            return AllWindows(train)
-        return Chunked(
-            train, seed=self._seed, chunk_size=self._chunk_size, memory_limit_mib=self._memory_limit_mib
-        )  # fmt: skip
-
     def _evaluation(self, part: str) -> EpochLoader:
-        return EpochLoader(self._loader(AllWindows(self.windows(part)), self.val_batch_size, "none", "pad"), None)
-
-    def _loader(
-        self, epochs: AllWindows | Chunked, batch_size: int, shuffle: Shuffle, remainder: Remainder | None
-    ) -> WindowLoader:
-        return WindowLoader(
-            epochs,
-            batch_size=batch_size,
-            shuffle=shuffle,
+        loader = WindowLoader(
+            self.windows(part),
+            batch_size=self.val_batch_size,
+            shuffle="none",
             seed=self._seed,
-            remainder=remainder,
+            remainder="pad",
             topology=self._topology(),
         )
+        return EpochLoader(loader, None)
 
     def _tell_of_lengths(self, loader: EpochLoader) -> None:
         whole = loader.stream.passes.whole(loader.stream.present).steps
-        self._ask_lengths_again(differ=isinstance(loader.stream.epochs, Chunked) or len(loader) != whole)
+        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
         trainer = self.trainer
         if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:
             # A checkpoint of an epoch's last step: Lightning has gone on to the next epoch, and would still count the

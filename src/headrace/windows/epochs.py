@@ -1,7 +1,4 @@
-"""What an epoch is made of: all windows, or those of a chunk of entities that is copied to memory.
-
-    store ──mapped──▶ all windows, every epoch            AllWindows
-    store ──copied──▶ a chunk's windows, chunk by chunk   Chunked: the next chunk is read in a thread meanwhile
+"""Epochs that are chunks: the windows of some entities, copied to memory while the chunk before is used.
 
 Which chunk an epoch has is arithmetic (see `series.chunks`), so asking twice, or in another order, changes nothing.
 """
@@ -9,7 +6,7 @@ Which chunk an epoch has is arithmetic (see `series.chunks`), so asking twice, o
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,47 +18,6 @@ from headrace.stream.read.threads import start_threads
 from headrace.windows.windows import Windows
 
 _MIB = 1 << 20
-
-
-class Epochs(Protocol):
-    """The windows of every epoch."""
-
-    @property
-    def identity(self) -> str:
-        """A word that changes whenever an epoch may have other windows."""
-
-    def place(self, epoch: int) -> tuple[int, int]:
-        """(pass over all entities, chunk of it) of an epoch."""
-
-    def count(self, epoch: int) -> int:
-        """Windows of an epoch, over all ranks."""
-
-    def windows(self, epoch: int) -> Windows:
-        """They themselves."""
-
-
-class AllWindows:
-    """Every epoch has all windows."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-
-    @property
-    def identity(self) -> str:
-        """That of the windows."""
-        return self._windows.identity
-
-    def place(self, epoch: int) -> tuple[int, int]:
-        """An epoch is a pass."""
-        return epoch, 0
-
-    def count(self, epoch: int) -> int:  # noqa: ARG002 - every epoch has the same
-        """All of them."""
-        return len(self._windows)
-
-    def windows(self, epoch: int) -> Windows:  # noqa: ARG002 - every epoch has the same
-        """All of them."""
-        return self._windows
 
 
 class Chunked:
@@ -118,6 +74,9 @@ class Chunked:
             self._coming[1].cancel()
             self._coming[1].exception() if not self._coming[1].cancelled() else None
         self._held = self._coming = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None, "_coming": None}
 
     def _load(self, epoch: int) -> Windows:
         return self._windows.in_memory(self.entities(epoch))
