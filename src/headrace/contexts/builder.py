@@ -45,7 +45,7 @@ class Rows(Protocol):
         """These rows, each once. Raises `CorruptShard` for those that cannot be read."""
 
     def facts(self, numbers: Sequence[int]) -> I64:
-        """What `facts_of` says of each of these rows; int64 [len(numbers), 5]."""
+        """The columns of `SmallFacts` of these rows; int64 [len(numbers), 5]."""
 
 
 class Built:
