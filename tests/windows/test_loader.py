@@ -18,7 +18,7 @@ import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
 from headrace.stream.ranks.topology import Topology
-from headrace.windows.epochs import Chunked
+from headrace.windows.loader import Chunked
 
 RULE = {"input_length": 5, "output_length": 2}
 LENGTHS = (60, 45, 80, 30, 52, 70, 66)
