@@ -244,6 +244,7 @@ class ContextItems:
         held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
         ahead = max(1, min(options.read_threads, held))
         threads, coming = start_threads(ahead, name="headrace-contexts"), deque[Future[dict[str, I32]]]()
+        end = end_threads  # this module may be empty when the interpreter ends
         try:
             for piece in positions:
                 for begin in range(0, len(piece), size):
@@ -254,7 +255,7 @@ class ContextItems:
                 yield in_format(coming.popleft().result(), options.batch_format)
         finally:
             coming.clear()
-            end_threads(threads)
+            end(threads)
 
 
 # What decides which contexts an epoch has, and their order, beside the rows and the seed.
