@@ -18,7 +18,7 @@ import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
 from headrace.stream.ranks.topology import Topology
-from headrace.windows.epochs import Chunked
+from headrace.windows.loader import Chunked
 from laws import examples
 
 RULE = {"input_length": 5, "output_length": 2}
@@ -298,16 +298,20 @@ def test_torch_batches_hold_the_same_numbers_without_copies(dataset):
     ("change", "message"),
     [
         ({"format_version": 9}, "format_version is 9"),
-        ({"kind": "stream"}, "it is a state of kind 'stream'"),
+        ({"kind": "window"}, "it is a state of kind 'window'"),
         ({"lanes": 1 << 30}, "lanes is 1073741824"),
-        ({"position": 10**6}, "position 1000000 of"),
+        ({"position": 10**6}, "position is 1000000; expected 0..121"),
         ({"position": -1}, "position is -1"),
         ({"shuffle": "some"}, "shuffle is 'some'"),
-        ({"seed": 4}, "seed was 4 when it was saved and is 0 here"),
-        ({"windows": "x"}, "windows was 'x'"),
+        ({"shuffle": False}, "saved with seed=0, shuffle=False; this stream has seed=0, shuffle=True"),
+        ({"seed": 4}, "saved with seed=4"),
+        ({"index": "x"}, "with index 'x', this stream reads 'train'"),
+        ({"split": "val"}, "it is of split 'val'"),
         ({"epoch": "1"}, "epoch is '1'"),
-        ({"lanes": 0}, "in 0 lanes"),
-        ({"count": 10**6}, "with 1000000 windows"),
+        ({"lanes": 0}, "lanes is 0"),
+        ({"rows": 10**6}, "with 1,000,000 rows when saved"),
+        ({"chunk": 1, "pass_number": 0}, "chunk 1 of pass 0, here chunk None of pass None"),
+        ({"chunk": True}, "chunk is True; expected an integer"),
     ],
 )
 def test_states_that_do_not_fit_are_refused(dataset, change, message):
@@ -318,8 +322,8 @@ def test_states_that_do_not_fit_are_refused(dataset, change, message):
         stream.load_state_dict(resealed(stream.state_dict(), **change))
     with pytest.raises(StreamError, match="its digest is|" + message):
         stream.load_state_dict({**stream.state_dict(), **change})
-    with pytest.raises(StreamError, match="its keys are"):
-        stream.load_state_dict(seal("window", 2, {}))
+    with pytest.raises(StreamError, match="keys missing"):
+        stream.load_state_dict(seal("stream", 3, {}))
 
 
 def test_a_state_of_other_chunks_is_refused(dataset):

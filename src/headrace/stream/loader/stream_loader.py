@@ -10,6 +10,7 @@ from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.loader.base import BaseLoader
+from headrace.stream.loader.items import ItemIndex, ItemPasses
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses
 from headrace.stream.order.plan import Plan
@@ -54,7 +55,9 @@ class StreamLoader(BaseLoader[Passes, Pass]):
     ) -> None:
         topology = capture() if topology is None else topology
         passes: Passes
-        if options.pack is not None:
+        if isinstance(index, ItemIndex):
+            passes = ItemPasses(index, options, topology)
+        elif options.pack is not None:
             if lengths is None:
                 raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
             from headrace.stream.packed.passes import PackingPasses

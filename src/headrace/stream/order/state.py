@@ -55,6 +55,7 @@ class StreamState:
     changes: what other ranks made of the order since the epoch began, by position.
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
     regions: which rank has which whole shards; None where all stride over all rows.
+    pass_number, chunk: where an epoch is a chunk of the rows, which chunk of which pass over all of them.
     """
 
     split: str
@@ -71,6 +72,8 @@ class StreamState:
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
     regions: Regions | None = None
+    pass_number: int | None = None
+    chunk: int | None = None
 
     @property
     def order_settings(self) -> OrderSettings:
@@ -165,7 +168,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER = ("samples_per_epoch", "regions")
+_LATER = ("samples_per_epoch", "regions", "pass_number", "chunk")
 _ALWAYS = tuple(each.name for each in fields(StreamState) if each.name not in _LATER)
 
 # Of every number but the seed: the least and the most that it may be.
@@ -176,6 +179,8 @@ _BOUNDS = {
     "window_rows": (1, MOST_POSITIONS),
     "groups": (1, MOST_LANES),
     "samples_per_epoch": (1, MOST_POSITIONS),
+    "pass_number": (0, MOST_EPOCHS),
+    "chunk": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
 _CHANGE = tuple(each.name for each in fields(Change))

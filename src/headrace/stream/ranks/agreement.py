@@ -42,7 +42,7 @@ _LOOK_S, _SAY_S = 0.05, 5.0
 _TIMEOUT_S = 1800.0  # of a store that does not say; torch's own collectives wait as long
 _MOST_FIELDS, _MOST_RANKS = 4, 8
 # Equal in all processes of one stream: recognises it where fewer ranks than processes share the rows.
-_SHARED = ("split", "index", "windows", "world_size", "num_workers", "batch_size", "remainder")
+_SHARED = ("split", "index", "world_size", "num_workers", "batch_size", "remainder")
 _ALONE = "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0, world_size=1)"
 
 
