@@ -197,8 +197,9 @@ class WindowLoader(StreamLoader):
     def read(self) -> Generator[Batch, None, None]:
         """The batches of the present pass from its beginning, watched but not counted."""
         present = self.present
-        if isinstance(present, ItemPass) and present.dropped_rows and not present.steps and not present.is_partial:
-            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, present.dropped_rows)
+        if isinstance(present, ItemPass) and not present.steps and not present.is_partial and present.dropped_rows:
+            left_out = present.dropped_rows
+            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, left_out)
         yield from super().read()
 
 
