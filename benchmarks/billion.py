@@ -87,7 +87,7 @@ def start(path: Path, ranks: int, began: float) -> dict[str, float]:
     from headrace.dataset.stored_index import map_index
     from headrace.stream.loader.options import StreamOptions
     from headrace.stream.loader.passes import RowPasses
-    from headrace.stream.order.pools import plan_pools
+    from headrace.stream.order.plan import plan_pools
     from headrace.stream.ranks.topology import Topology
 
     def nothing(_block: int, _columns: Any) -> Any:

@@ -33,7 +33,8 @@ from streaming_data import NUMBERS, make_data
 
 import headrace
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.pools import Pool, least_pool_rows, plan_pools
+from headrace.stream.order.epoch import Pool
+from headrace.stream.order.plan import least_pool_rows, plan_pools
 
 GROUP_ROWS, FILE_GROUPS = 65_536, 10
 ROUND_ROWS = 262_144
@@ -44,9 +45,8 @@ SMALL, SMALL_ROWS, SMALL_COLUMNS = "4,000,000 rows, kept", 4_000_000, 8
 def first_pool(loader: StreamLoader) -> Pool:
     """What the first batch waits for."""
     plan = loader.plan()
-    row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
     share = plan.share(rank=0)
-    return next(plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(row_bytes)))
+    return next(plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan)))
 
 
 def window_reading(loader: StreamLoader, root: Path) -> Callable[[], int]:

@@ -39,9 +39,11 @@ import headrace
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.mixing import measure, natural_rows, permutation_mixing
-from headrace.stream.order.plan import make_plan
+from headrace.stream.order.plan import Plan
+from headrace.stream.ranks.topology import Topology
 
 SEED, EPOCH = 5, 1
 COLUMNS = 28  # of 4 bytes, beside the row's number: what the choice of lanes goes by
@@ -173,21 +175,25 @@ def cut(rows: int, files: int, most: int) -> list[int]:
     return [min(most, rows // files - first) for _ in range(files) for first in range(0, rows // files, most)]
 
 
+def planned(index: SplitIndex, ranks: int, batch_rows: int, epoch: int, shuffle_rows: int | None = None) -> Plan:
+    """The plan of an epoch, as a stream makes it."""
+    options = StreamOptions(
+        batch_size=batch_rows, shuffle=True, shuffle_rows=shuffle_rows, seed=SEED, remainder="pad", batch_format="numpy"
+    )
+    return RowPasses(index, no_block, options, Topology(rank=0, world_size=ranks)).begin(epoch).plan()
+
+
+def no_block(_number: int, _columns: object) -> pa.Table:
+    """Nothing is read for a plan."""
+    raise NotImplementedError
+
+
 def ours(rows: int, files: int, shuffle_rows: int | None = None) -> Epoch:
     """Files of row groups of 65,536 rows at most."""
     index = wide_index(cut(rows, files, BLOCK_ROWS))
 
     def epoch(ranks: int, batch_rows: int) -> I64:
-        order = make_plan(
-            index,
-            batch_size=batch_rows,
-            world_size=ranks,
-            shuffle=True,
-            shuffle_rows=shuffle_rows,
-            seed=SEED,
-            epoch=EPOCH,
-            remainder="pad",
-        ).order
+        order = planned(index, ranks, batch_rows, EPOCH, shuffle_rows).order
         steps = order.rows // (ranks * batch_rows)
         positions = np.arange(steps * ranks * batch_rows, dtype=np.int64)
         natural = np.concatenate([natural_rows(index, order, part) for part in np.array_split(positions, 8)])
@@ -328,18 +334,8 @@ def reads_tables(_asked: argparse.Namespace) -> Iterator[Table]:
             decoded, delivered = counted_reads(index, path, world_size)
             if delivered != index.total_rows:
                 raise ValueError(f"{world_size} ranks delivered {delivered} rows of {index.total_rows}")
-            planned = [
-                make_plan(
-                    wide_index([rows] * blocks),
-                    batch_size=BATCH_ROWS,
-                    world_size=world_size,
-                    shuffle=True,
-                    seed=SEED,
-                    remainder="pad",
-                )
-                for blocks, rows in PLANNED_BLOCKS
-            ]
-            cells = (f"{plan.read_amplification:.2f} ({plan.order.lanes} lanes)" for plan in planned)
+            plans = [planned(wide_index([rows] * blocks), world_size, BATCH_ROWS, 0) for blocks, rows in PLANNED_BLOCKS]
+            cells = (f"{plan.read_amplification:.2f} ({plan.order.lanes} lanes)" for plan in plans)
             lines.append((str(world_size), f"{decoded / len(index.rows):.2f}", *cells))
     heads = (
         "ranks",

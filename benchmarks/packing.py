@@ -34,7 +34,6 @@ from reporting import parser, publish, without_paths
 from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.storage.binary import BinaryShard, BinaryShardWriter
 from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, read_legacy
 from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
 from headrace.recipes.packed_sequences.storage.packed_parquet import Declared, packed_rows
@@ -162,17 +161,10 @@ def one_write(name: str, made: Made) -> dict[str, float]:
 
         return write
 
-    def binary() -> None:
-        most = max(int(np.diff(rows.start_offsets).max()) for rows in groups)
-        with BinaryShardWriter(path, pack_size=CAPACITY, max_sequences=most) as writer:
-            for rows in groups:
-                writer.write_bins(rows)
-
     ways = {
         "ParquetShardWriter, flat buffers": flat,
         "ParquetShardWriter, bin by bin": each(lambda: ParquetShardWriter(path)),
         "specified writer": each(lambda: packing_peers.SpecifiedWriter(str(path))),
-        "binary records, flat buffers": binary,
         "legacy pickle": each(lambda: LegacyPickleWriter(path)),
     }
     with ParquetShardWriter(path) as writer:  # what is loaded on first use comes before the clock
@@ -195,18 +187,8 @@ def _row_groups(path: Path) -> Any:
 def one_read(name: str, made: Made) -> dict[str, float]:
     """Bins one at a time as a trainer's reader takes them: one row group is kept."""
     how, _, size = name.partition(", row groups of ")
-    if not size:
-        path = made.root / f"records-{len(made.bins)}.bin"
-        if not path.exists():
-            most = int(made.bins.counts.max())
-            with BinaryShardWriter(path, pack_size=CAPACITY, max_sequences=most) as writer:
-                for rows in made.groups():
-                    writer.write_bins(rows)
-        get: Callable[[int], Any] = BinaryShard.open(path).bin
-        megabytes = path.stat().st_size / 1e6
-    else:
-        path = made.written(int(size), "required" if "without nulls" in how else "nullable")
-        get, megabytes = _cached_reader(path, int(size), how), path.stat().st_size / 1e6
+    path = made.written(int(size), "required" if "without nulls" in how else "nullable")
+    get, megabytes = _cached_reader(path, int(size), how), path.stat().st_size / 1e6
     rng = np.random.default_rng(0)
     asked = rng.integers(0, len(made.bins), 60 if size == "1000" else 300).tolist()
     order = range(min(len(made.bins), 2000))
@@ -258,7 +240,6 @@ WRITES = (
     "ParquetShardWriter, flat buffers",
     "ParquetShardWriter, bin by bin",
     "specified writer",
-    "binary records, flat buffers",
     "legacy pickle",
 )
 READS = (
@@ -270,7 +251,6 @@ READS = (
     "lists, row groups of 1000",
     "lists, row groups of 32",
     "lists, row groups of 16",
-    "binary records",
 )
 
 

@@ -194,7 +194,6 @@ def packers(bridge: Path | None) -> dict[str, tuple[int, Callable[[], Packer]]]:
         "headrace best_fit_shuffle": (10**6, lambda: _ours("best_fit_shuffle")),
         "headrace exact_fit_shuffle": (10**5, lambda: _ours("exact_fit_shuffle")),
         "headrace first_fit_decreasing": (10**6, lambda: _ours("first_fit_decreasing")),
-        "headrace first_fit_shuffle": (10**6, lambda: _ours("first_fit_shuffle")),
         "headrace concatenative": (10**6, lambda: _ours("concatenative")),
         "headrace online, 1,000 waiting": (10**6, lambda: _online),
         "plain first fit decreasing, every bin looked at": (10**4, lambda: plain_first_fit("decreasing")),

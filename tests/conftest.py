@@ -1,8 +1,13 @@
 """Settings all tests share. Small table writers and readers are in `tables`."""
 
+import gc
 import os
+from collections import defaultdict
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+pytest_plugins = ["store_fixtures"]  # of tests/object_stores
 
 settings.register_profile(
     "headrace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -10,6 +15,29 @@ settings.register_profile(
 settings.register_profile(
     "headrace-no-shrink", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate]
 )
+# `make test` asks for it with --hypothesis-profile; a law that says how many examples it needs asks `laws.examples`.
+settings.register_profile("headrace-fast", settings.get_profile("headrace"), max_examples=20)
 settings.load_profile("headrace")
 
 os.environ.setdefault("HEADRACE_REPORT", "never")  # pages are what tests/report asks for; drawing takes a second a run
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses among the tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a test that its smoke marker does not name."""
+    unseen: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        if isinstance(item, pytest.Function) and (smoke := item.get_closest_marker("smoke")):
+            case = item.callspec.id
+            unseen.setdefault(item.nodeid.removesuffix(f"[{case}]"), set(smoke.args)).discard(case)
+            if case not in smoke.args:
+                item.add_marker("slow")
+    wrong = {name: cases for name, cases in unseen.items() if cases}
+    if wrong and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"smoke markers name cases that do not exist: {wrong}; correct the ids")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from looking at the libraries: half a million objects, 0.3 s each time that a test collects."""
+    gc.collect()
+    gc.freeze()

@@ -13,7 +13,8 @@ from headrace.cli import app
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.report.write import write_report
 from headrace.storage import local
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.object_store import ObjectPath
+from headrace.storage.places import path_of
 from tables import small_source, split
 
 CANARY = "c4nary-0f-a-secret"
@@ -148,7 +149,7 @@ def test_a_home_directory_and_a_file_address_are_local_paths(here: Path) -> None
 
 
 def test_a_scheme_in_capitals_is_the_same_store() -> None:
-    assert isinstance(path_of("S3://bucket/a"), RemotePath)
+    assert isinstance(path_of("S3://bucket/a"), ObjectPath)
     assert path_of("s3://bucket/a") == path_of("S3://bucket/a") == path_of(Path("S3://bucket/a"))
 
 

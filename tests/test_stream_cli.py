@@ -3,8 +3,6 @@
 The command line runs in this process where a process is not the point: starting Python and torch is what costs.
 """
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -16,8 +14,8 @@ from rank_processes import run_ranks
 from validation_cases import validate_on_rank
 
 import headrace as library
+from commands import ended, headrace
 from headrace import validate_sharding
-from headrace.cli import main
 from headrace.cli.stream_command import _rows as real_rows
 from headrace.errors import SettingsError
 from headrace.stream.ranks.topology import Topology
@@ -38,29 +36,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def headrace(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line, in this process, as its entry point runs it."""
-    return ended(lambda: main(), "headrace", *arguments)
-
-
-def ended(entry, *command: object) -> subprocess.CompletedProcess[str]:
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    before, sys.argv = sys.argv, [str(each) for each in command]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = entry() or 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def json_of(*arguments):
@@ -175,6 +150,7 @@ def test_peek_shows_the_first_rows_with_types(tmp_path, home):
     assert "all: 2 of 10 rows" in headrace("peek", tmp_path / "*.parquet", "--rows", "2").stdout
 
 
+@pytest.mark.smoke("1-0")
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (1, 1)])
 def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     record = json_of("stream", out, "--split", "train", "--ranks", ranks, "--workers", workers, "--batch-size", "16")
@@ -191,6 +167,7 @@ def test_stream_delivers_every_row_in_real_processes(ranks, workers, out):
     assert record["mb_per_s"] >= 0
 
 
+@pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_stream_counts_rows_of_every_batch_format(batch_format, out):
     record = json_of("stream", out, "--split", "train", "--batch-size", "16", "--batch-format", batch_format)
@@ -279,6 +256,7 @@ def validate(folder: Path, ranks: int, *arguments: object) -> list[subprocess.Co
     return [subprocess.CompletedProcess([], each["code"], each["out"], each["err"]) for each in records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_validation_passes_on_every_rank(ranks, out, tmp_path):
     done = validate(tmp_path, ranks, "--data", out, "--split", "train", "--batch-size", "8")
@@ -290,6 +268,7 @@ def test_validation_passes_on_every_rank(ranks, out, tmp_path):
     assert ranks == len(verdict["batches_per_rank"])
 
 
+@pytest.mark.slow
 def test_validation_fails_on_every_rank_without_hanging_when_one_meets_damage(tmp_path):
     raw = small_source(tmp_path / "raw", extension=".parquet", count=4)
     library.open(raw, cache_dir=tmp_path / "home" / ".cache" / "headrace")

@@ -6,8 +6,8 @@
 where to, and how long it was in the air; or, with --data, 408,087 pings of 50 RIPE Atlas probes into one a probe (two
 ways of writing dates, times that step back, error codes in the place of round-trip times). A transformer then reads
 contexts of 256 tokens: a history at another scale of time in each, with all timestamps, some, or none, fields in any
-order. Half way the job forgets everything but its model and one number, and goes on from there; it learns what it would
-have learned.
+order. Half way the job forgets everything but its model and a state of a few numbers, and goes on from there; it learns
+what it would have learned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from measurements import recipe_of
 from torch import nn
 
 import headrace
-from headrace.contexts import Contexts, open_contexts
+from headrace.contexts import open_contexts
 from headrace.errors import MissingExtra
 from headrace.report.write import write_report
 
@@ -58,16 +58,14 @@ def loss_of(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return (losses * weights).sum() / weights.sum().clamp(min=1)
 
 
-def batches(contexts: Contexts, size: int, position: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Batches from a position on, without end."""
+def epochs_of(stream: headrace.StreamLoader) -> Iterator[dict[str, torch.Tensor]]:
+    """Batches without end: what is left of an epoch, then the next epochs."""
     while True:
-        arrays = contexts.batch(range(position, position + size))
-        yield {name: torch.from_numpy(array) for name, array in arrays.items()}
-        position += size
+        yield from stream
 
 
 def grain_batches(out: Path, size: int, position: int) -> Iterator[dict[str, torch.Tensor]]:
-    """The same through Grain."""
+    """The same through Grain, from a position on."""
     import headrace.grain
 
     dataset = headrace.grain.contexts(out, "train", size, context_tokens=TOKENS, seed=1)
@@ -96,12 +94,15 @@ def main() -> None:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses: list[float] = []
-    for first in (0, asked.steps // 2):  # the second loader knows nothing but a number
-        position = first * asked.batch_size
+    state = None
+    for first in (0, asked.steps // 2):  # the second loader knows nothing but a state, or the position that Grain's has
+        stream = contexts.stream(batch_size=asked.batch_size)
+        if state is not None:
+            stream.load_state_dict(state)
         if asked.loader == "grain":
-            loader = grain_batches(out, asked.batch_size, position)
+            loader = grain_batches(out, asked.batch_size, first * asked.batch_size)
         else:
-            loader = batches(contexts, asked.batch_size, position)
+            loader = epochs_of(stream)
         last = asked.steps if first else asked.steps // 2
         for step, batch in zip(range(first, last), loader, strict=False):
             loss = loss_of(model, batch)
@@ -111,6 +112,7 @@ def main() -> None:
             losses.append(loss.item())
             if step % 10 == 0 or step == asked.steps - 1:
                 print(f"step {step:>3}: loss {losses[-1]:.3f}")
+        state = stream.state_dict()
     print(f"loss {losses[0]:.3f} at first, {sum(losses[-5:]) / 5:.3f} at last; by chance {math.log(VOCABULARY):.3f}")
     try:
         print(f"report: {write_report(prepared.run)}")

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.loader.stream_loader import StreamLoader
     from headrace.stream.loader.torch_dataset import StreamingDataset
-    from headrace.stream.packed.batches import PackedBatches
-    from headrace.stream.packed.pack_rows import PackRows
+    from headrace.stream.packed.batches import PackedBatches, PackRows
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -75,7 +74,7 @@ _WHERE = {
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
     "OnlinePacker": "headrace.packing.online",
-    "PackRows": "headrace.stream.packed.pack_rows",
+    "PackRows": "headrace.stream.packed.batches",
     "PackedBatches": "headrace.stream.packed.batches",
     "PackedSequences": "headrace.recipes.packed_sequences.config",
     "ParquetShardWriter": "headrace.recipes.packed_sequences.storage.parquet_writer",

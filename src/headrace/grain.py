@@ -38,6 +38,8 @@ __all__ = ["ContextMapDataset", "contexts", "elastic", "read_options"]
 class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no types
     """Contexts, one for each index, or batches of them; as many as an epoch has.
 
+    Random access, because Grain owns the order of the indices, their shares and the checkpoints of a job. Without
+    Grain, `Contexts.stream` does all of that, with the same contexts at the same positions.
     Indices from len on are later epochs, as `repeat` asks for them. Batch b has the contexts b × batch_size and on: the
     contexts that are left at the end of an epoch begin the next one, and are not seen if there is none.
     Raises `SettingsError` for a batch_size below 1, or above the contexts of an epoch.

@@ -84,7 +84,6 @@ class Registration:
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
     readers: shard formats that are no table to stream, and how they are read.
-    prepare_process: function called first in a process of one of its commands.
     """
 
     name: str
@@ -101,7 +100,6 @@ class Registration:
     figures: str | None = None
     summary: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
-    prepare_process: str | None = None
 
 
 def load(reference: str) -> Any:

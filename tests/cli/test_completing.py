@@ -69,6 +69,7 @@ def test_a_process_answers_bash() -> None:
     assert ["drop", "error", "own"] == offered("headrace split raw --null-group ")
 
 
+@pytest.mark.slow
 def test_a_process_answers_zsh_and_fish() -> None:
     for shell, words in (("zsh", "headrace rewrite raw --codec l"), ("fish", "headrace rewrite raw --codec l")):
         asked = {"_HEADRACE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip

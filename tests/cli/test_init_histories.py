@@ -150,6 +150,7 @@ def test_the_command_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_pings_run_as_they_are(tmp_path: Path) -> None:
     record, text = configured(DATA / "job3-ripe-rtt-labelled" / "real_trace_labelled", tmp_path / "out")

@@ -54,6 +54,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
+@pytest.mark.smoke("rows2-messages-mapping2")
 @pytest.mark.parametrize(
     ("rows", "layout", "mapping"),
     [

@@ -24,6 +24,7 @@ from headrace.cli.init.commented import Aside, Section, commented_yaml, settings
 from headrace.cli.init.series_facts import look_at_series, sentinels_of
 from headrace.cli.init.series_long import ENTITIES, Looked
 from headrace.cli.init.series_roles import Draft
+from laws import examples
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"
 CAMELS = Path(__file__).parents[2] / "../shared/data/job4-camels-us"
@@ -196,7 +197,7 @@ def test_of_first_rows_alone_no_length_of_series_is_told() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 3000), max_size=6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_what_is_kept_of_long_tables_does_not_depend_on_pieces(seed: int, cuts: list[int]) -> None:
     random = np.random.default_rng(seed)
     rows = 3000
@@ -284,6 +285,7 @@ def test_a_configuration_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "series.yaml").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CARAVAN.is_dir(), reason="needs the Caravan basins in ../shared/data")
 def test_caravan_runs_as_it_is(tmp_path: Path) -> None:
     forcing = ["total_precipitation_sum", "temperature_2m_mean", "surface_net_thermal_radiation_mean"]
@@ -330,7 +332,7 @@ def test_numbers_that_stand_for_missing_are_far_below_all_others(values: list, e
 plain = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.floats(-1e6, 1e6), st.text(max_size=30))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.dictionaries(st.from_regex(r"[a-z_]{1,12}", fullmatch=True), st.one_of(plain, st.lists(plain, max_size=40)), max_size=5),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=300),

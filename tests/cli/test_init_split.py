@@ -119,6 +119,7 @@ def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str,
         configured(root, tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the real data is not beside this checkout")
 def test_real_sales_run_as_they_are(tmp_path: Path) -> None:
     record, _ = configured(DATA / "job1-online-retail" / "by-day", tmp_path / "out")

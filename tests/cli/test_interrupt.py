@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 LOST = """
 import signal, sys, time, weakref
 from headrace.cli.interrupt import heard
@@ -60,6 +62,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_nobody_is_reminded_after_the_end_of_a_reminder_that_was_under_way():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250, check=False)
 
@@ -72,6 +75,7 @@ def test_an_interrupt_that_is_lost_in_a_weak_reference_comes_again():
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 
+@pytest.mark.slow
 def test_other_errors_that_are_ignored_are_still_reported():
     code = LOST.replace("signal.raise_signal(signal.SIGINT)", "1 / 0").replace("time.sleep(240)", "print('on')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False)

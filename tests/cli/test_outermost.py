@@ -49,6 +49,10 @@ def ended(code: str, *arguments: str, **environment: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.smoke(
+    "flags0-RecursionError('maximum recursion depth exceeded')-RecursionError",
+    "flags1-ImportError('no metadata of package x')-no metadata of package x",
+)
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -89,6 +93,7 @@ def test_the_traceback_is_shown_on_request_without_secrets() -> None:
     assert "PASSWORD" not in done.stderr
 
 
+@pytest.mark.smoke("MemoryError-memory")
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -105,6 +110,7 @@ def test_what_the_machine_refuses_is_no_bug(error: str, said: str) -> None:
     assert "bug" not in done.stderr
 
 
+@pytest.mark.smoke("polars")
 @pytest.mark.parametrize("module", ["typer", "rich", "headrace.cli.commands", "pydantic", "polars", "pyarrow", "numpy"])
 def test_an_interrupt_while_libraries_are_imported_ends_in_a_message(module: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
@@ -118,6 +124,7 @@ def test_an_interrupt_while_libraries_are_imported_ends_in_a_message(module: str
     assert "interrupted" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_libraries_are_imported_is_told_as_json() -> None:
     done = ended(INTERRUPTED.format(module="typer") + COMMAND, "peek", "x.csv", "--json")
 

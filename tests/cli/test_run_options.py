@@ -2,25 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from commands import headrace
 from headrace.cli.asked import check_names, with_settings
 from headrace.cli.commands import read_config
 from headrace.errors import SettingsError
-
-HEADRACE = Path(sys.executable).parent / "headrace"
-
-
-def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        [HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, env=environment, timeout=250
-    )
 
 
 @pytest.fixture

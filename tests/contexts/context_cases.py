@@ -1,10 +1,11 @@
 """Small synthetic rows, and the law that token builders are held to: a plain loop, measurement by measurement."""
 
+import itertools
+
 import numpy as np
 
 from headrace.contexts import draws, vocabulary
 from headrace.contexts.sample import FULL, NONE, PARTIAL, Segments
-from headrace.contexts.small import facts_of
 from headrace.histories.rows import RowColumns
 
 
@@ -153,6 +154,14 @@ def fields_of(row, index, measurement, previous):
         else:
             time = spelled(7, [delta]) if delta < 256 else spelled(8, delta.to_bytes(4, "big"))
     return [source, destination, result, time]
+
+
+def facts_of(row):
+    """The facts of one row, in the order of `SmallFacts`, from its measurements one by one."""
+    lengths = [length_of(row, [(place, False)]) for place in range(row.n)]
+    offsets = row.offsets.tolist()
+    long_gaps = sum(later - earlier >= 256 for earlier, later in itertools.pairwise(offsets))
+    return row.n, sum(lengths), max(lengths), long_gaps, offsets[-1]
 
 
 class Memory:

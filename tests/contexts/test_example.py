@@ -45,6 +45,7 @@ def losses(text):
     return {int(step): float(loss) for step, loss in re.findall(r"step +(\d+): loss ([\d.]+)", text)}
 
 
+@pytest.mark.slow
 @needs_package
 def test_flights_of_the_package_train_and_both_loaders_bring_the_same(tmp_path):
     whole = run("--out", tmp_path, "--steps", 30)
@@ -62,6 +63,7 @@ def test_flights_of_the_package_train_and_both_loaders_bring_the_same(tmp_path):
     assert report[1] is None or Path(report[1]).is_file()
 
 
+@pytest.mark.slow
 @needs_package
 def test_what_contexts_show_are_flights_of_one_aircraft_each(measurements, tmp_path):
     recipe = measurements["recipe_of"](None, tmp_path / "raw")
@@ -90,6 +92,7 @@ def as_text(number):
     return np.base_repr(int.from_bytes(number, "big"), 36)
 
 
+@pytest.mark.slow
 @needs_data
 def test_pings_of_a_directory_train_as_well(tmp_path):
     done = run("--data", DATA, "--out", tmp_path, "--steps", 12)

@@ -150,6 +150,7 @@ def test_elastic_says_what_cannot_be_shared_out(out, settings, message):
         headrace_grain.elastic(dataset, **arguments)
 
 
+@pytest.mark.slow
 def test_worker_processes_of_a_plain_script_bring_the_same(out, tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(

@@ -15,6 +15,7 @@ from headrace.contexts.builder import build, index_rows
 from headrace.contexts.options import ContextOptions
 from headrace.contexts.sample import FULL, NONE, PARTIAL
 from headrace.errors import CorruptShard, SettingsError
+from laws import examples
 
 PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])
 MIXED = Memory([*PROBES.rows[:300], *(row_of(200 * number, seed=number) for number in range(1, 12))])
@@ -26,7 +27,7 @@ def epoch_of(store, epoch, **options):
     return index, build(index, store, np.arange(len(index)) + epoch * len(index))
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([4, 6]), st.sampled_from([0, 30, 300, 4000])), max_size=20),
     st.integers(0, 20),

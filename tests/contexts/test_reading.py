@@ -10,14 +10,13 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from context_cases import facts_of
 from history_cases import Sizes, random_rows
 from prepared_histories import prepared
 
 from headrace.contexts import decode_context, open_contexts
 from headrace.contexts.builder import build
-from headrace.contexts.reading import open_rows
-from headrace.contexts.small import facts_of
-from headrace.contexts.small_facts import facts_of_blobs
+from headrace.contexts.reading import facts_of_blobs, open_rows
 from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.histories.rows import decode_row, encode_rows

@@ -11,6 +11,7 @@ from headrace.contexts.kernels import tokens_in_numba
 from headrace.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.contexts.tokens import tokens_in_numpy
 from headrace.errors import InputError
+from laws import examples
 
 BUILDERS = [tokens_in_numpy, tokens_in_numba]
 ROOM = 1025
@@ -34,7 +35,7 @@ def built(builder, rows, modes, **settings_of):
     return segments, found, builder(segments, found, contexts, ROOM), contexts
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(KINDS, st.sampled_from([FULL, PARTIAL, NONE])), min_size=1, max_size=4), st.integers(0, 99))
 def test_builders_write_what_a_plain_loop_writes(kinds, seed):
     rows = [row_of(**kind, seed=seed + number) for number, (kind, _) in enumerate(kinds)]

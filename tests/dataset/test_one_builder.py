@@ -108,6 +108,7 @@ def test_of_eight_processes_one_reads_the_footers(tmp_path: Path) -> None:
     assert [".arrows"] == [path.suffix for path in (tmp_path / "cache").iterdir()]
 
 
+@pytest.mark.slow
 def test_where_the_builder_is_killed_another_one_finishes(tmp_path: Path) -> None:
     with openers(tmp_path, stop=str(tmp_path / "stop")) as children:
         while not (stopped := list(tmp_path.glob("stop-*"))):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.dataset import plain
 from headrace.errors import CorruptShard, InputError
+from laws import examples
 from tables import fresh, write_rows
 
 
@@ -25,7 +26,7 @@ def write(directory: Path, sizes: list[list[int]]) -> Path:
     return directory
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_blocks_are_the_row_groups_that_hold_rows(tmp_path_factory, sizes: list[list[int]]) -> None:
     where = fresh(tmp_path_factory.getbasetemp())

@@ -27,6 +27,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.plain import publish_index
 from headrace.dataset.stored_index import map_index, parse_stored, stored_bytes
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
+from laws import examples
 from tables import fresh, write_rows
 
 FIELDS = ("shards", "formats", "checksums", "shard_of_block", "block", "rows", "offset", "length", "stamps")
@@ -57,7 +58,7 @@ def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "build", lambda *_: pytest.fail("the shards are read"))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=8),
     named=st.sampled_from(["", "files", "directories"]),

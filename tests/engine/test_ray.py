@@ -92,6 +92,7 @@ def on_ray(recipe: Any, out: Path, cluster: Nodes, **more: Any) -> Prepared:
     return prepare(recipe, out, engine="ray", address=cluster.address, **more)
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_cluster_writes_the_bytes_that_threads_write(
     tmp_path: Path, cluster: Nodes, recipes: Mapping[str, Any], name: str
@@ -165,6 +166,7 @@ with ray_engine(address) as engine:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_tasks_and_lets_them_clean_up(tmp_path: Path, cluster: Nodes) -> None:
     command = [sys.executable, "-c", INTERRUPTED, cluster.address, str(tmp_path)]
     child = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.PIPE, text=True)
@@ -202,6 +204,7 @@ with ray_engine(address) as engine:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connected_again", ["no", "yes"])
 def test_an_interrupt_without_the_connection_of_its_tasks_goes_on_and_connects_to_nothing(
     cluster: Nodes, connected_again: str
@@ -214,6 +217,7 @@ def test_an_interrupt_without_the_connection_of_its_tasks_goes_on_and_connects_t
     assert f"interrupted, connected again: {connected_again}\n" == done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_ray_keeps_lets_go_of_what_tasks_shared(cluster: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
     import ray
@@ -264,6 +268,7 @@ def test_other_versions_on_a_node_are_refused(cluster: Nodes, monkeypatch: pytes
         engine.run([lambda tell: 1], 1, hear=print, done=lambda place, result: None)
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_there_before_is_used_and_kept(cluster: Nodes) -> None:
     import ray
 
@@ -301,6 +306,7 @@ def kill_in_the_middle(out: Path, cluster: Nodes, recipe: Any, stage: str, victi
     return made
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_the_middle_changes_nothing(
     tmp_path: Path, cluster: Nodes, recipes: Mapping[str, Any]
 ) -> None:
@@ -310,6 +316,7 @@ def test_a_node_that_dies_in_the_middle_changes_nothing(
     assert digests(expected.run) == digests(found.run)
 
 
+@pytest.mark.slow
 def test_a_task_whose_node_dies_is_done_again_elsewhere(tmp_path: Path, cluster: Nodes) -> None:
     victim = cluster.others[1].node_id
 

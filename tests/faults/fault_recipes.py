@@ -129,9 +129,16 @@ def _large(**settings: Any) -> Callable[[Path], Settings]:
     return lambda _: {"source": str(_large_source()), "peer": "dst_addr", "max_row_bytes": 3000, **settings}
 
 
+def _for_anybody(source: Path) -> Path:
+    """The source, which some trials read that are not run by its owner. A later chmod would change its ctime."""
+    for path in [source, *source.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return source
+
+
 @functools.cache
 def _large_source() -> Path:
-    return write_large(place() / "large")
+    return _for_anybody(write_large(place() / "large"))
 
 
 def _series(directory: Path) -> Settings:
@@ -176,14 +183,11 @@ def place() -> Path:
 
 @functools.cache
 def settings_of(name: str) -> Settings:
-    """The settings of a recipe over one source for all trials: its files' times are part of the run's identity.
-
-    Anybody may read the source, as some trials are not run by its owner; a later chmod would change its ctime.
-    """
+    """The settings of a recipe over one source for all trials: its files' times are part of the run's identity."""
     source = place() / name / "in"
     settings = _EVERY[name].write(source)
-    for path in [source, *source.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    if name in RECIPES:
+        _for_anybody(source)
     return settings
 
 

@@ -35,12 +35,14 @@ def damage(directory: Path, name: str, harm: str, first: int, trials: int) -> Co
     return Counter(each["streamed"] for each in told)
 
 
+@pytest.mark.smoke("split csv.gz-flip", "histories-cut")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_damage_is_an_error_and_never_another_row(tmp_path: Path, name: str, harm: str) -> None:
     damage(tmp_path, name, harm, TRIALS + 7 * HARMS.index(harm), FEW)
 
 
+@pytest.mark.smoke("packed-flip", "series-cut")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_damage_of_the_manifest_and_the_index_is_an_error(tmp_path: Path, name: str, harm: str) -> None:

@@ -45,11 +45,13 @@ def kill_at_steps_and_resume(directory: Path, name: str, kills: list[tuple[str, 
         shutil.rmtree(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_kills_at_random_instants_tear_lose_and_double_nothing(tmp_path: Path, name: str) -> None:
     kill_at_random_and_resume(tmp_path, name, range(TRIALS, TRIALS + FEW))
 
 
+@pytest.mark.smoke("histories")
 @pytest.mark.parametrize("name", RECIPES)
 def test_kills_at_named_steps_tear_lose_and_double_nothing(tmp_path: Path, name: str) -> None:
     kills = named_kills(name)
@@ -58,6 +60,7 @@ def test_kills_at_named_steps_tear_lose_and_double_nothing(tmp_path: Path, name:
     kill_at_steps_and_resume(tmp_path, name, [*within[5 :: len(within) // 3], *last])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["split csv.gz", "packed"])
 def test_one_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, name: str) -> None:
     for trial in range(3):

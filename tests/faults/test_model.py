@@ -153,6 +153,7 @@ def live(examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_lives_agree_with_the_model() -> None:
     live(3, 10)
 

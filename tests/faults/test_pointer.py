@@ -100,6 +100,7 @@ def kill_at_random(directory: Path, now: str, then: str, trials: int) -> None:
     note("SIGKILL while the pointer moves, a reader beside", f"{now}, {then}", trials=trials, looks=told["looks"])
 
 
+@pytest.mark.smoke("pointer")
 @pytest.mark.parametrize("layout", ["pointer", "single links"])
 def test_a_kill_at_any_call_shows_one_run(tmp_path: Path, layout: str) -> None:
     kill_at_every_call(tmp_path, "packed", "split csv.gz", layout)

@@ -38,6 +38,7 @@ def force(directory: Path, errors: int) -> None:
     note("secrets: forced errors", errors=errors)
 
 
+@pytest.mark.slow
 def test_no_error_tells_a_secret(tmp_path: Path) -> None:
     force(tmp_path, FEW)
 

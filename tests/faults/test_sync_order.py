@@ -72,6 +72,7 @@ def parsed(log: Path) -> Seen:
     return seen
 
 
+@pytest.mark.smoke("series")
 @pytest.mark.skipif(STRACE is None, reason="there is no strace here")
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_published_name_is_durable_before_anything_names_it(tmp_path: Path, name: str) -> None:

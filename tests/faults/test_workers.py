@@ -39,6 +39,7 @@ def test_killed_workers_are_begun_anew_and_every_batch_is_as_if_they_had_lived(t
     kills(tmp_path, TRIALS, FEW, "fork")
 
 
+@pytest.mark.smoke("1")
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_row_over_which_a_transform_dies_is_transformed_again(tmp_path: Path, times: int) -> None:
     (told,) = loop(tmp_path, "at_a_row", times, "fork")
@@ -48,6 +49,7 @@ def test_a_row_over_which_a_transform_dies_is_transformed_again(tmp_path: Path, 
     assert "was killed by SIGKILL, as when memory ends; all workers are begun anew after" in told["said"][0]
 
 
+@pytest.mark.slow
 def test_a_row_over_which_workers_die_each_time_is_an_error(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "at_a_row", 9, "fork")
 
@@ -57,6 +59,7 @@ def test_a_row_over_which_workers_die_each_time_is_an_error(tmp_path: Path) -> N
     assert "run the transform with num_workers=0" in told["error"]
 
 
+@pytest.mark.slow
 def test_workers_that_die_before_any_batch_are_begun_anew_twice(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "at_every_row")
 
@@ -68,12 +71,14 @@ def test_a_worker_that_dies_when_all_is_delivered_costs_nothing(tmp_path: Path) 
     loop(tmp_path, "at_the_end")
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_half_sent_does_not_hang_the_loop(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "in_a_message")
 
     assert 1 == len(told["said"])
 
 
+@pytest.mark.slow
 def test_workers_that_live_on_are_begun_anew_within_a_pass_and_between_two(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "between_passes")
 
@@ -83,12 +88,14 @@ def test_workers_that_live_on_are_begun_anew_within_a_pass_and_between_two(tmp_p
     assert "workers [0] died between two passes" in between
 
 
+@pytest.mark.slow
 def test_packed_and_tabular_batches_are_as_if_nothing_had_happened(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "other_datasets")
 
     assert 2 == len(told["said"])
 
 
+@pytest.mark.slow
 def test_rows_given_up_are_counted_once_whoever_dies(tmp_path: Path) -> None:
     (told,) = loop(tmp_path, "in_quarantine")
 

@@ -53,6 +53,7 @@ def race(directory: Path, name: str, rounds: int) -> None:
         shutil.rmtree(out)
 
 
+@pytest.mark.smoke("packed")
 @pytest.mark.parametrize("name", RECIPES)
 def test_eight_writers_make_one_run(tmp_path: Path, name: str) -> None:
     race(tmp_path, name, FEW)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import CorruptShard, HeadraceError, InputError
 from headrace.formats.source import read_chunks, survey
+from laws import examples
 from tables import fresh
 
 WRITERS = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
@@ -102,7 +103,7 @@ def test_of_a_compressed_file_only_the_columns_asked_for_are_decompressed(tmp_pa
     assert pa.total_allocated_bytes() - before < 4 * 100_000 + path_bytes + 10_000
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=6), how=st.sampled_from(sorted(WRITERS)))
 def test_batches_of_any_size_keep_their_rows(tmp_path_factory, sizes: list[int], how: str) -> None:
     whole = table(sum(sizes))

@@ -14,6 +14,7 @@ from headrace.formats import delimited
 from headrace.formats.copy import copied_records
 from headrace.formats.shard import Dialect
 from headrace.formats.source import read_chunks, survey
+from laws import examples
 from tables import csv_bytes, fresh, write_bytes
 
 
@@ -259,7 +260,7 @@ texts = st.none() | st.text(alphabet=st.sampled_from('ab,"\n\r\t é0#'), max_siz
     st.sampled_from(["\n", "\r\n"]),
     st.sampled_from([".csv", ".tsv"]),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_is_rendered_is_read_back(
     tmp_path: Path, values: list[tuple[str | None, str | None]], newline: str, extension: str
 ) -> None:

@@ -17,6 +17,7 @@ from headrace.formats.delimited_numbers import parse_numbers
 from headrace.formats.detect import kind_of_name
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
+from laws import examples
 
 INTEGERS = [
     "0",
@@ -187,7 +188,7 @@ def blocks(draw: st.DrawFn) -> tuple[bytes, list[str], str, pa.Schema, list[str]
     return data, names, separator, wanted, absent
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(blocks())
 def test_numbers_made_straight_are_those_made_by_way_of_text(block):
     agree(*block)

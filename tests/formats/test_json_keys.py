@@ -17,6 +17,7 @@ from headrace.formats.json_keys import RepeatedKey, first_repeated, key_bound, l
 from headrace.formats.jsonl import render
 from headrace.formats.records import as_bytes
 from headrace.formats.source import read_chunks, survey
+from laws import examples
 from tables import split, write_bytes
 
 GOOD = b'{"id": "1", "date": "2024-01-01", "x": {"a": 1, "b": [{"c": 2}]}}\n'
@@ -93,7 +94,7 @@ def key(name: str, random_: random.Random) -> str:
     return json.dumps(name)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(values, max_size=4), st.integers(0, 99))
 def test_repeats_are_those_that_json_sees(documents: list[Any], seed: int) -> None:
     random_ = random.Random(seed)

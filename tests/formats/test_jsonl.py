@@ -14,6 +14,7 @@ from headrace.formats import jsonl
 from headrace.formats.copy import copied_records
 from headrace.formats.json_array import array_as_lines
 from headrace.formats.source import read_chunks, survey
+from laws import examples
 from tables import fresh, write_bytes
 
 
@@ -230,7 +231,7 @@ json_rows = st.lists(st.fixed_dictionaries({"i": st.none() | st.integers(-(2**63
 
 
 @given(json_rows, st.integers(1, 60))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
     tmp_path: Path, objects: list[dict[str, object]], chunk_bytes: int
 ) -> None:
@@ -246,7 +247,7 @@ def test_any_chunk_size_gives_the_rows_that_the_json_module_reads(
 
 
 @given(json_rows)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_is_rendered_the_json_module_reads(objects: list[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(objects, pa.schema([("i", pa.int64()), ("t", pa.string())]))
 
@@ -267,7 +268,7 @@ nested = st.recursive(
     st.sampled_from([None, 1]),
     st.booleans(),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_an_array_becomes_one_line_for_each_object(
     objects: list[dict[str, object]], indent: int | None, ascii_: bool
 ) -> None:

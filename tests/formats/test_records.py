@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace.formats import delimited, records
 from headrace.formats.copy import copied_records
 from headrace.formats.source import survey
+from laws import examples
 from tables import csv_bytes, fresh, write_bytes
 
 fields = st.text(alphabet=st.sampled_from('ab,"\n\t é0'), max_size=6)
@@ -36,7 +37,7 @@ def test_records_end_where_the_csv_module_ends_them(rows: list[tuple[str, str, s
 
 
 @given(rows_of_three, newlines, st.integers(1, 80), st.sampled_from([".csv", ".csv.gz", ".csv.zst"]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_chunk_size_gives_the_rows_of_one_chunk(
     tmp_path: Path, rows: list[tuple[str, str, str]], newline: str, chunk_bytes: int, extension: str
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_last_record_without_newline_ends_at_the_end() -> None:
     newlines,
     st.sets(st.integers(0, 5), min_size=1, max_size=4),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_columns_cut_from_the_bytes_are_those_of_the_parser(
     tmp_path: Path, rows: list[list[str]], newline: str, places: set[int]
 ) -> None:

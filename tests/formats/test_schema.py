@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
 from headrace.formats.schema import TYPES, describe, plain, supertype, type_named
+from laws import examples
 
 KINDS = [
     *TYPES.values(),
@@ -89,7 +90,7 @@ def test_a_type_widens_to_itself(kind: pa.DataType) -> None:
 
 
 @given(kinds, kinds, st.data())
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_a_widened_value_comes_back_as_it_was(a: pa.DataType, b: pa.DataType, data: st.DataObject) -> None:
     wide = supertype(a, b)
     if wide is None or pa.types.is_null(a):

@@ -13,6 +13,7 @@ from headrace.errors import CorruptShard, InputError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.separator import NAMES, SEPARATOR, separator_of, word_of
 from headrace.formats.source import read_chunks, survey
+from laws import examples
 from tables import csv_bytes, fresh, kind, write_bytes
 
 SEPARATORS = sorted(NAMES)
@@ -58,7 +59,7 @@ cells = st.text(alphabet=st.sampled_from('ab,;|\t"\n '), max_size=5)
 
 
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=8), st.sampled_from(SEPARATORS))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_separator_is_right_or_an_error(tmp_path: Path, values: list[tuple[str, str, str]], separator: str) -> None:
     """Whatever the fields hold; with a name in the header that holds all the others."""
     path = fresh(tmp_path) / "part-0.csv"

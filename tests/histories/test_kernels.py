@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.digest import hash_words
 from headrace.histories.addresses import Addresses, parse
+from laws import examples
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
@@ -42,7 +43,7 @@ def same(expected: Addresses, found: Addresses) -> bool:
     return np.array_equal(expected.family, found.family) and np.array_equal(expected.bytes, found.bytes)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(TEXT, max_size=40), st.integers(0, 5))
 def test_texts_are_read_as_the_system_reads_them(texts: list[str], skip: int) -> None:
     array = pa.array(texts, pa.large_string()).slice(skip)

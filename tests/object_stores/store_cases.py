@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import headrace
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
 def upload(directory: Path, place: str, suffixes: Sequence[str] = ("",)) -> None:
     """Put the files below a directory under a prefix, as they are; links are left out."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.name.endswith(tuple(suffixes)) and path.name[0] != ".":
-            verbs.put_new(path_of(place) / path.relative_to(directory).as_posix(), path)
+            place_of(path_of(place) / path.relative_to(directory).as_posix()).put_new(path)
 
 
 def tree(place: str | Path) -> dict[str, bytes]:
     """Every file below a place and its bytes; those that only one kind of place has are left out."""
     root = path_of(place)
-    names = (fact.name for fact in verbs.files_below(root))
+    names = (fact.name for fact in place_of(root).files_below())
     return {name: (root / name).read_bytes() for name in names if not name.endswith(".lock")}
 
 

@@ -40,6 +40,7 @@ def out(s3: str, tmp_path: Path) -> str:
     return f"{s3}/out"
 
 
+@pytest.mark.slow
 def test_commands_read_what_lies_in_a_store(out: str, tmp_path: Path) -> None:
     manifest = json.loads(call("inspect", out, "--json"))
     rows = manifest["splits"]["train"]["rows"]

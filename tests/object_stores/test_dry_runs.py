@@ -1,4 +1,4 @@
-"""A dry run of a source in an object store says which run it would be, and fetches none of the objects."""
+"""A dry run of a source in an object store knows its sizes and what is finished."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 
 
-def test_a_dry_run_sizes_the_objects_and_knows_what_is_finished(s3: str, tmp_path: Path) -> None:
+def test_the_command_says_it_and_knows_what_is_finished(s3: str, tmp_path: Path) -> None:
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
     settings = {**split_of(f"{s3}/raw").config(), "out": f"{s3}/out"}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings))
@@ -28,6 +28,7 @@ def test_a_dry_run_sizes_the_objects_and_knows_what_is_finished(s3: str, tmp_pat
     made = told("--work-dir", str(tmp_path / "work"))
     after = told("--dry-run")
 
-    assert before["source_bytes"] == made["source"]["bytes"]
+    assert before["source_bytes"] == sum(path.stat().st_size for path in (tmp_path / "raw").iterdir())
+    assert before["out_bytes"] >= sum(each["bytes"] for each in made["splits"].values())
     assert ("new", "finished: it would be reused") == (before["state"], after["state"])
     assert before["run"] == made["run"]

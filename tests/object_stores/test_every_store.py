@@ -10,6 +10,7 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 import headrace
 
 
+@pytest.mark.smoke("s3", "az")
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
 def test_a_dataset_is_made_and_read(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     bucket = request.getfixturevalue(kind)

@@ -11,35 +11,36 @@ from store_servers import CANARY, S3Server
 
 import headrace
 from headrace.errors import CorruptShard, HeadraceError, StoreError
-from headrace.storage import object_store, verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage import bucket as buckets
+from headrace.storage.places import path_of, place_of
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between attempts are short; how many attempts there are stays."""
-    monkeypatch.setattr(object_store, "_LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(object_store, "_FIRST_BACKOFF_S", 0.005)
-    object_store.forget_buckets()
+    monkeypatch.setattr(buckets, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(buckets, "_FIRST_BACKOFF_S", 0.005)
+    buckets.forget_buckets()
 
 
 def put_and_read(bucket: str, count: int = 25, size: int = 5000) -> int:
     """Publish and read objects; how many are not what was put."""
     data = {f"object-{number}": bytes([number]) * size for number in range(count)}
     for name, each in data.items():
-        verbs.put_new(path_of(bucket) / name, each)
-    listed = [fact.name for fact in verbs.files_below(path_of(bucket))]
+        place_of(path_of(bucket) / name).put_new(each)
+    listed = [fact.name for fact in place_of(path_of(bucket)).files_below()]
     wrong = sum((path_of(bucket) / name).read_bytes() != each for name, each in data.items())
     return wrong + (listed != sorted(data))
 
 
+@pytest.mark.smoke("gs")
 def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults())
     put_and_read(bucket)
     undisturbed = proxy.total
-    for fact in verbs.files_below(path_of(bucket)):
-        verbs.delete(path_of(bucket) / fact.name)
+    for fact in place_of(path_of(bucket)).files_below():
+        place_of(path_of(bucket) / fact.name).delete()
     proxy.begin(Faults("slow_down", 0.3, seed=1))
 
     assert put_and_read(bucket) == 0
@@ -47,6 +48,7 @@ def test_slow_down_costs_requests_not_results(every_proxied: tuple[str, FaultPro
     assert proxy.total <= 1.6 * undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "short", "slow_start"])
 def test_answers_that_break_off_are_asked_for_again(
     proxied: tuple[str, FaultProxy], impatient: None, kind: str
@@ -58,30 +60,33 @@ def test_answers_that_break_off_are_asked_for_again(
     assert proxy.seen.faults[kind] > 0
 
 
+@pytest.mark.slow
 def test_a_lost_acknowledgement_is_no_failure(every_proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = every_proxied
     proxy.begin(Faults("lost_reply", 0.4, methods=("PUT",), seed=3))
 
     assert put_and_read(bucket, count=30) == 0
     assert proxy.seen.faults["lost_reply"] > 5
-    assert len(verbs.files_below(path_of(bucket))) == 30
+    assert len(place_of(path_of(bucket)).files_below()) == 30
 
 
+@pytest.mark.smoke("az")
 def test_other_bytes_do_not_win_by_a_lost_acknowledgement(
     every_proxied: tuple[str, FaultProxy], impatient: None
 ) -> None:
     bucket, proxy = every_proxied
-    first = [verbs.put_new(path_of(bucket) / f"object-{number}", b"first") for number in range(5)]
+    first = [place_of(path_of(bucket) / f"object-{number}").put_new(b"first") for number in range(5)]
     proxy.begin(Faults("lost_reply", 0.6, methods=("PUT",), seed=3))
     for number in range(5):
         with pytest.raises(CorruptShard, match=f"object-{number}"):
-            verbs.put_new(path_of(bucket) / f"object-{number}", b"other")
+            place_of(path_of(bucket) / f"object-{number}").put_new(b"other")
 
     assert first == ["put"] * 5
     assert proxy.seen.faults["lost_reply"] > 1
     assert [(path_of(bucket) / f"object-{number}").read_bytes() for number in range(5)] == [b"first"] * 5
 
 
+@pytest.mark.slow
 def test_a_run_comes_out_the_same(proxied: tuple[str, FaultProxy], impatient: None, tmp_path: Path) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=2)
@@ -112,31 +117,31 @@ def test_an_upload_in_parts_that_fails_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bucket, proxy = proxied
-    monkeypatch.setattr(object_store, "_SINGLE_PUT", 1 << 20)
-    monkeypatch.setattr(object_store, "_PART", 5 << 20)
+    monkeypatch.setattr(buckets, "_SINGLE_PUT", 1 << 20)
+    monkeypatch.setattr(buckets, "_PART", 5 << 20)
     (tmp_path / "large").write_bytes(bytes(11 << 20))
     place = path_of(bucket) / "large"
     for part in (1, 2, 3):
         proxy.begin(Faults("refuse", 1.0, methods=("PUT",), only=f"partNumber={part}&"))
         with pytest.raises(StoreError, match="large"):
-            verbs.put_new(place, tmp_path / "large")
+            place_of(place).put_new(tmp_path / "large")
         assert proxy.seen.faults["refuse"] > 0
         assert not place.is_file()
         assert b"<UploadId>" not in s3_environment.request("GET", f"/{bucket.removeprefix('s3://')}?uploads")
     proxy.begin(Faults("slow_down", 0.3, methods=("PUT", "POST"), seed=6))
 
-    assert verbs.put_new(place, tmp_path / "large") == "put"
-    assert verbs.checksum(place) == verbs.checksum(tmp_path / "large")
+    assert place_of(place).put_new(tmp_path / "large") == "put"
+    assert place_of(place).checksum() == place_of(tmp_path / "large").checksum()
 
 
 def test_a_store_that_refuses_is_told_without_secrets(proxied: tuple[str, FaultProxy], impatient: None) -> None:
     bucket, proxy = proxied
-    verbs.put_new(path_of(bucket) / "object", b"bytes")
+    place_of(path_of(bucket) / "object").put_new(b"bytes")
     verbs_tried = {
         "read": lambda: (path_of(bucket) / "object").read_bytes(),
-        "range": lambda: verbs.read_ranges(path_of(bucket) / "object", [(0, 2)]),
-        "put": lambda: verbs.put_new(path_of(bucket) / "other", b"x"),
-        "list": lambda: verbs.files_below(path_of(bucket)),
+        "range": lambda: place_of(path_of(bucket) / "object").read_ranges([(0, 2)]),
+        "put": lambda: place_of(path_of(bucket) / "other").put_new(b"x"),
+        "list": lambda: place_of(path_of(bucket)).files_below(),
         "open": lambda: headrace.open(f"{bucket}/out"),
     }
     for kind in ("refuse", "deny"):

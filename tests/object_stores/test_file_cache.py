@@ -16,8 +16,7 @@ from store_cases import rows_of, split_of, tree, upload, write_raw
 
 import headrace
 from headrace.errors import CorruptShard, SettingsError
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
 @pytest.fixture(params=["parquet", "csv"])
@@ -45,6 +44,7 @@ def copies(cache: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_size) for path in found}
 
 
+@pytest.mark.smoke("parquet")
 def test_shards_are_fetched_once_for_all_epochs(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
     place, proxy = remote
     expected = rows_of(headrace.open(local), "train", shuffle=True)
@@ -72,6 +72,7 @@ print(len(rows_of(headrace.open(sys.argv[1]), "train", cache="files", cache_dir=
 """
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_node_fetch_a_shard_once(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_the_processes_of_a_node_fetch_a_shard_once(
     assert set(shard_requests(proxy).values()) == {1}
 
 
+@pytest.mark.smoke("csv")
 def test_a_damaged_copy_is_fetched_again(remote: tuple[str, FaultProxy], local: Path, tmp_path: Path) -> None:
     place, proxy = remote
     options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache"}
@@ -106,6 +108,7 @@ def test_a_damaged_copy_is_fetched_again(remote: tuple[str, FaultProxy], local: 
     assert sum(shard_requests(proxy).values()) == 1
 
 
+@pytest.mark.smoke("csv")
 def test_a_shard_that_is_not_what_was_published_is_refused(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
@@ -114,20 +117,21 @@ def test_a_shard_that_is_not_what_was_published_is_refused(
     shard = dataset.root / dataset.split_index("train").shards[1]
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
-    verbs.replace(path_of(str(shard)), bytes(data))
+    place_of(path_of(str(shard))).replace(bytes(data))
 
     with pytest.raises(CorruptShard, match=shard.name):
         rows_of(dataset, "train", cache="files", cache_dir=tmp_path / "cache")
     assert not any(path.name.startswith(".tmp") for path in (tmp_path / "cache").rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     remote: tuple[str, FaultProxy], local: Path, tmp_path: Path
 ) -> None:
     place, _ = remote
     before = tree(place)
     dataset = headrace.open(place)
-    sizes = [verbs.stat(dataset.root / name).size for name in dataset.split_index("train").shards]
+    sizes = [place_of(dataset.root / name).stat().size for name in dataset.split_index("train").shards]
     limit = sizes[0] + sizes[1] + 10
     options: dict[str, Any] = {"cache": "files", "cache_dir": tmp_path / "cache", "cache_bytes": limit}
     with pytest.warns(RuntimeWarning, match=f"cache_bytes={sum(sizes)}"):
@@ -142,6 +146,7 @@ def test_a_limit_that_is_too_small_is_told_and_nothing_goes_in_circles(
     assert tree(place) == before
 
 
+@pytest.mark.slow
 def test_another_dataset_takes_the_room_of_what_is_not_used(s3: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         upload(write_raw(tmp_path / name, shards=2), f"{s3}/{name}")

@@ -10,8 +10,7 @@ from store_cases import rows_of, upload
 import headrace
 from headrace.errors import InputError
 from headrace.formats.listing import list_files
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
 def test_foreign_prefixes_are_refused_by_name(s3: str, tmp_path: Path) -> None:
@@ -19,7 +18,7 @@ def test_foreign_prefixes_are_refused_by_name(s3: str, tmp_path: Path) -> None:
         root, place = tmp_path / layout, f"{s3}/{layout.replace(' ', '-')}"
         write(root)
         for path in (each for each in root.rglob("*") if each.is_file()):
-            verbs.put_new(path_of(place) / path.relative_to(root).as_posix(), path.read_bytes())
+            place_of(path_of(place) / path.relative_to(root).as_posix()).put_new(path.read_bytes())
         if layout == "hudi":
             place += "/2024"
 
@@ -40,7 +39,7 @@ def test_patterns_and_prefixes_into_a_table_are_refused(s3: str, tmp_path: Path)
 
 def test_prefixes_named_after_splits_are_splits(s3: str, tmp_path: Path) -> None:
     for split in ("train", "val"):
-        verbs.put_new(path_of(f"{s3}/own/{split}/a.csv"), f"id\n{split}\n".encode())
+        place_of(path_of(f"{s3}/own/{split}/a.csv")).put_new(f"id\n{split}\n".encode())
     for given in (f"{s3}/own", f"{s3}/own/*/*.csv"):
         dataset = headrace.open(given, cache_dir=tmp_path / "cache")
 
@@ -48,6 +47,6 @@ def test_prefixes_named_after_splits_are_splits(s3: str, tmp_path: Path) -> None
         assert [{"id": "val", "valid": True}] == rows_of(dataset, "val")
         with pytest.raises(InputError, match="several splits, train, val"):
             list_files([given])
-    verbs.put_new(path_of(f"{s3}/own/more.csv"), b"id\nx\n")
+    place_of(path_of(f"{s3}/own/more.csv")).put_new(b"id\nx\n")
     with pytest.raises(InputError, match=r"more\.csv belongs to none"):
         headrace.open(f"{s3}/own", cache_dir=tmp_path / "cache")

@@ -18,8 +18,7 @@ import headrace
 import headrace.windows
 from headrace.contexts import open_contexts
 from headrace.errors import CorruptShard, SettingsError
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 SHARDS = (".array_record", ".arrow", ".arrayrecord")
 CONTEXTS: dict[str, Any] = {"context_tokens": 128, "measurements_per_context": 5, "seed": 3, "kernel": "numpy"}
@@ -73,6 +72,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return set(one) == set(other) and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
+@pytest.mark.smoke("arrow")
 @pytest.mark.parametrize("format_", ["array_record", "arrow"])
 def test_contexts_are_those_of_the_local_run(remote: Remote, local: Path, tmp_path: Path, format_: str) -> None:
     here = open_contexts(local / format_, **CONTEXTS)
@@ -106,6 +106,7 @@ def test_grain_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path)
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_path: Path) -> None:
     kept: dict[str, Any] = {"cache_dir": tmp_path / "cache"}
     for split in ("train", "val", "test"):
@@ -120,6 +121,7 @@ def test_windows_are_those_of_the_local_run(remote: Remote, local: Path, tmp_pat
     assert set(fetched(remote.proxy).values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
 
     def begin(place: str | Path) -> Any:
@@ -138,6 +140,7 @@ def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, t
     assert all(same(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     from headrace.windows.datamodule import SeriesDataModule
@@ -168,14 +171,15 @@ def test_a_limit_below_the_shards_is_refused_at_the_start(remote: Remote, tmp_pa
     assert not fetched(remote.proxy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["array_record", "arrow", "series"])
 def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
-    shards = [fact.name for fact in verbs.files_below(path_of(remote.place(name))) if fact.name.endswith(SHARDS)]
+    shards = [fact.name for fact in place_of(path_of(remote.place(name))).files_below() if fact.name.endswith(SHARDS)]
     for shard in shards:
         place = path_of(remote.place(name)) / shard
         data = bytearray(place.read_bytes())
         data[len(data) // 2] ^= 1
-        verbs.replace(place, bytes(data))
+        place_of(place).replace(bytes(data))
 
     with pytest.raises(CorruptShard, match=r"part-.*not those that were published"):
         if name == "series":
@@ -184,12 +188,13 @@ def test_other_bytes_are_never_read(remote: Remote, tmp_path: Path, name: str) -
             open_contexts(remote.place(name), cache_dir=tmp_path, **CONTEXTS).batch(range(20))
 
 
+@pytest.mark.smoke("array_record/rows.parquet")
 @pytest.mark.parametrize("name", ["array_record/rows.parquet", "series/entities.parquet"])
 def test_other_bytes_in_the_lists_are_never_read(remote: Remote, tmp_path: Path, name: str) -> None:
     dataset, file = name.split("/")
     run = next((path_of(remote.place(dataset)) / "runs").iterdir())
     place = run / file
-    verbs.replace(place, place.read_bytes()[:-9] + b"x" * 9)
+    place_of(place).replace(place.read_bytes()[:-9] + b"x" * 9)
 
     with pytest.raises(CorruptShard, match=file):
         if dataset == "series":

@@ -20,10 +20,10 @@ import headrace
 from headrace.errors import CorruptShard, InputError
 from headrace.run.collect import collect
 from headrace.run.events import Event, Step
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, name: str) -> None:
     recipe = recipes_over(tmp_path / "source", rows=300, shards=3)[name]
@@ -40,6 +40,7 @@ def test_every_recipe_writes_the_same_files_to_a_store(s3: str, tmp_path: Path, 
     assert list((tmp_path / "work" / "work").iterdir()) == []
 
 
+@pytest.mark.smoke("csv.gz")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
 def test_source_and_output_in_a_store(s3: str, tmp_path: Path, suffix: str) -> None:
     raw = write_raw(tmp_path / "raw", suffix=suffix.removesuffix(".gz"))
@@ -91,7 +92,7 @@ def test_a_changed_source_is_another_run(s3: str, tmp_path: Path) -> None:
     upload(raw, f"{s3}/raw")
     first = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", work_dir=tmp_path / "work")
     place = path_of(f"{s3}/raw/part-00000.csv")
-    verbs.replace(place, place.read_bytes().replace(b"\n0,e0,", b"\n0,e9,"))  # as many bytes
+    place_of(place).replace(place.read_bytes().replace(b"\n0,e0,", b"\n0,e9,"))  # as many bytes
     second = headrace.prepare(split_of(f"{s3}/raw"), f"{s3}/out", work_dir=tmp_path / "work")
 
     assert first.manifest.run_id != second.manifest.run_id
@@ -103,6 +104,7 @@ class Stop(BaseException):
     """As if the process had been killed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["same", "other"])
 def test_a_run_that_was_stopped_goes_on_from_what_the_store_has(s3: str, tmp_path: Path, work: str) -> None:
     raw = write_raw(tmp_path / "raw", shards=5)
@@ -148,6 +150,7 @@ headrace.prepare(split_of(sys.argv[1]), sys.argv[2], workers=2, work_dir=sys.arg
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, FaultProxy], tmp_path: Path) -> None:
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=6)
@@ -170,6 +173,7 @@ def test_a_killed_process_leaves_nothing_that_a_rerun_minds(proxied: tuple[str, 
     assert headrace.verify(f"{bucket}/out").problems == []
 
 
+@pytest.mark.slow
 def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -192,7 +196,7 @@ def test_two_processes_make_one_run(s3: str, tmp_path: Path) -> None:
 def test_other_bytes_under_a_name_stop_the_run(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     run = headrace.prepare(split_of(str(raw)), f"{s3}/first", work_dir=tmp_path / "work").manifest.run_id
-    verbs.put_new(path_of(f"{s3}/out/runs/{run}/training_data/train/part-00001.csv"), b"something else")
+    place_of(path_of(f"{s3}/out/runs/{run}/training_data/train/part-00001.csv")).put_new(b"something else")
 
     with pytest.raises(CorruptShard, match=r"part-00001\.csv"):
         headrace.prepare(split_of(str(raw)), f"{s3}/out", work_dir=tmp_path / "work")
@@ -231,12 +235,13 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     mixed = {**record["splits"], "train": f"runs/{first.manifest.run_id}/training_data/train"}
 
     for changed in (json.dumps({**record, "splits": mixed}), json.dumps({"run": record["run"]})):
-        verbs.replace(place, changed.encode())
+        place_of(place).replace(changed.encode())
         assert any("does not name run" in each for each in headrace.verify(f"{s3}/out").problems)
     place.unlink()
     assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
 
 
+@pytest.mark.smoke("replaced")
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
 def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, change: str) -> None:
     upload(write_raw(tmp_path / "raw"), f"{s3}/raw")
@@ -247,7 +252,7 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
             if change == "deleted":
                 place.unlink()
             else:
-                verbs.replace(place, place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
+                place_of(place).replace(place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
 
     with pytest.raises(InputError, match=r"part-00003\.csv: (changed|was deleted) while it was read"):
         headrace.prepare(split_of(f"{s3}/raw"), tmp_path / "out", workers=1, on_event=listen)

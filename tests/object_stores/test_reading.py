@@ -21,8 +21,7 @@ from headrace.dataset.plain import publish_index
 from headrace.dataset.pointer import pointer_record
 from headrace.errors import CorruptShard, InputError, StoreError
 from headrace.formats.remote_parquet import footer_of
-from headrace.storage import verbs
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of, place_of
 
 
 @pytest.fixture
@@ -54,6 +53,7 @@ def test_a_run_directory_and_a_chosen_run_open(s3: str, prepared: Path) -> None:
         headrace.open(f"{s3}/out", run="nothing")
 
 
+@pytest.mark.smoke("csv.gz", "parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "arrow"])
 def test_plain_shards_of_every_format_stream(s3: str, tmp_path: Path, suffix: str) -> None:
     raw = write_plain(tmp_path / "raw", suffix)
@@ -90,9 +90,9 @@ def write_plain(directory: Path, suffix: str) -> Path:
 
 def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
     place = path_of(f"{s3}/data/part-0.csv")
-    verbs.put_new(place, b"a,b\n1,2\n")
+    place_of(place).put_new(b"a,b\n1,2\n")
     before = headrace.open(f"{s3}/data", cache_dir=tmp_path)
-    verbs.replace(place, b"a,b\n3,4\n")  # as many bytes, within one second
+    place_of(place).replace(b"a,b\n3,4\n")  # as many bytes, within one second
     after = headrace.open(f"{s3}/data", cache_dir=tmp_path)
 
     assert [{"a": "3", "b": "4", "valid": True}] == rows_of(after, None)
@@ -101,13 +101,14 @@ def test_a_changed_shard_gives_a_new_index(s3: str, tmp_path: Path) -> None:
         rows_of(before, None)
 
 
+@pytest.mark.smoke("False-csv", "True-parquet")
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_shard_replaced_before_it_is_read_is_refused(s3: str, tmp_path: Path, suffix: str, cached: bool) -> None:
     raw = write_plain(tmp_path / "raw", suffix)
     upload(raw, f"{s3}/data")
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
-    verbs.replace(path_of(f"{s3}/data/part-1.{suffix}"), (raw / f"part-0.{suffix}").read_bytes())
+    place_of(path_of(f"{s3}/data/part-1.{suffix}")).replace((raw / f"part-0.{suffix}").read_bytes())
     if suffix == "parquet":
         footer_of.__globals__["_footers"].drop(f"{s3}/data/part-1.parquet")  # as in a new process
     options = {"cache": "files", "cache_dir": tmp_path / "copies"} if cached else {}
@@ -149,7 +150,7 @@ def test_a_flipped_bit_is_never_delivered(s3: str, prepared: Path) -> None:
     end = sum(pages.column(place).total_compressed_size for place in range(pages.num_columns))
     for at in range(8, end, 131):
         data[at] ^= 16
-        verbs.replace(place, bytes(data))
+        place_of(place).replace(bytes(data))
         data[at] ^= 16
         footer_of.__globals__["_footers"].drop(str(place))  # as in a new process
         try:
@@ -168,7 +169,7 @@ def test_text_shards_are_checked_whole_when_first_touched(s3: str, tmp_path: Pat
     shard = sorted((run / "training_data" / "train").iterdir())[0]
     data = bytearray(shard.read_bytes())
     data[-3] ^= 1
-    verbs.replace(path_of(s3) / "out" / shard.relative_to(tmp_path / "out").as_posix(), bytes(data))
+    place_of(path_of(s3) / "out" / shard.relative_to(tmp_path / "out").as_posix()).replace(bytes(data))
 
     with pytest.raises(CorruptShard, match=shard.name):
         rows_of(headrace.open(f"{s3}/out"), "train")
@@ -179,11 +180,11 @@ def test_a_shard_that_is_replaced_while_it_is_read_is_an_error(s3: str, tmp_path
     place = path_of(f"{s3}/data/part-0.parquet")
     for value in (1, 2):
         pq.write_table(pa.table({"a": [value] * 100}), tmp_path / f"{value}.parquet", row_group_size=10)
-    verbs.put_new(place, tmp_path / "1.parquet")
+    place_of(place).put_new(tmp_path / "1.parquet")
     dataset = headrace.open(f"{s3}/data", cache_dir=tmp_path / "cache")
     read = dataset.block_reader()
     first = read(0, None)
-    verbs.replace(place, (tmp_path / "2.parquet").read_bytes())
+    place_of(place).replace((tmp_path / "2.parquet").read_bytes())
 
     assert first["a"].to_pylist() == [1] * 10
     with pytest.raises(CorruptShard, match=r"part-0\.parquet.*replaced"):
@@ -199,7 +200,7 @@ def test_a_missing_shard_is_named(s3: str, prepared: Path) -> None:
         / dataset.root.relative_to(path_of(f"{s3}/out")).as_posix()
         / dataset.split_index("val").shards[0]
     )
-    verbs.delete(gone)
+    place_of(gone).delete()
 
     with pytest.raises(CorruptShard, match=gone.name):
         rows_of(dataset, "val")
@@ -235,7 +236,7 @@ def test_verify_finds_the_dataset_whole(s3: str, prepared: Path) -> None:
     manifest = headrace.open(prepared).manifest
     assert manifest is not None
     run_id = manifest.run_id
-    verbs.put_new(path_of(f"{s3}/out/splits.json"), json.dumps(pointer_record(run_id, manifest)).encode())
+    place_of(path_of(f"{s3}/out/splits.json")).put_new(json.dumps(pointer_record(run_id, manifest)).encode())
 
     verdict = headrace.verify(f"{s3}/out")
 
@@ -326,7 +327,7 @@ def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
     assert [] == caplog.messages
 
     pq.write_table(pq.read_table(raw / "part-0.parquet").slice(0, 20), raw / "part-0.parquet")
-    verbs.replace(path_of(f"{s3}/data/deep/part-0.parquet"), (raw / "part-0.parquet").read_bytes())
+    place_of(path_of(f"{s3}/data/deep/part-0.parquet")).replace((raw / "part-0.parquet").read_bytes())
     assert 60 == len(rows_of(headrace.open(sources[0], cache_dir=tmp_path / "e"), None))
     assert 1 == len(caplog.messages)
     assert "is out of date" in caplog.messages[0]

@@ -21,8 +21,9 @@ from headrace.run.events import Event, Step
 from headrace.run.members import Members, Patience, Share
 from headrace.run.sharing import RunFinished
 from headrace.run.sharing_in_store import StoreMembers, StoreShared
-from headrace.storage import object_store, verbs
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage import bucket as buckets
+from headrace.storage.object_store import ObjectPath
+from headrace.storage.places import path_of, place_of
 
 N = 3
 PATIENCE = Patience(beat_s=0.2, dead_after_s=600, straggler_s=600, poll_s=0.05)
@@ -62,6 +63,7 @@ def together(recipe: Callable[[], Any], out: str, base: Path) -> list[Heard]:
     return heard
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_parts_write_what_one_process_writes_and_do_no_task_twice(
     s3: str, tmp_path: Path, recipes: Mapping[str, Callable[[], Any]], name: str
@@ -79,6 +81,7 @@ def test_parts_write_what_one_process_writes_and_do_no_task_twice(
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_task_done_twice_leaves_the_same_intermediate_files(
     s3: str, tmp_path: Path, recipes: Mapping[str, Callable[[], Any]], name: str
@@ -99,6 +102,7 @@ def test_a_task_done_twice_leaves_the_same_intermediate_files(
     assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     bucket = request.getfixturevalue(kind)
@@ -110,13 +114,14 @@ def test_other_kinds_of_stores_share_runs_out(kind: str, request: pytest.Fixture
     assert shards_of(f"{bucket}/out") == files_on_disk(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slow_down", "lost_reply", "cut"])
 def test_faults_on_the_way_change_nothing(
     proxied: tuple[str, FaultProxy], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store, "_LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(object_store, "_FIRST_BACKOFF_S", 0.005)
-    object_store.forget_buckets()
+    monkeypatch.setattr(buckets, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(buckets, "_FIRST_BACKOFF_S", 0.005)
+    buckets.forget_buckets()
     bucket, proxy = proxied
     raw = write_raw(tmp_path / "raw", shards=3)
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -130,6 +135,7 @@ def test_faults_on_the_way_change_nothing(
     assert set(Counter(subject for each in heard for subject in each.of("receipt.linked")).values()) == {1}
 
 
+@pytest.mark.smoke("receipt.linked-2")
 @pytest.mark.parametrize(("step", "count"), [("receipt.linked", 2), ("manifest.linked", 1)])
 def test_a_process_that_is_killed_is_made_up_for(s3: str, tmp_path: Path, step: str, count: int) -> None:
     raw = write_raw(tmp_path / "raw")
@@ -146,6 +152,7 @@ def test_a_process_that_is_killed_is_made_up_for(s3: str, tmp_path: Path, step: 
     assert [each for each in (tmp_path / "one").rglob("*") if each.is_file()] == []
 
 
+@pytest.mark.slow
 def test_processes_that_all_died_are_started_again_elsewhere(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     headrace.prepare(split_of(str(raw)), tmp_path / "out", workers=1)
@@ -159,6 +166,7 @@ def test_processes_that_all_died_are_started_again_elsewhere(s3: str, tmp_path: 
     assert headrace.verify(f"{s3}/out").problems == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_publisher_left_is_collected(s3: str, tmp_path: Path) -> None:
     raw = write_raw(tmp_path / "raw")
     killed = Part(raw, f"{s3}/out", tmp_path / "work", 0, "manifest.linked", 2).wait()
@@ -177,21 +185,21 @@ def test_what_a_killed_publisher_left_is_collected(s3: str, tmp_path: Path) -> N
 
 
 @pytest.fixture
-def target(s3: str) -> RemotePath:
+def target(s3: str) -> ObjectPath:
     found = path_of(f"{s3}/out/runs/some")
-    assert isinstance(found, RemotePath)
+    assert isinstance(found, ObjectPath)
     return found
 
 
-def member(target: RemotePath, index: int, patience: Patience = PATIENCE) -> StoreMembers:
+def member(target: ObjectPath, index: int, patience: Patience = PATIENCE) -> StoreMembers:
     return StoreMembers(target / "stage/sharing/members", Share(index, 8), patience)
 
 
-def part(target: RemotePath, members: Members, index: int) -> StoreShared:
+def part(target: ObjectPath, members: Members, index: int) -> StoreShared:
     return StoreShared(target, members, Share(index, 8), PATIENCE, lambda event: None)
 
 
-def test_exactly_one_of_many_gets_each_generation_of_a_claim(target: RemotePath) -> None:
+def test_exactly_one_of_many_gets_each_generation_of_a_claim(target: ObjectPath) -> None:
     with member(target, 0) as a, member(target, 1) as b, member(target, 2) as c:
         parts = [part(target, each, index) for index, each in enumerate((a, b, c))]
         with ThreadPoolExecutor(3) as pool:
@@ -206,7 +214,7 @@ def test_exactly_one_of_many_gets_each_generation_of_a_claim(target: RemotePath)
         assert parts[1].holder("scan", 7, 0) == ""
 
 
-def test_a_member_is_dead_when_its_counter_stands_still(target: RemotePath) -> None:
+def test_a_member_is_dead_when_its_counter_stands_still(target: ObjectPath) -> None:
     clock = [0.0]
     with member(target, 0) as observer, member(target, 1, Patience(beat_s=1e6)) as quiet:
         observer._clock = lambda: clock[0]
@@ -223,14 +231,14 @@ def test_a_member_is_dead_when_its_counter_stands_still(target: RemotePath) -> N
         quiet.leave()
         assert observer.is_dead(quiet.token)
         assert observer.name(quiet.token) == "a process that has left"
-    assert verbs.files_below(target) == []
+    assert place_of(target).files_below() == []
 
 
-def test_a_finished_run_is_noticed(target: RemotePath) -> None:
+def test_a_finished_run_is_noticed(target: ObjectPath) -> None:
     with member(target, 0) as members:
         shared = part(target, members, 0)
         shared.refuse_finished()
-        verbs.put_new(target / "manifest.json", b"{}")
+        place_of(target / "manifest.json").put_new(b"{}")
 
         with pytest.raises(RunFinished):
             shared.refuse_finished()

@@ -74,6 +74,7 @@ def what_came(packages: tuple[str, ...]) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.smoke("torch_stream-torch", "chat_pack-jinja2")
 @pytest.mark.parametrize(("extra", "use", "packages"), USES, ids=[f"{use}-{'-'.join(each)}" for _, use, each in USES])
 def test_a_use_without_its_extra_names_the_extra(extra: str, use: str, packages: list[str]) -> None:
     came = what_came(tuple(packages))[use]

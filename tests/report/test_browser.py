@@ -9,9 +9,7 @@ import pytest
 from browser import Tab
 from report_cases import RUNS
 
-from headrace.report.compare import comparison_page
-from headrace.report.facts import read_run
-from headrace.report.write import publish, write_report
+from headrace.report.write import write_report
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 MARKS = """[...document.querySelectorAll('.figure')].filter(each => each.querySelector('.picture')).map(each => [each.id,
@@ -48,6 +46,7 @@ def check(tab: Tab, page: Path, name: str) -> None:
     assert wide <= 390, "a phone shows the page without moving it sideways"
 
 
+@pytest.mark.smoke("temporal_split")
 @pytest.mark.parametrize("recipe", RUNS)
 def test_the_report_opens_without_network_or_complaint_and_every_figure_has_data(
     recipe: str, runs: dict[str, Path], tab: Tab, tmp_path: Path
@@ -55,12 +54,7 @@ def test_the_report_opens_without_network_or_complaint_and_every_figure_has_data
     check(tab, write_report(runs[recipe], to=tmp_path / "report.html"), recipe)
 
 
-def test_two_runs_compared_open_as_well(runs: dict[str, Path], tab: Tab, tmp_path: Path) -> None:
-    page = comparison_page(read_run(runs["temporal_split"]), read_run(runs["rewrite"]))
-
-    check(tab, publish(page, tmp_path / "compared.html"), "compared")
-
-
+@pytest.mark.slow
 def test_hovering_a_mark_shows_its_numbers(runs: dict[str, Path], tab: Tab, tmp_path: Path) -> None:
     tab.look(width=1100, scheme="light")
     tab.open(write_report(runs["temporal_split"], to=tmp_path / "report.html"))

@@ -4,11 +4,11 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+from pure_order import make_plan
 from report_cases import split_run
 
 import headrace
 from headrace.dataset.html import table_html
-from headrace.stream.order.plan import make_plan
 
 
 class Cells(HTMLParser):

@@ -107,10 +107,8 @@ def test_tokens_of_packed_bins_are_trained_read_or_empty(runs: dict[str, Path]) 
     assert f"{cut} sequence" in figure(page, "left-out").answer
 
 
-@pytest.mark.parametrize("storage", ["binary", "legacy_npy_pickle"])
-def test_bins_of_other_storages_have_a_page_without_their_lengths(storage: str, tmp_path: Path) -> None:
-    settings = {"packed_storage": storage}
-    page = page_of(read_run(packed_run(tmp_path / "run", **settings)))
+def test_legacy_pickles_have_a_page_without_their_lengths(tmp_path: Path) -> None:
+    page = page_of(read_run(packed_run(tmp_path / "run", packed_storage="legacy_npy_pickle")))
 
     assert {"contents", "fill"} <= {each.key for each in page.figures}
     assert "lengths" not in {each.key for each in page.figures}

@@ -8,7 +8,7 @@ import pytest
 import headrace
 from headrace.errors import SettingsError
 from headrace.run.apart import check_apart
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of
 
 
 @pytest.fixture

@@ -225,6 +225,11 @@ def damage_empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.smoke(
+    "training_data/train/part-00000.csv-redone0-damage_flip",
+    "receipts/split-00001.json-redone2-damage_cut",
+    "stage/scan-00002.rows.arrow-redone3-damage_missing",
+)
 @pytest.mark.parametrize("harm", [damage_missing, damage_cut, damage_flip, damage_empty])
 @pytest.mark.parametrize(
     ("what", "redone"),
@@ -243,6 +248,7 @@ def test_a_task_whose_files_were_harmed_is_done_again(
     assert digests(split(source, tmp_path / "other", workers=1).run) == digests(prepared.run)
 
 
+@pytest.mark.smoke("damage_cut")
 @pytest.mark.parametrize("harm", [damage_cut, damage_empty])
 def test_an_unfinished_file_of_a_stage_without_receipt_is_made_again(
     tmp_path: Path, source: Path, harm: Callable[[Path], None]
@@ -317,6 +323,7 @@ except RunBusy:
 """
 
 
+@pytest.mark.slow
 def test_writers_that_race_end_well_or_find_the_run_busy(tmp_path: Path, source: Path) -> None:
     expected = digests(split(source, tmp_path / "alone").run)
     for number in range(3):
@@ -381,6 +388,7 @@ except HeadraceError as error:
 """
 
 
+@pytest.mark.smoke("csv-sharded-3000", "parquet-single-12000")
 @pytest.mark.parametrize("limit", [300, 3000, 12_000])
 @pytest.mark.parametrize(
     ("format_", "layout"), [("csv", "sharded"), ("parquet", "sharded"), ("csv", "single"), ("parquet", "single")]

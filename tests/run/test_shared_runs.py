@@ -20,9 +20,9 @@ from headrace.dataset.manifest import read_manifest
 from headrace.errors import CorruptShard, RunBusy, SettingsError
 from headrace.run.collect import collect
 from headrace.run.events import Step
-from headrace.run.prepare import _publish_manifest as publish_manifest
 from headrace.run.prepare import prepare
 from headrace.storage.local import strays
+from headrace.storage.places import place_of
 from tables import digests, small_source, write_rows
 
 N = 3
@@ -68,6 +68,7 @@ def check_finished(out: Path, expected: dict[str, str]) -> None:
     assert not (run_of(out) / "stage").exists()
 
 
+@pytest.mark.smoke("packed_sequences")
 @pytest.mark.parametrize("name", RECIPES)
 def test_three_processes_write_what_one_writes_and_do_no_task_twice(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process], name: str
@@ -90,6 +91,7 @@ def test_one_process_of_many_makes_the_run_alone(tmp_path: Path, recipes: Mappin
     assert expected("temporal_split") == digests(prepared.run)
 
 
+@pytest.mark.smoke("receipt.linked-1")
 @pytest.mark.parametrize(("step", "count"), KILLS)
 def test_a_process_that_is_killed_is_made_up_for_by_the_others(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process], step: str, count: int
@@ -107,6 +109,7 @@ def test_a_process_that_is_killed_is_made_up_for_by_the_others(
     assert expected("temporal_split") == digests(again.run)
 
 
+@pytest.mark.slow
 def test_all_killed_and_all_started_again(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process]
 ) -> None:
@@ -141,6 +144,7 @@ def kill_at_random(out: Path, recipe: Callable[[], Any], seed: int, processes: l
     assert {0} == {each.wait() for each in again}, [each.said("error") for each in again]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_instants_lose_and_double_nothing(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process], seed: int
@@ -181,6 +185,7 @@ def test_who_waits_says_for_whom_and_goes_on_when_that_process_dies(
     assert expected("temporal_split") == digests(run_of(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_a_process_that_stands_still_is_made_up_for_and_may_go_on(
     tmp_path: Path, recipes: Mapping[str, Any], expected: Any, started: list[Process]
 ) -> None:
@@ -280,11 +285,12 @@ def test_a_damaged_intermediate_file_is_made_again(
 
 def test_who_publishes_second_finds_the_first_manifest(tmp_path: Path, recipes: Mapping[str, Any]) -> None:
     prepared = prepare(recipes["temporal_split"](), tmp_path / "out")
-    publish_manifest(prepared.run, prepared.manifest)
+    place = place_of(prepared.run / "manifest.json")
 
+    assert "kept" == place.put_new(prepared.manifest.to_json())
     assert prepared.manifest == read_manifest(prepared.run)
     with pytest.raises(CorruptShard, match="exists with other bytes"):
-        publish_manifest(prepared.run, replace(prepared.manifest, index_digest="0" * 64))
+        place.put_new(replace(prepared.manifest, index_digest="0" * 64).to_json())
 
 
 @pytest.mark.parametrize("share", [(3, 3), (-1, 3), (0, 0), (0.5, 2)])

@@ -27,6 +27,7 @@ def command(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(asked, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_commands_make_one_run(tmp_path: Path) -> None:
     source = small_source(tmp_path / "in", count=5)
     alone = command("split", source, "--out", tmp_path / "one", *COLUMNS, "--json")
@@ -44,6 +45,7 @@ def test_two_commands_make_one_run(tmp_path: Path) -> None:
     assert digests(one) == digests(two)
 
 
+@pytest.mark.smoke("--engine ray --shard-of 0/2-")
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.series.encoders import Encoder, complete_encoder, fit_encoder
+from laws import examples
 
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "Zs")), min_size=1, max_size=4)
 
@@ -37,7 +38,7 @@ STEPS = [one_hot(), one_hot(drop="first"), one_hot(drop="if_binary"), one_hot(ha
 
 
 @given(tables(), st.sampled_from(STEPS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_numbers_and_names_are_those_of_scikit_learn(table: dict, step: dict) -> None:
     preprocessing = pytest.importorskip("sklearn.preprocessing")
     rows = np.array(list(zip(table["a"], table["b"], strict=True)), object)
@@ -51,7 +52,7 @@ def test_numbers_and_names_are_those_of_scikit_learn(table: dict, step: dict) ->
 
 
 @given(tables(), st.sampled_from(STEPS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_texts_come_back_and_a_fit_survives_being_written(table: dict, step: dict) -> None:
     fitted = fit_encoder(step, ("a", "b"), table)
 

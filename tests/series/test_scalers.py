@@ -12,6 +12,7 @@ from headrace.series import scalers as module
 from headrace.series.scalers import Scalers, merge
 from headrace.series.scaling import fit_groups, fit_one
 from headrace.series.steps import complete
+from laws import examples
 
 COLUMNS = ("q", "p")
 STEPS = [complete("FunctionTransformer", {"func": "log1p", "inverse_func": "expm1"}), complete("StandardScaler", {})]
@@ -65,7 +66,7 @@ def test_json_keeps_every_bit(readable: int, monkeypatch: pytest.MonkeyPatch) ->
             assert one.fitted[name].tobytes() == other.fitted[name].tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.permutations(["a", "b", "c", "d", "e"]), st.integers(0, 5))
 def test_merged_batches_are_the_fit_of_all(order: list[str], cut: int) -> None:
     matrix, offsets = case(order, 3)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.series import statistics
 from headrace.series.statistics import counts, extremes, means, quantiles, row_groups, variances
+from laws import examples
 
 
 def matrix_of(seed: int, sizes: list[int], columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +25,7 @@ cases = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases)
 def test_every_group_has_the_statistics_of_its_own_rows(case) -> None:
     seed, sizes, columns, run = case
@@ -52,7 +53,7 @@ def test_every_group_has_the_statistics_of_its_own_rows(case) -> None:
             np.testing.assert_allclose(found[group], np.nanpercentile(own, share, axis=0), rtol=1e-15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.data())
 def test_any_range_of_rows_knows_its_groups(sizes, data) -> None:
     offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from series_cases import write_run
 from stream_cases import Numbers, index_of
 
 import headrace
+import headrace.windows
 from headrace.packing.online import OnlinePacker
 from headrace.sealed import seal
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stateful import WorkerProgress, stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
-from headrace.windows.state import WindowState
 
 ROWS = (40,) * 6
 ALONE = Topology(rank=0, world_size=1)
@@ -95,18 +96,20 @@ def of_others(folder: Path) -> dict[str, Kind]:
 
     packer = OnlinePacker(20, buffer=4)
     packer.add([3, 9, 12, 5, 6, 7])
-    window = WindowState(
-        windows="x" * 64, count=900, seed=3, epoch=2, shuffle="nearby", lanes=16, stretch=64, pass_number=2, chunk=0,
-        position=32,
-    )  # fmt: skip
+    write_run(folder / "series", (40, 25, 30))
+
+    def windows():
+        train = headrace.windows.open(folder / "series", "train", input_length=5, output_length=2)
+        nearby = {"shuffle": "nearby", "lanes": 3, "stretch": 7}
+        return train.stream(batch_size=4, chunk_size=2, batch_format="numpy", topology=ALONE, **nearby)
+
     kinds = {}
-    for name, make in (("blend", blend), ("packing", packing)):
+    for name, make in (("blend", blend), ("packing", packing), ("window", windows)):
         loader = make()
         _read(loader, 2)
         kinds[name] = loader.state_dict(), lambda state, make=make: _again(make(), state)
     return kinds | {
         "online packing": (packer.state_dict(), lambda state: OnlinePacker.from_state(state).state_dict()),
-        "window": (window.to_dict(), lambda state: WindowState.from_dict(state).to_dict()),
     }
 
 
@@ -114,7 +117,7 @@ def of_lightning() -> dict[str, Kind]:
     """What a data module leaves in a checkpoint."""
     from headrace.lightning import HeadraceDataModule
 
-    saved = seal("data module", 2, {"stream": _loader().state_dict(), "batches": 4})
+    saved = seal("data module", 2, {"stream": _loader().state_dict(), "batches": 4, "ended": False})
 
     def load(state: Any) -> Any:
         """An empty state is of a module that had nothing to save."""

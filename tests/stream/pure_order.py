@@ -7,10 +7,60 @@ from reference import deliver
 from stream_cases import index_of
 
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.order import plan as plans
+from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes
+from headrace.stream.order.layout import lay_epoch, sources_of
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
 
 LARGE = np.full(1500, 65_536)  # 98 M rows
+
+
+def make_plan(
+    index,
+    *,
+    batch_size,
+    world_size=1,
+    seed=0,
+    epoch=0,
+    shuffle=False,
+    lanes=None,
+    window_rows=None,
+    shuffle_rows=None,
+    remainder=None,
+    remaining=None,
+    groups=None,
+    memory_bytes=OPEN_BYTES,
+):
+    """The plan of one epoch; what is None is chosen as a stream chooses it."""
+    chosen = choose_lanes(
+        index,
+        shuffle=shuffle,
+        ranks=world_size,
+        batch_size=batch_size,
+        lanes=lanes,
+        shuffle_rows=shuffle_rows,
+        memory_bytes=memory_bytes,
+        sources=sources_of(index),
+    )
+    order = lay_epoch(
+        index,
+        seed=seed,
+        epoch=epoch,
+        lanes=chosen.lanes,
+        window_rows=chosen.window_rows if window_rows is None else window_rows,
+        groups=chosen.groups if groups is None else groups,
+        shuffle=shuffle,
+    )
+    return plans.make_plan(
+        index,
+        order=order,
+        remaining=Remaining.everything(order.rows) if remaining is None else remaining,
+        world_size=world_size,
+        batch_size=batch_size,
+        remainder=remainder,
+    )
 
 
 def rows_in_order(plan: Plan, index: SplitIndex) -> list[int]:

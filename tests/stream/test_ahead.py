@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from headrace.stream.read.ahead import made_ahead
-from headrace.stream.read.threads import end_threads, start_threads
+from headrace.stream.read.ahead import end_threads, made_ahead, start_threads
 
 _PATIENCE_S = 20.0
 

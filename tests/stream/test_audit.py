@@ -114,6 +114,7 @@ def test_what_is_no_key_is_refused(batch, key, message):
         report_of([batch], key=key)
 
 
+@pytest.mark.slow
 def test_all_ranks_reach_the_same_verdict(tmp_path: Path):
     run_ranks(audit_on_rank, 3, 3, str(tmp_path), ["none", "twice", "steps"])
     verdicts = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(3)]

@@ -94,6 +94,7 @@ def test_one_process_a_rank_gives_the_same_rows_counts_and_masks(batch_format, r
     assert len({len(loader) for loader in loaders}) == 1
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):
     formats = FORMATS if method == "fork" else FORMATS[:1]  # processes that are spawned take seconds to begin
@@ -114,6 +115,7 @@ def test_two_ranks_of_two_workers_give_the_same_rows_counts_and_masks(method):
     assert all(rows[case] == rows[case % 4] for case in range(len(cases)))  # the form changes no order
 
 
+@pytest.mark.smoke("torch-1", "rows-1", "arrow-0")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("batch_format", FORMATS)
 def test_exact_ends_with_a_shorter_batch_of_real_rows(batch_format, workers):

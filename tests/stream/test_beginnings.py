@@ -19,6 +19,7 @@ def flat(ranks, name):
     return [row for rank in ranks for batch in rank[name]["rows"] for row in batch]
 
 
+@pytest.mark.slow
 def test_ranks_that_begin_unlike_are_stopped_and_no_others(tmp_path):
     run_ranks(begin_on_rank, WORLD_SIZE, WORLD_SIZE, str(tmp_path))
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(WORLD_SIZE)]

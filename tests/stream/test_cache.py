@@ -16,8 +16,7 @@ import pytest
 import headrace
 from headrace.storage.cache_room import Room
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.cache import CacheCounts, CachedBlocks
-from headrace.stream.read.decoded_file import TornFile, encode, map_file
+from headrace.stream.read.cache import CacheCounts, CachedBlocks, TornFile, encode, map_file
 from tables import small_source, split
 
 ROWS, BLOCKS = 1200, 12
@@ -220,6 +219,7 @@ def test_threads_and_processes_share_a_directory(tmp_path: Path) -> None:
     assert BLOCKS == len(cached_files(tmp_path / "c"))
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_use_the_cache(method: str, tmp_path: Path) -> None:
     source(tmp_path / "raw")

@@ -16,13 +16,14 @@ from headrace.errors import StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.chain import parts_of
+from headrace.stream.order.joined import parts_of
 from headrace.stream.order.layout import order_of_state
-from headrace.stream.order.pools import plan_pools
+from headrace.stream.order.plan import plan_pools
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import MOST_CHANGES, StreamState
 from headrace.stream.order.whereabouts import find_row, seen_per_shard
 from headrace.stream.ranks.topology import Topology
+from laws import examples
 
 WORLDS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16)
 
@@ -387,7 +388,7 @@ def test_changes_that_the_order_cannot_have_are_refused(changes):
             resumed(resealed(state, changes=changes, position=140), world_size)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.fixed_dictionaries({"position": st.integers(0, 199)}, optional={"ranks": st.integers(1, 9)})
@@ -412,6 +413,7 @@ def test_any_changes_are_refused_or_deliver_every_row_once(changes, position, wo
     assert len(set(rows_at(order, np.arange(200)))) == 200
 
 
+@pytest.mark.smoke("changed1", "changed2", "changed3")
 @pytest.mark.parametrize(
     "changed",
     [

@@ -59,6 +59,7 @@ def test_ranks_that_were_told_go_on_together(told):
     assert 180 == sum(each["alike"]["rows"] for each in told)
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named_after_a_while_and_one_that_reads_alone_waits_for_nobody(folder, tmp_path):
     write_data(tmp_path)
     run_ranks(absent_on_rank, WORLD_SIZE, WORLD_SIZE, str(tmp_path))

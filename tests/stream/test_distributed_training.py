@@ -94,6 +94,7 @@ def check_other_resume(before, after, *, stop):
         assert list(range(TOTAL)) == sorted(rows_of(after, "2"))
 
 
+@pytest.mark.slow
 def test_two_epochs_are_whole_and_a_stop_resumes_exactly_on_the_same_and_on_other_ranks(tmp_path):
     groups = [
         (

@@ -16,12 +16,12 @@ from headrace.stream.loader.passes import RowPasses
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import estimate_block_bytes
-from headrace.stream.order.regions import Regions
-from headrace.stream.order.shards import deal_shards, pack_shards
+from headrace.stream.order.regions import Regions, deal_shards, pack_shards
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, seen_per_shard
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.reader import plan_pools
+from laws import examples
 
 ROWS = (9, 14, 3, 3, 0, 21, 7, 7, 1, 12, 5)
 INDEX = index_of(ROWS, blocks_per_shard=2)
@@ -76,7 +76,7 @@ def test_packing_counts_what_local_shards_already_give():
     assert found.tolist() == [0, 1, 1, 0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(distributions, st.integers(1, 5), st.booleans(), st.integers(1, 9))
 def test_each_shard_has_one_reader_and_steps_are_equal(distribution, world_size, shuffle, batch_size):
     rows, _ = read_ranks(loaders_of(world_size, distribution, shuffle=shuffle, batch_size=batch_size))
@@ -109,7 +109,7 @@ def test_local_shards_are_read_where_they_are():
     assert [readers[shard] for shard in range(4)] == [0, 1, 2, 0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(distributions, st.integers(1, 4), st.integers(0, 6), st.integers(0, 3))
 def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution, world_size, stop, epoch):
     loaders = loaders_of(world_size, distribution)
@@ -132,7 +132,7 @@ def test_a_resume_on_the_same_ranks_is_as_if_there_had_been_no_stop(distribution
     assert after == read_ranks(loaders)[0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     distributions,
     st.sampled_from(["balanced", "round_robin", "by_size"]),

@@ -30,6 +30,7 @@ def script_of(name):
     return checked
 
 
+@pytest.mark.smoke("ddp.py-2-2 ranks, 4 steps: 49 rows\\n")
 @pytest.mark.parametrize(
     ("name", "processes", "printed"),
     [

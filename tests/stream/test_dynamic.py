@@ -20,6 +20,7 @@ from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.remaining import Remaining
+from laws import examples
 
 
 def order_of(rows, *, shuffle=True):
@@ -110,7 +111,7 @@ def test_what_is_left_is_all_that_nobody_received(rows, claimed, used):
     assert set(chain.from_iterable(range(*each) for each in left.ranges)) == expected
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(block_rows, st.integers(1, 4), st.integers(1, 30))
 def test_ranks_receive_every_row_once_in_equal_steps(rows, world_size, batch_size):
     got = together(loaders(rows, world_size, batch_size=batch_size), whole)
@@ -121,7 +122,7 @@ def test_ranks_receive_every_row_once_in_equal_steps(rows, world_size, batch_siz
         assert [len(batch) for batch in batches] == sorted((len(batch) for batch in batches), reverse=True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(block_rows, st.integers(1, 3), st.integers(1, 3), st.integers(0, 9), st.integers(0, 4))
 def test_the_rest_after_a_stop_comes_once_on_any_ranks(rows, before, after, stop, again):
     def some(batches):
@@ -246,6 +247,7 @@ def test_what_does_not_go_together_is_refused():
         balanced.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_three_processes_share_an_epoch_in_step_and_out_of_step(tmp_path):
     world_size = 3

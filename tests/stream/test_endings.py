@@ -230,6 +230,7 @@ def test_a_worker_forked_while_a_shard_is_checked_reads_on(tmp_path):
     assert len(refused) == 1
 
 
+@pytest.mark.smoke("terminal-workers1")
 @pytest.mark.parametrize("workers", [(0, "-"), (2, "fork"), (2, "spawn")])
 @pytest.mark.parametrize("whom", ["process", "terminal"])
 def test_ctrl_c_ends_a_loop_and_all_it_started(workers, whom):
@@ -244,6 +245,7 @@ def test_ctrl_c_ends_a_loop_and_all_it_started(workers, whom):
         assert shared_names([child.process.pid, *pids]) == []
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_ctrl_c_is_the_loops_to_hear_not_the_workers(method):
@@ -264,6 +266,7 @@ def test_ctrl_c_is_the_loops_to_hear_not_the_workers(method):
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(0, "-"), (1, "fork")])
 def test_a_loop_that_knows_nothing_of_ctrl_c_ends_as_python_does(workers):
     with Child("uncaught", *workers) as child:
@@ -277,6 +280,7 @@ def test_a_loop_that_knows_nothing_of_ctrl_c_ends_as_python_does(workers):
         assert gone(pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(0, "-"), (1, "fork")])
 def test_an_exception_in_the_loop_ends_the_process(workers):
     with Child("failed", *workers) as child:
@@ -287,6 +291,7 @@ def test_an_exception_in_the_loop_ends_the_process(workers):
         assert "Exception ignored" not in err
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_an_iterator_left_in_the_middle():
     with Child("left_open") as child:
         code, lines, err = child.end()
@@ -319,6 +324,7 @@ def interrupted_command(shards, dice, arguments, whom):
 COMMANDS = {"threads": (), "workers": ("--workers", 1), "ranks": ("--ranks", 2)}
 
 
+@pytest.mark.smoke("threads")
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_ctrl_c_in_the_command_line_is_130(shards, arguments):
     interrupted_command(shards, random.Random(arguments), COMMANDS[arguments], "terminal")
@@ -347,14 +353,17 @@ def check_epochs(count, workers, rows, *formats):
         assert shared_names(pids) == []
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_120_epochs():
     check_epochs(120, 0, 1, "numpy", "arrow")
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_epochs_of_persistent_workers():
     check_epochs(40, 1, 1, "torch")
 
 
+@pytest.mark.slow
 def test_batches_in_shared_memory_leave_no_names_and_no_open_files():
     check_epochs(100, 1, 40, "torch")
 

@@ -22,6 +22,7 @@ from stream_cases import ranks
 import headrace
 from headrace.dataset.condition import Range, condition_of
 from headrace.errors import SettingsError, StreamError
+from laws import examples
 
 ROWS = 1000
 FIELDS = {"row": pa.int64(), "x": pa.int64(), "f": pa.float32(), "s": pa.string()}
@@ -107,7 +108,7 @@ def matching(terms):
     return [row for row in range(ROWS) if any(all(holds(row, term) for term in each) for each in terms)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(terms=TERMS)
 def test_the_rows_are_those_that_match(dataset, terms):
     stream = dataset.stream(batch_size=64, filter=terms, columns=["row"])
@@ -210,6 +211,7 @@ def test_random_access_sees_the_matching_rows(dataset):
     assert rows.batch([0, -1, 100])["row"].tolist() == [expected[0], expected[-1], expected[100]]
 
 
+@pytest.mark.slow
 def test_spawned_workers_filter(tmp_path):
     opened_ = opened(write(tmp_path / "data", "csv"), "csv")
     streaming = opened_.torch_dataset(batch_size=32, num_workers=2, filter=[("x", ">", 42)], columns=["row"])
@@ -231,6 +233,7 @@ def test_a_filter_without_matching_rows_is_an_empty_stream(dataset):
     assert rows_of(dataset.stream(batch_size=64, filter=[("x", ">", 1000)])) == []
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process(tmp_path):
     schema = pa.schema(list(FIELDS.items()))
     forms = [[("s", "in", {"a", "b", "c", "d"}), ("x", ">", 3)], (pc.field("x") > 3) & pc.field("s").isin(["a", "b"])]

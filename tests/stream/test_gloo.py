@@ -91,39 +91,34 @@ def case_of(shards, extension, workers, method="fork", *, shuffle=True, remainde
     }
 
 
-def test_ranks_and_workers_deliver_what_the_pure_order_says(tmp_path):
-    groups = [
-        (
-            2,
-            [
-                case_of("uneven", "parquet", 0),
-                case_of("uneven", "csv", 2, remainder="drop"),
-                case_of("uneven", "parquet", 1, "spawn"),
-                case_of("huge", "csv", 1, "forkserver", shuffle=False, batch_size=16),
-                case_of("few", "parquet", 2),
-            ],
-        ),
-        (
-            3,
-            [
-                case_of("uneven", "csv", 0, shuffle=False),
-                case_of("huge", "parquet", 1, batch_size=16),
-                case_of("one", "csv", 2, remainder="drop", batch_size=2),
-                case_of("few", "csv", 0, remainder="drop"),
-            ],
-        ),
-        (
-            4,
-            [
-                case_of("uneven", "parquet", 2, batch_size=3),
-                case_of("uneven", "csv", 1, remainder="drop"),
-                case_of("one", "parquet", 0),
-                case_of("few", "parquet", 1),
-                case_of("huge", "csv", 0, batch_size=16, remainder="drop"),
-            ],
-        ),
-    ]
-    deliver_groups(tmp_path, groups)
+FEW_CASES = {
+    2: [
+        case_of("uneven", "parquet", 0),
+        case_of("uneven", "csv", 2, remainder="drop"),
+        case_of("uneven", "parquet", 1, "spawn"),
+        case_of("huge", "csv", 1, "forkserver", shuffle=False, batch_size=16),
+        case_of("few", "parquet", 2),
+    ],
+    3: [
+        case_of("uneven", "csv", 0, shuffle=False),
+        case_of("huge", "parquet", 1, batch_size=16),
+        case_of("one", "csv", 2, remainder="drop", batch_size=2),
+        case_of("few", "csv", 0, remainder="drop"),
+    ],
+    4: [
+        case_of("uneven", "parquet", 2, batch_size=3),
+        case_of("uneven", "csv", 1, remainder="drop"),
+        case_of("one", "parquet", 0),
+        case_of("few", "parquet", 1),
+        case_of("huge", "csv", 0, batch_size=16, remainder="drop"),
+    ],
+}
+
+
+@pytest.mark.smoke("three")
+@pytest.mark.parametrize("world_sizes", [(3,), (2, 4)], ids=["three", "others"])
+def test_ranks_and_workers_deliver_what_the_pure_order_says(tmp_path, world_sizes):
+    deliver_groups(tmp_path, [(world_size, FEW_CASES[world_size]) for world_size in world_sizes])
 
 
 @pytest.mark.faults

@@ -10,11 +10,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pure_order import rows_in_order
+from pure_order import make_plan, rows_in_order
 from stream_cases import index_of
 
 from headrace.errors import SettingsError
-from headrace.stream.order.plan import make_plan
 
 
 def uneven(shards):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pure_order import LARGE, rows_of_steps
+from pure_order import LARGE, make_plan, rows_of_steps
 from stream_cases import Numbers, index_of, ranks
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.lanes import Lanes, choose_lanes
-from headrace.stream.order.plan import make_plan
+from laws import examples
 
 
 def chosen(rows, ranks=1, batch_size=256, **settings):
@@ -101,7 +101,7 @@ def test_large_sorted_data_mixes_like_places_of_its_lanes():
     assert np.mean([len(set(batch)) for batch in (many * 100 // total).tolist()]) > 0.8 * sampled
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(1, 4), st.integers(1, 9), st.booleans())
 def test_a_split_in_memory_gives_every_row_once_in_every_pass(rows, world_size, batch_size, pad):
     remainder = "pad" if pad or world_size > 1 else "exact"

@@ -25,6 +25,7 @@ print("given")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

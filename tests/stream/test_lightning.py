@@ -97,6 +97,7 @@ def rows_of_tokens(path, split):
     )
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_other_bins(tokens, num_workers):
     model = fit(tokens, epochs=4, model=PackedRecorder(), num_workers=num_workers, **PACKED)
@@ -108,6 +109,7 @@ def test_rows_packed_while_streaming_come_once_an_epoch_though_each_epoch_has_ot
     assert [val] * 4 == [sorted(rows) for rows in model.validated]
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_checkpoint_of_packing_resumes_exactly(tokens, tmp_path, num_workers):
     settings = {"epochs": 3, "num_workers": num_workers, **PACKED}
@@ -122,6 +124,7 @@ def test_a_checkpoint_of_packing_resumes_exactly(tokens, tmp_path, num_workers):
         assert expected == resumed.seen, step
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_workers):
     model = fit(path, epochs=3, num_workers=num_workers, val_batch_size=7)
@@ -142,6 +145,7 @@ def test_every_epoch_delivers_every_row_once_in_an_order_of_its_own(path, num_wo
     assert [val] * 3 == [sorted(rows) for rows in model.validated]
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_workers):
     whole = fit(path, epochs=3, num_workers=num_workers, folder=tmp_path, every=1)
@@ -156,6 +160,7 @@ def test_a_checkpoint_resumes_exactly_wherever_it_was_saved(path, tmp_path, num_
         assert expected == resumed.seen, step
 
 
+@pytest.mark.smoke("5-0")
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(5, 0), (33, 2)])
 def test_another_batch_size_and_workers_get_the_rest_and_then_whole_epochs(path, tmp_path, batch_size, num_workers):
     first = fit(path, epochs=1, folder=tmp_path, every=4, max_steps=4)
@@ -252,6 +257,7 @@ def test_ddp_ranks_take_equal_steps_and_other_ranks_resume_them(path, tmp_path):
     assert [rank["seen"] for rank in whole] == [rank["seen"] for rank in runs["two"]["sampler"]]
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")  # true there, and exact
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_callback_tells_foreign_loops_their_epoch(path, tmp_path, num_workers):
@@ -283,6 +289,7 @@ def test_splits_that_are_not_there_have_no_loader_and_settings_are_checked(path)
         module.load_state_dict({"x": 1})
 
 
+@pytest.mark.smoke("lightning-import headrace.lightning")
 @pytest.mark.parametrize(
     ("module", "use"), [("lightning", "import headrace.lightning"), ("torch", "import headrace.stream.loader.map")]
 )

@@ -64,6 +64,7 @@ KINDS = {
 }
 
 
+@pytest.mark.smoke("plain-0")
 @pytest.mark.parametrize(("kind", "num_workers"), [*((kind, 0) for kind in KINDS), ("plain", 2)])
 def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(path, tmp_path, steps, kind, num_workers):
     options = {"num_workers": num_workers, **KINDS[kind]}
@@ -75,6 +76,7 @@ def test_a_checkpoint_after_a_fit_that_stopped_inside_an_epoch(path, tmp_path, s
         assert whole[stop : stop + steps + 2] == rest, stop
 
 
+@pytest.mark.slow
 def test_several_stops_in_a_row_leave_every_row_once(path, tmp_path, steps):
     whole = run(path, max_steps=3 * steps)
     parts, at = [], 0
@@ -99,6 +101,7 @@ HOOKS = (
 )
 
 
+@pytest.mark.smoke("on_train_batch_end", "on_validation_end")
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_checkpoint_at_any_moment_of_a_fit(path, tmp_path, steps, hook):
     check_hook(path, tmp_path, steps, {}, hook, stops=3)
@@ -142,6 +145,7 @@ def test_a_checkpoint_of_a_step_that_failed_does_it_again(path, tmp_path, steps)
     assert whole[4:steps] == run(path, ckpt_path=tmp_path / "4.ckpt", max_steps=steps)
 
 
+@pytest.mark.smoke("0")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_overfitting_sees_the_same_batches_in_every_epoch(path, tmp_path, num_workers):
     options = {"num_workers": num_workers, "overfit_batches": 4}
@@ -178,6 +182,7 @@ def test_a_damaged_state_is_refused(path, change, message):
         module.load_state_dict(seal("data module", FORMAT_VERSION, {**state, **change}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_two_ranks_resume_a_fit_that_stopped_inside_an_epoch(path, tmp_path, num_workers):
     with free_ports(1) as (port,):

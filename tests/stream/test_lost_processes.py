@@ -37,6 +37,7 @@ def told(folder, processes, *, but=()):
 # --- processes of one rank, as under tensor parallelism ---
 
 
+@pytest.mark.slow
 def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
     run_ranks(lose_one, 2, 2, str(tmp_path), "broken", 1, 0)
     other, own = told(tmp_path, 2)
@@ -51,6 +52,7 @@ def test_a_failure_in_one_process_of_the_only_rank_ends_the_other(tmp_path):
     assert any(line.startswith(words) for line in own["log"])
 
 
+@pytest.mark.smoke("2-1-0")
 @linux
 @pytest.mark.parametrize(("processes", "ranks", "workers"), [(2, 1, 0), (3, 3, 1)])
 def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, workers):
@@ -67,6 +69,7 @@ def test_a_killed_process_ends_the_others_by_name(tmp_path, processes, ranks, wo
         assert 1 == sum("stopped the stream" in line for line in other["log"])
 
 
+@pytest.mark.slow
 @linux
 def test_a_killed_process_ends_the_others_that_read_windows(tmp_path):
     write_run(tmp_path / "series", (60, 45, 80))
@@ -180,6 +183,7 @@ for number, batch in enumerate(headrace.open(f"{folder}/shards", cache_dir=f"{fo
 """
 
 
+@pytest.mark.slow
 def test_an_error_of_the_training_loop_ends_the_other_ranks_too(tmp_path):
     write(tmp_path / "shards", 1)
     ranks = [

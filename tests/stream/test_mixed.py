@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pure_order import make_plan
 from stream_cases import Numbers, flat, index_of, ranks, read_ranks
 
 from headrace.digest import derive_key
@@ -16,8 +17,8 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.layout import lay_epoch
-from headrace.stream.order.plan import make_plan
 from headrace.stream.order.whereabouts import find_row
+from laws import examples
 
 blocks = st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any)
 orders = st.fixed_dictionaries(
@@ -168,7 +169,7 @@ def loaders_of(world_size, **options):
     ]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(20, 260), st.integers(1, 4), st.integers(0, 4), st.integers(1, 4), st.integers(1, 7))
 def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, batch_size):
     whole, _ = read_all(loaders_of(1, batch_size=5 * world_size, samples_per_epoch=samples, lanes=8, shuffle_rows=48))
@@ -184,7 +185,7 @@ def test_a_sub_epoch_resumes_on_any_topology(samples, world_size, stop, other, b
         assert whole == head + tail
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 4), st.integers(1, 5), st.sampled_from([3, 5, 6, 7]))
 def test_sub_epochs_go_on_after_a_change_of_ranks_until_every_row_came_once(world_size, epochs, other):
     samples = TOTAL // 6

@@ -5,7 +5,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from pure_order import LARGE
+from pure_order import LARGE, make_plan
 from stream_cases import index_of
 
 from headrace.stream.loader.options import StreamOptions
@@ -18,7 +18,6 @@ from headrace.stream.order.mixing import (
     permutation_mixing,
     sample_batches,
 )
-from headrace.stream.order.plan import make_plan
 from headrace.stream.ranks.topology import Topology
 
 KINDS = ["8_rows", "256_rows", "global_batch", "rank_batch"]

@@ -5,36 +5,33 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from pure_order import make_plan
 from stream_cases import Numbers, index_of, ranks
 from test_order import order_of, random_case
 
 from headrace.errors import InputError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.plan import make_plan
 from headrace.stream.order.state import StreamState
 from headrace.stream.order.whereabouts import find_row, row_number, seen_per_shard
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_positions_and_places_are_inverse(tenth):
+def test_every_row_has_the_position_that_delivers_it(tenth):
     for number in range(300)[tenth::10]:
         rows, settings, window = random_case(number)
         order = order_of(rows, window, settings)
-        positions = np.arange(order.rows)
-        places = order.line_of(positions)
+        positions = np.arange(order.rows)[:: 1 + order.rows // 50]
+        blocks, rows = order.locate(order.line_of(positions))
 
-        assert positions.tolist() == order.positions_of(places).tolist(), number
-        assert places.tolist() == order.places_of(*order.locate(places)).tolist(), number
+        found = [order.positions_of_row(*row).tolist() for row in zip(blocks.tolist(), rows.tolist(), strict=True)]
+        assert positions[:, None].tolist() == found, number
 
 
-def test_some_places_can_be_asked_alone():
+def test_a_row_that_the_line_does_not_hold_has_no_position():
     order = order_of([40, 0, 33, 1], 4, {"seed": 5, "epoch": 2, "lanes": 6, "groups": 3, "shuffle": True})
-    whole = order.positions_of(np.arange(74))
-    some = np.array([73, 0, 5, 5, 40])
 
-    assert whole[some].tolist() == order.positions_of(some).tolist()
-    assert [] == order.positions_of(np.array([], np.int64)).tolist()
+    assert [] == order.positions_of_row(1, 0).tolist() == order.positions_of_row(0, 40).tolist()
 
 
 @pytest.mark.parametrize("remainder", ["pad", "drop"])

@@ -16,8 +16,7 @@ import headrace
 from headrace.errors import InputError, SettingsError, StreamError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.packed.batches import PackedBatches
-from headrace.stream.packed.packed_batch import packed_batches
+from headrace.stream.packed.batches import PackedBatches, packed_batches
 from headrace.stream.packed.packed_rows import normal_rows
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import from_table
@@ -83,7 +82,7 @@ def test_batches_are_what_plain_python_makes_of_the_sequences(bins, settings, la
 def test_bins_in_any_order_are_the_same_bins(bins, data):
     order = data.draw(st.permutations(range(len(bins))))
     ids, mask, starts = columns_of(bins)
-    picked = [column._pick(np.array(order, np.int64)) for column in (ids, mask, starts)]
+    picked = [column[np.array(order, np.int64)] for column in (ids, mask, starts)]
     settings = PackedBatches(form="padded")
 
     (got,) = packed_batches(*picked, valid=None, batch_size=len(bins), settings=settings)

@@ -20,6 +20,7 @@ from headrace.stream.loader.stateful import stream_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.ranks.topology import Topology
+from laws import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # the number of workers is the subject
 
@@ -137,7 +138,7 @@ def test_a_resumed_pass_is_stopped_and_resumed_again(path):
     assert [sequences_of(batch) for batch in stream] != whole  # the next epoch
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, before, after, size, other, data):
     first = [packed(path, rank=rank, world_size=before, batch_size=size) for rank in range(before)]
@@ -160,7 +161,7 @@ def test_a_resume_elsewhere_brings_the_rows_that_nobody_received(path, lengths, 
     assert 1 == len(steps)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 9)), min_size=2, max_size=4),
     st.booleans(),
@@ -355,6 +356,7 @@ def test_workers_deliver_the_batches_of_their_rank(path, lengths, world_size, wo
     assert [[sequences_of(batch) for batch in stream] for stream in alone] == got
 
 
+@pytest.mark.smoke("1", "38")
 @pytest.mark.parametrize("stop", [0, 1, 5, 6, 38])
 def test_a_resume_between_workers_goes_on_with_the_worker_whose_turn_it_is(path, stop):
     whole = received(in_workers(path, workers=3))
@@ -396,6 +398,7 @@ def test_workers_that_live_on_see_the_epoch(path, lengths):
     assert all(of_rows(lengths) == sorted(s for batch in epoch for s in batch) for epoch in epochs)
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_packs_the_same(path):
     one = in_workers(path, workers=1)
     spawned = [sequences_of(batch) for batch in one.data_loader(method="spawn")]
@@ -419,6 +422,7 @@ def test_states_of_workers_are_counted_in_the_loop(path):
         dataset.state_after(1000)
 
 
+@pytest.mark.smoke("1-0", "3-7")
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it in newer torch
 @pytest.mark.parametrize(("workers", "stop"), [(0, 5), (1, 0), (2, 5), (3, 7), (3, 38)])
 def test_a_stateful_loader_resumes_with_its_workers_and_on_other_ranks(path, lengths, workers, stop):

@@ -12,7 +12,7 @@ from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.columns import cut, from_table, gather, join
-from headrace.stream.read.padded import padded_batches
+from headrace.stream.read.ragged import padded_batches
 
 LISTS = st.lists(st.one_of(st.none(), st.lists(st.integers(-5, 5), max_size=9)), max_size=12)
 

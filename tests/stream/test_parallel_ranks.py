@@ -28,6 +28,7 @@ def flat(parts):
     return list(chain.from_iterable(parts))
 
 
+@pytest.mark.smoke("workers")
 @pytest.mark.parametrize("title", ["before", "after", "same", "workers"])
 def test_processes_of_one_replica_read_the_same_batches(records, title):
     assert [0, 0, 1, 1] == [record["replica"] for record in records]
@@ -49,6 +50,7 @@ def test_a_checkpoint_is_the_same_on_every_process_and_resumes_exactly(records):
     assert [record["after"] for record in records] == [record["same"] for record in records]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_resumes_with_other_sizes_of_replicas(records):
     seen = sorted(flat(records[0]["before"]) + flat(records[2]["before"]))
     rest = sorted(set(EVERY) - set(seen))

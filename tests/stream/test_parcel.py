@@ -1,18 +1,21 @@
 """A batch that was sent from a worker is the batch that was made there, in one piece of memory."""
 
 import copy
+import multiprocessing
 import os
 import pickle
 import resource
 from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
-from headrace.stream.workers.parcel import Parcel
+from headrace.stream.read.columns import cut, from_table, gather
+from headrace.stream.workers.parcel import Parcel, UnmadeBatch
 from headrace.stream.workers.table_parcel import TableParcel
 
 
@@ -73,6 +76,7 @@ class Batches(IterableDataset):
         yield from (Parcel(batch_of(rows)) for rows in (3, 40_000, 3))
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_parcels_cross_a_data_loader(method):
     batches = list(DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context=method))
@@ -140,3 +144,57 @@ def test_tables_cross_a_data_loader():
     batches = list(DataLoader(Tables(), batch_size=None, num_workers=1, timeout=120))
 
     assert [batch.to_pydict() for batch in batches] == [{"n": [0, 1, 2, 3, 4]}, {"n": [5, 6, 7, 8, 9]}]
+
+
+def with_process(columns):
+    """Makes a batch that says where it was made."""
+    return {**columns, "process": os.getpid()}
+
+
+def receive(connection):
+    connection.send(connection.recv()["process"])
+
+
+def test_columns_are_made_a_batch_by_the_process_that_receives_them():
+    here, there = multiprocessing.Pipe()
+    receiver = multiprocessing.get_context("fork").Process(target=receive, args=(there,))
+    receiver.start()
+    there.close()
+    here.send(UnmadeBatch({"row": np.arange(3)}, with_process))
+
+    assert receiver.pid == here.recv()
+    receiver.join()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40_000])
+def test_columns_arrive_as_they_were_gathered(rows):
+    pool = pa.table(
+        {
+            "text": [None if row % 3 == 0 else f"{row} é" for row in range(2 * rows)],
+            "ids": [None if row % 5 == 0 else list(range(row % 4)) for row in range(2 * rows)],
+            "nested": [[{"a": str(row)}] for row in range(2 * rows)],
+            "number": [float("nan") if row % 7 == 0 else row for row in range(2 * rows)],
+        }
+    )
+    gathered = gather([from_table(pool, arrow=False, where="here")], None)
+    columns = cut(gathered, rows // 2, rows // 2 + rows)
+
+    got = pickle.loads(ForkingPickler.dumps(UnmadeBatch(columns, with_process)))
+
+    assert os.getpid() == got.pop("process")
+    assert list(columns) == list(got)
+    for name in ("text", "nested"):
+        assert columns[name].equals(got[name])
+    assert [row if row is None else row.tolist() for row in columns["ids"]] == [
+        row if row is None else row.tolist() for row in got["ids"]
+    ]
+    assert columns["number"].tobytes() == got["number"].tobytes()
+    got["number"][:] = 0  # memory of its own
+    got["ids"].values[:] = 0
+
+
+def test_columns_are_sent_without_the_pool_they_are_cut_from():
+    pool = pa.table({"text": [str(row) for row in range(100_000)], "ids": [[row] * 3 for row in range(100_000)]})
+    columns = cut(from_table(pool, arrow=False, where="here"), 70_000, 70_010)
+
+    assert len(ForkingPickler.dumps(UnmadeBatch(columns, with_process))) < 10_000

@@ -5,14 +5,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pure_order import make_plan
 from stream_cases import Numbers, index_of
 
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.passes import Reading, RowPasses
 from headrace.stream.order.lanes import estimate_block_bytes
-from headrace.stream.order.plan import better_lanes, make_plan
-from headrace.stream.order.pools import plan_pools
-from headrace.stream.order.share import advance
+from headrace.stream.order.plan import better_lanes, plan_pools
+from headrace.stream.order.remaining import advance
 from headrace.stream.ranks.topology import Topology
 
 rows_of_blocks = st.lists(st.integers(0, 40), min_size=1, max_size=30)

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stream.order.epoch import epoch_order
-from headrace.stream.order.pools import plan_pools
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import advance, share_of
+from headrace.stream.order.plan import plan_pools
+from headrace.stream.order.remaining import Remaining, advance, share_of
 
 
 @st.composite
@@ -47,6 +46,11 @@ def laid(starts, stops):
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, stops, strict=True))])
 
 
+def first_places(order, pool):
+    """Where the block of each piece begins on the line."""
+    return [int(order.line[np.flatnonzero(order.blocks == block)[0]]) for block, _, _ in pool.pieces]
+
+
 @given(orders(), st.data())
 def test_pieces_hold_the_places_of_the_line(order, data):
     if not order.rows:
@@ -54,7 +58,7 @@ def test_pieces_hold_the_places_of_the_line(order, data):
     positions = np.array(sorted(data.draw(st.sets(st.integers(0, order.rows - 1), min_size=1))), np.int64)
 
     found = order.pieces_of(positions)
-    firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in found.pieces]
+    firsts = first_places(order, found)
     places = laid(
         [first + start for first, (_, start, _) in zip(firsts, found.pieces, strict=True)],
         [first + stop for first, (_, _, stop) in zip(firsts, found.pieces, strict=True)],
@@ -76,7 +80,7 @@ def test_pools_rebuilt_from_pieces_and_index_are_the_share(order, data, least_ro
         share = share_of(remaining.total, rank=rank, ranks=ranks, batch_size=batch_size, remainder=remainder)
         got = []
         for pool in plan_pools(order, remaining, share, least_rows=least_rows):
-            firsts = [int(order.places_of(np.array([block]), np.array([0]))[0]) for block, _, _ in pool.pieces]
+            firsts = first_places(order, pool)
             places = laid(
                 [first + start for first, (_, start, _) in zip(firsts, pool.pieces, strict=True)],
                 [first + stop for first, (_, _, stop) in zip(firsts, pool.pieces, strict=True)],

@@ -26,6 +26,7 @@ def told(folder, name):
     return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.smoke("balanced")
 @linux
 @pytest.mark.parametrize("distribution", ["balanced", "dynamic"])
 def test_ranks_that_begin_again_beside_the_same_store_go_on(tmp_path, distribution):
@@ -38,6 +39,7 @@ def test_ranks_that_begin_again_beside_the_same_store_go_on(tmp_path, distributi
     assert EVERY == sorted(sum(begun + rest, []))
 
 
+@pytest.mark.slow
 def test_processes_that_leave_a_group_and_make_another_go_on(tmp_path):
     store = held_store()
     run_ranks(regroup, 2, 2, store.port, str(tmp_path))

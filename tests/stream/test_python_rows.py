@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.stream.read.python_rows import python_rows
+from headrace.stream.read.batch import python_rows
 
 MOMENTS = st.datetimes(min_value=datetime.datetime(1900, 1, 1), max_value=datetime.datetime(2200, 1, 1))
 COLUMNS = {
@@ -35,6 +35,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
+@pytest.mark.hypothesis  # the law is inside, where hypothesis does not see it
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_value_comes_back_as_it_went_in(name):
     kind, values = COLUMNS[name]

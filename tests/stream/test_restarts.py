@@ -91,6 +91,7 @@ def restart(folder, workers, *kills):
     assert done.returncode == 0, done.stderr[-6000:]
 
 
+@pytest.mark.slow
 def test_ranks_that_torchrun_begins_again_go_on_from_the_newest_state(tmp_path):
     restart(tmp_path, 0, f"0:1:{SAVE_EVERY + 3}")
 
@@ -106,6 +107,7 @@ def test_two_kills_under_torchrun_cost_no_row(tmp_path, workers, kills):
     check_whole(tmp_path, lives=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "whom"), [(0, "rank"), (2, "rank"), (2, "all")])
 def test_ranks_that_are_told_to_stop_save_the_same_step_and_go_on(tmp_path, workers, whom):
     ends = [end_ranks(preempted, 2, 2, str(tmp_path), workers, whom, life) for life in range(2)]
@@ -117,6 +119,7 @@ def test_ranks_that_are_told_to_stop_save_the_same_step_and_go_on(tmp_path, work
     assert [6, 6] == first
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_ranks_that_sigterm_ended_at_once(tmp_path):
     assert [-signal.SIGTERM] * 2 == end_ranks(unprepared, 2, 2, str(tmp_path), 2)
     assert ([], [], 4) == left_behind(tmp_path)

@@ -4,13 +4,12 @@ import random
 
 import numpy as np
 import pytest
+from pure_order import make_plan
 from reference import deliver
 from stream_cases import index_of
 
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.plan import make_plan
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import advance, count_steps, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remaining, advance, count_steps, resolve_remainder, share_of
 
 
 def shard_rows(shards: int) -> list[int]:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "failing"), [("flipped", 0), ("truncated", 1), pytest.param("missing", 1, marks=pytest.mark.faults)]
 )
@@ -56,6 +57,7 @@ def test_a_damaged_row_group_on_one_rank_ends_all_ranks(tmp_path, how, failing):
         assert others["batches"] < 240
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_an_error_of_what_workers_ask_for_names_rank_file_and_row_group(tmp_path, method, caplog):
     write(tmp_path / "shards", 1)

@@ -4,9 +4,10 @@ import json
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pure_order import rows_in_order
+from pure_order import make_plan, rows_in_order
 from rank_processes import run_ranks
 from specification_cases import BROKEN_RANK, FAULTS, HUNDRED, on_rank
 from stream_cases import Numbers, index_of, ranks
@@ -14,7 +15,6 @@ from stream_cases import Numbers, index_of, ranks
 from headrace.digest import derive_key
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.plan import make_plan
 from headrace.stream.read.reader import plan_pools
 
 INDEX = index_of(HUNDRED)
@@ -128,6 +128,7 @@ def check_verdict(fault, verdicts):
         assert all(words[fault] in verdict["err"] for verdict in verdicts), fault
 
 
+@pytest.mark.slow
 def test_real_ranks_train_on_a_hundred_shards_and_each_reports_a_broken_loader(tmp_path):
     for world in run_worlds(tmp_path, (2, 4, 3)).values():
         for number in range(2):

@@ -119,6 +119,7 @@ def test_without_stall_seconds_nothing_is_logged_and_no_thread_runs(caplog, own_
         StreamOptions(batch_size=1, stall_seconds=0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
 def test_a_slow_block_on_one_rank_is_named_on_that_rank_and_on_rank_0(tmp_path):
     run_ranks(stall_on_rank, 2, 2, str(tmp_path))

@@ -45,6 +45,7 @@ def whole_epoch(epoch, *, num_workers, topology=ALONE):
     return [real_rows(batch) for batch in loader_of(dataset)]
 
 
+@pytest.mark.smoke("0-3", "2-7")
 @pytest.mark.parametrize(("num_workers", "stop"), [(0, 3), (1, 5), (2, 7), (3, 1), (3, 11)])
 def test_resume_on_the_same_workers_equals_uninterrupted(num_workers, stop):
     first = dataset_of(num_workers, topology=ALONE)
@@ -59,6 +60,7 @@ def test_resume_on_the_same_workers_equals_uninterrupted(num_workers, stop):
     assert second.epoch == 2
 
 
+@pytest.mark.slow
 def test_a_second_stop_after_a_resume_and_workers_that_are_no_forks():
     received, saved = take(stateful(dataset_of(2, topology=ALONE), method="forkserver"), 5)
     loader = stateful(dataset_of(2, topology=ALONE), method="forkserver")
@@ -88,6 +90,7 @@ def test_set_epoch_of_the_same_epoch_keeps_the_state_and_another_one_leaves_it(n
     assert whole_epoch(2, num_workers=num_workers) == fresh
 
 
+@pytest.mark.smoke("False-then1", "True-then2")
 @pytest.mark.parametrize("then", [(0, 1, 7), (3, 1, 4), (2, 3, 2)])
 @pytest.mark.parametrize("twice", [False, True])
 def test_the_portable_state_resumes_on_other_workers_ranks_and_batch_sizes(then, twice):
@@ -145,6 +148,7 @@ def run_worlds(folder, world_sizes, num_workers):
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(max(world_sizes))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_real_ranks_are_not_sharded_twice_and_resume_on_the_same_and_on_other_ranks(tmp_path, num_workers):
     records = run_worlds(tmp_path, (2, 3), num_workers)

@@ -37,6 +37,7 @@ def batches_of(dataset, **settings):
     return [real_rows(batch) for batch in loader_of(dataset, **settings)]
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_deliver_the_batches_of_a_loop_without_any(method):
     dataset = dataset_of(2, topology=ALONE)
@@ -55,6 +56,7 @@ def test_two_ranks_with_workers_share_the_epoch_in_equal_steps():
     assert sorted(flat(flat(batches))) == list(range(TOTAL))
 
 
+@pytest.mark.smoke("fork")
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_persistent_workers_see_set_epoch(method):
     dataset = dataset_of(2, topology=ALONE)
@@ -73,6 +75,7 @@ def test_persistent_workers_see_set_epoch(method):
     assert expected[0] != expected[1]
 
 
+@pytest.mark.smoke("1")
 @pytest.mark.parametrize("number", range(4))
 def test_a_stop_between_workers_resumes_on_other_workers(number):
     dice = random.Random(number)
@@ -174,6 +177,7 @@ def test_a_stream_built_before_the_process_group_is_refused(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.smoke("use1")
 @pytest.mark.parametrize(
     "use",
     [

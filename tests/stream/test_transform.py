@@ -65,6 +65,7 @@ def test_it_is_given_the_batch_in_the_form_asked_for_with_the_mask(batch_format)
     assert sorted(row for batch in seen for row in real_rows(batch)) == list(range(TOTAL))
 
 
+@pytest.mark.smoke("fork-2")
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_it_runs_in_the_workers_and_its_batches_arrive(method, workers):
     options = {"columns": NUMBERS, "remainder": "drop"}
@@ -202,6 +203,7 @@ def test_a_stop_with_a_transform_resumes_exactly(number):
     assert whole == begun + [batch["twice"].tolist() for batch in second]
 
 
+@pytest.mark.smoke("fork-2")
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_its_error_in_a_worker_reaches_the_loop_with_worker_and_cause(method, workers):
     dataset = kinds_dataset(workers, transform=fail_at_row_fifty, columns=NUMBERS)

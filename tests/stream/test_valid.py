@@ -48,6 +48,7 @@ def test_one_rank_that_fills_nothing_has_a_mask_that_is_all_true(shards, batch_f
     assert [[True] * size for size in sizes] == [mask_of(batch) for batch in stream]
 
 
+@pytest.mark.smoke("1-2-pad", "2-0-None", "2-2-drop")
 @pytest.mark.parametrize("remainder", [None, "pad", "drop"])
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
 def test_on_any_topology_the_true_ones_are_as_many_as_the_rows_that_come(world_size, workers, remainder):
@@ -60,6 +61,7 @@ def test_on_any_topology_the_true_ones_are_as_many_as_the_rows_that_come(world_s
     assert ROWS - drop == rows
 
 
+@pytest.mark.smoke("0-padded", "2-varlen")
 @pytest.mark.parametrize("packed", ["varlen", "padded"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_rows_that_are_packed_while_streaming_have_it_for_bins(tokens, packed, workers):
@@ -102,6 +104,7 @@ def test_claimed_blocks_have_it(shards):
     assert ROWS == sum(sum(mask_of(batch)) for batch in batches)
 
 
+@pytest.mark.smoke("torch-2", "numpy-0", "arrow-2", "rows-0")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch_format", ["torch", "numpy", "arrow", "rows"])
 def test_the_tabular_dataset_has_it_in_rows_and_in_batches(shards, workers, batch_format):

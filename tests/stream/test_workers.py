@@ -23,7 +23,7 @@ from worker_cases import KINDS_OF_DATA, LOOPS, Deadly, alike, chance, counted, d
 import headrace
 from headrace.errors import SettingsError, StreamError
 from headrace.stream.loader.stateful import stream_state
-from headrace.stream.workers.serving import Client, Opened, Server
+from headrace.stream.workers.serving import Beginning, Client, Opened, Server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject
@@ -49,6 +49,7 @@ def needs(loop):
 # --- the batches ---
 
 
+@pytest.mark.smoke(*(f"{kind}-2" for kind in KINDS_OF_DATA))
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS_OF_DATA)
 def test_batches_of_every_kind_are_the_same_with_any_number_of_workers(root, kind, workers):
@@ -58,6 +59,10 @@ def test_batches_of_every_kind_are_the_same_with_any_number_of_workers(root, kin
     assert expected == alike(make(root, workers).data_loader(method="fork"))
 
 
+@pytest.mark.smoke(
+    *(f"as they are-torch-{loop}" for loop in LOOPS),
+    *(f"transform-{kind}-data_loader" for kind in ("numpy", "arrow", "rows")),
+)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("kind", ["torch", "numpy", "arrow", "rows"])
 @pytest.mark.parametrize("transform", [None, counted], ids=["as they are", "transform"])
@@ -72,6 +77,7 @@ def test_every_loop_gets_the_batches_of_that_loop_without_workers(root, kind, lo
     assert expected == alike(LOOPS[loop](KINDS_OF_DATA[kind](root, 2, **settings), 2))
 
 
+@pytest.mark.smoke("spawn-data_loader")
 @pytest.mark.parametrize(("method", "loop"), [("forkserver", "own"), ("spawn", "data_loader")])
 def test_workers_that_are_no_forks_give_the_same(root, method, loop):
     dataset = kinds(root, 2, transform=doubled, columns=["row", "half"])
@@ -90,6 +96,7 @@ def test_pinning_changes_nothing_where_there_is_nothing_to_pin_for(root, transfo
     assert expected == alike(kinds(root, 2, **settings).data_loader(method="fork", memory="pinned"))
 
 
+@pytest.mark.smoke("2-pad", "3-drop")
 @pytest.mark.parametrize("remainder", ["pad", "drop"])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_on_every_rank_each_step_has_a_valid_row_and_the_epoch_has_each_row_once(root, world_size, remainder):
@@ -121,6 +128,7 @@ def test_epochs_follow_each_other_as_without_workers(root, loop):
         assert alike(alone) == alike(loader)
 
 
+@pytest.mark.smoke("torch-1", "packing-4", "blend-2")
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("kind", ["torch", "packing", "blend"])
 def test_a_stop_at_any_step_resumes_onto_another_number_of_workers(root, kind, number):
@@ -137,6 +145,7 @@ def test_a_stop_at_any_step_resumes_onto_another_number_of_workers(root, kind, n
     assert whole == begun + alike(second.data_loader(method="fork"))
 
 
+@pytest.mark.smoke("1")
 @pytest.mark.parametrize("number", range(4))
 def test_a_stateful_loader_resumes_exactly_on_its_own_workers_and_on_others(root, number):
     needs("stateful")
@@ -219,6 +228,7 @@ def test_an_iterator_that_was_never_used_leaves_the_dataset_as_it_was(root):
 # --- errors and deaths ---
 
 
+@pytest.mark.smoke("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_that_dies_in_its_transform_costs_no_batch(root, tmp_path, workers, caplog):
     expected = alike(kinds(root, 0, columns=["row", "half"]))
@@ -269,6 +279,7 @@ def until_nothing_is_left(own_threads, before):
     assert before == here
 
 
+@pytest.mark.smoke("as they are-own", "transform-data_loader")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("loop", ["own", "data_loader", "persistent", "stateful"])
 @pytest.mark.parametrize("transform", [None, doubled], ids=["as they are", "transform"])
@@ -291,6 +302,7 @@ def test_loops_that_were_left_leave_nothing(root, loop, transform, own_threads):
     until_nothing_is_left(own_threads, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_a_thousand_loaders_that_were_left_leave_nothing(root, own_threads):
     list(LOOPS["own"](kinds(root, 1), 1))
@@ -314,11 +326,11 @@ def server():
     opened = []
 
     def open_pass(worker, workers, progress):
-        def read(first):
+        def read(first, _in_place):
             yield from ({"step": torch.tensor(step)} for step in range(first, 8))
 
         opened.append(workers)
-        return Opened({}, len(opened) - 1, 0, read)
+        return Opened(Beginning({}, len(opened) - 1, 0), read)
 
     served = Server(open_pass)
     served.opened = opened

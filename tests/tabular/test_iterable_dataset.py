@@ -110,6 +110,7 @@ def test_ranks_get_equal_numbers_of_rows_and_every_row_once(tmp_path, shards_, r
         assert headrace.verify_no_shard_overlap(loader_of(group[-1], workers=workers), ranks, workers)
 
 
+@pytest.mark.smoke("None-1-23", "drop-3-24", "None-3-1")
 @pytest.mark.parametrize("rows", [0, 1, 23, 24])
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("remainder", [None, "drop"])
@@ -136,6 +137,7 @@ def test_len_is_what_comes_for_any_number_of_workers(rows, ranks, remainder):
         assert len(delivered) == (rows // ranks * ranks if remainder == "drop" else rows)
 
 
+@pytest.mark.smoke("fork-8")
 @pytest.mark.parametrize(("method", "batch_size"), [("fork", None), ("spawn", None), ("fork", 8)])
 def test_persistent_workers_see_set_epoch(shards, method, batch_size):
     settings = {"shuffle_shards": True, "batch_size": batch_size, "num_workers": 2 if batch_size else None}
@@ -282,6 +284,7 @@ def test_what_is_declared_after_a_pass_holds_for_the_next(shards):
     assert {1, 3} == {row["n"] for row in dataset}
 
 
+@pytest.mark.smoke("1-by_size", "3-balanced")
 @pytest.mark.parametrize("distribution", ["balanced", "by_size"])
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch, distribution, workers):
@@ -303,6 +306,7 @@ def test_rows_of_ranks_with_workers_resume_on_other_ranks(tmp_path, monkeypatch,
     assert list(range(total)) == sorted(received + [row for part in later for row in real_ids(part)])
 
 
+@pytest.mark.smoke("3")
 @pytest.mark.parametrize("workers", [0, 3])
 def test_rows_resume_where_the_loop_stopped(shards, workers):
     dataset = dataset_of(shards, shuffle_shards=True)

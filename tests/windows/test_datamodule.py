@@ -249,6 +249,7 @@ def test_nothing_to_validate_on_is_an_error_that_names_the_fix(tmp_path, validat
         SeriesDataModule(tmp_path, **settings, validation="none").test_dataloader()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 def test_nobody_validates_if_that_is_chosen(run):
     out, values = run
@@ -302,6 +303,7 @@ def together(ranks, group, job, epoch):
     return batches, sorted(flat(flat(each) for each in batches))
 
 
+@pytest.mark.slow
 def test_two_ranks_share_the_windows_of_the_same_chunk_in_equal_steps(run, ranks):
     """T9"""
     out, _ = run
@@ -320,6 +322,7 @@ def test_two_ranks_share_the_windows_of_the_same_chunk_in_equal_steps(run, ranks
     assert sorted(alone.validated[-1]) == validated
 
 
+@pytest.mark.slow
 def test_a_fit_stopped_on_two_ranks_goes_on_on_three(run, ranks):
     seen, resumed = {}, {}
     for epoch in range(3):
@@ -333,5 +336,6 @@ def test_a_fit_stopped_on_two_ranks_goes_on_on_three(run, ranks):
     assert resumed[2]
 
 
+@pytest.mark.slow
 def test_nothing_but_finite_numbers_reached_any_rank(ranks):
     assert all(job["finite"] for rank in ranks for group in rank.values() for job in group.values())

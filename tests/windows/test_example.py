@@ -39,6 +39,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
 
 
+@pytest.mark.slow
 @needs_package
 def test_two_ranks_learn_more_of_every_catchment_than_its_mean(tmp_path):
     done = run("--out", tmp_path, "--epochs", 6, "--ranks", 2)

@@ -13,6 +13,7 @@ CASES = Path(__file__).with_name("memory_cases.py")
 STORE_MIB = 24 * 100_000 * 0.6 * 12 / (1 << 20)  # train rows of 3 float32
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_an_epoch_takes_a_small_part_of_the_store_as_memory_of_its_own(tmp_path):
     write_run(tmp_path, [100_000] * 24, missing=0.0, shards=6)

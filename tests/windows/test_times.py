@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.series.axis import Axis, Frequency
-from headrace.windows.times import times_at
+from headrace.windows.store import times_at
 
 
 @pytest.mark.parametrize("anchor", ["start", "end"])

@@ -96,6 +96,7 @@ def test_what_is_judged_is_what_was_measured_in_those_hours(script, tmp_path):
     assert 0 == errors["LSTM"].max()
 
 
+@pytest.mark.slow
 @needs_data
 def test_two_ranks_forecast_better_than_both_forecasts_without_a_model(tmp_path):
     command = [sys.executable, str(SCRIPT), "--small", "--epochs", "2", "--ranks", "2", "--out", str(tmp_path)]

@@ -11,6 +11,7 @@ from series_cases import FEATURES, MASKS, RUN_ID, expected_windows, write_run
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.windows import open_windows
+from laws import examples
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def check_values(windows, values, expected, options):
     return batch
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(["train", "val", "test", "all"]),
     st.integers(1, 6),

@@ -28,19 +28,12 @@ def __getattr__(name: str) -> Any:
 def command() -> None:
     """Run the command line in a process of its own, and leave it with the exit code."""
     with own_process():
-        run_guarded(_lean_work, sys.argv[1:])
+        run_guarded(_work, sys.argv[1:])
 
 
 def main() -> None:
     """Run the command line and raise `SystemExit`; every error ends in a message, none in a traceback."""
     run_guarded(_work, sys.argv[1:])
-
-
-def _lean_work() -> None:
-    from headrace.cli.application import keep_lean
-
-    keep_lean(sys.argv[1:])
-    _work()
 
 
 def _work() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 import typer
 
 from headrace.cli import (
@@ -22,8 +19,6 @@ from headrace.cli.derived import add_derived, is_derived
 from headrace.cli.help_text import arrange
 from headrace.cli.root import Commands
 from headrace.recipe import load, registrations
-
-_QUICK = {"-h", "--help", "--version", "--install-completion", "--show-completion"}  # need no library of data
 
 app = typer.Typer(
     name="headrace",
@@ -72,14 +67,3 @@ def top(
 
         typer.echo(f"headrace {headrace.__version__}")
         raise typer.Exit
-
-
-def keep_lean(arguments: Sequence[str]) -> None:
-    """Keep libraries out of a process of the command line that it does not need."""
-    if "_HEADRACE_COMPLETE" not in os.environ and not _QUICK.intersection(arguments or ["--help"]):
-        from headrace.cli.lean import arrow_alone
-
-        arrow_alone()
-        for recipe in registrations().values():
-            if recipe.prepare_process is not None and arguments[0] in recipe.commands:
-                load(recipe.prepare_process)()

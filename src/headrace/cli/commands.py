@@ -69,7 +69,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     Flags come before the file. Raises `SettingsError`.
     """
     from headrace.settings import shown
-    from headrace.storage.remote_path import path_of
+    from headrace.storage.places import path_of
 
     found = {name: record.pop(name, None) for name in ("out", "workers", "fingerprint_by", "engine", "address")}
     target = out or found["out"]
@@ -94,7 +94,7 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
     from headrace.cli.progress import progress_on
     from headrace.cli.tables import manifest_record, print_run
     from headrace.run.prepare import prepare
-    from headrace.storage.remote_path import is_remote, path_of
+    from headrace.storage.places import path_of, place_of
 
     check_when(about.report)
     if about.workers is not None:  # tokenizers' own threads, of which it asks once
@@ -111,13 +111,14 @@ def execute(recipe: Any, out: Path, about: AboutRun) -> Path:
         told = ": this was made before from the same files and settings; nothing was computed"
         console.print(Text.assemble(("reused", "green"), told))
     console.print(
-        f"splits  {printable(str(out / 'splits.json'))} names them"
-        if is_remote(out)
-        else f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}",
+        f"shards  {printable(str(out / 'splits'))}/{{{','.join(prepared.manifest.facts['directories'])}}}"
+        if place_of(out).has_links
+        else f"splits  {printable(str(out / 'splits.json'))} names them",
         highlight=False,
     )
     console.print(f"run     {printable(str(prepared.run))}", highlight=False)
-    page = None if is_remote(out) else report_of(prepared, about.report, console)  # a page is looked at where it lies
+    # A report is looked at where the run lies, so there is none where files cannot be opened in place.
+    page = report_of(prepared, about.report, console) if place_of(out).writes == "in place" else None
     if page is not None:
         console.print(f"report  {printable(str(page))}", highlight=False)
     return prepared.run

@@ -1,19 +1,15 @@
-"""Say what a run would do, without doing it: which files, which run, and how much of it is there already."""
+"""Tell which files a run would read, which run it would be, how much of it is there, and what room it will take."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.cli.about_run import AboutRun
 from headrace.cli.for_machines import tell
 from headrace.cli.printing import printer
-
-_STORE_THREADS = 32  # each waits for an answer
 
 
 def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
@@ -26,24 +22,26 @@ def show_dry_run(recipe: Any, out: Path, about: AboutRun) -> None:
 
 
 def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
-    """Collect what is known before a run from names, sizes and times of the source."""
+    """Collect what is known before a run from the names, sizes and times of its source files."""
+    from headrace.cli.estimate import estimate
     from headrace.dataset.manifest import read_manifest
-    from headrace.engine.local import run_tasks
+    from headrace.engine.local import default_workers
     from headrace.run.apart import check_apart
-    from headrace.run.identity import fingerprint, run_id
-    from headrace.storage.remote_path import is_remote, path_of
-    from headrace.storage.verbs import stat
+    from headrace.run.identity import fingerprint_of, run_id
+    from headrace.run.source_state import SourceState
+    from headrace.storage.places import path_of, place_of
 
     out = path_of(out)
     pairs = recipe.source_files()
     check_apart(out, recipe.source_places(), pairs)
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint(pairs, about.how))
-    threads = _STORE_THREADS if any(is_remote(path) for path, _ in pairs) else 1
-    source_bytes = sum(fact.size for fact in run_tasks([partial(stat, path) for path, _ in pairs], threads))
+    state_of_source = SourceState.of([path for path, _ in pairs])
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint_of(pairs, state_of_source, about.how))
+    sizes = {path: fact.size for path, fact in state_of_source.facts.items()}
     run = out / "runs" / identity
     finished = read_manifest(run) is not None
     receipts = len(list((run / "receipts").glob("*.json")))
     state = "finished: it would be reused" if finished else "begun: it would go on" if receipts else "new"
+    count = about.workers or default_workers()
     record: dict[str, Any] = {
         "recipe": recipe.recipe_name,
         "run_id": identity,
@@ -51,19 +49,14 @@ def dry_run(recipe: Any, out: Path, about: AboutRun) -> dict[str, Any]:
         "state": state,
         "tasks_done": receipts,
         "source_files": len(pairs),
-        "source_bytes": source_bytes,
-        "free_bytes": None if is_remote(out) else _free(out),
+        "source_bytes": sum(sizes[path] for path, _ in pairs),
+        "free_bytes": place_of(out).free_bytes(),
         "cores": os.cpu_count() or 1,
     }
     if not finished:
-        record["out_bytes"] = source_bytes
-        record["estimate"] = "the output is taken to be as large as the source; intermediate files are not counted"
+        found = estimate(recipe, sizes, count)
+        record |= {"out_bytes": found.out_bytes, "memory_bytes": found.memory_bytes, "estimate": found.how}
     return {**record, "settings": recipe.config()}
-
-
-def _free(out: Path) -> int:
-    standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
-    return shutil.disk_usage(standing).free
 
 
 def _print(record: dict[str, Any]) -> None:
@@ -78,7 +71,7 @@ def _print(record: dict[str, Any]) -> None:
             table.add_row(_NAMES.get(name, name.replace("_", " ")), Text(_shown(name, value)))
     short = record.get("free_bytes") is not None and record.get("out_bytes", 0) > record["free_bytes"]
     if short:
-        table.add_row("beware", Text("there may be too little room on the disk", style="bold red"))
+        table.add_row("beware", Text("the output may be larger than the room on the disk", style="bold red"))
     table.add_section()
     for name, value in sorted(record["settings"].items()):
         if name != "recipe":
@@ -89,7 +82,8 @@ def _print(record: dict[str, Any]) -> None:
 _NAMES = {
     "source_bytes": "source",
     "free_bytes": "free",
-    "out_bytes": "output, about",
+    "out_bytes": "output, at most about",
+    "memory_bytes": "memory of tasks, about",
 }
 
 

@@ -41,7 +41,7 @@ def index(
     from headrace.checks import check_word
     from headrace.dataset.open import is_prepared
     from headrace.dataset.plain import Place, publish_index
-    from headrace.storage.remote_path import path_of
+    from headrace.storage.places import path_of
 
     if place is not None:
         check_word("--place", place, get_args(Place))

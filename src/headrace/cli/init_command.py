@@ -43,7 +43,7 @@ def write_sections(
 ) -> None:
     """Have the sections made and written, and say how to run them."""
     from headrace.cli.init.commented import commented_yaml
-    from headrace.storage.remote_path import local_path_of, path_of
+    from headrace.storage.places import local_path_of, path_of
 
     path_of(out)  # refuses what `headrace run` would refuse
     config = local_path_of(config, "--config")

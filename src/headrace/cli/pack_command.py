@@ -57,7 +57,7 @@ def pack(
 def _blend(paths: list[str], asked: OneDataset) -> Any:
     """What was given as BLEND; --layout, --mapping and --filter belong to the one dataset of plain paths."""
     from headrace.recipes.packed_sequences.blend import blend_of, is_blend_file
-    from headrace.storage.remote_path import path_of
+    from headrace.storage.places import path_of
 
     if len(paths) == 1 and is_blend_file(path_of(paths[0])):
         if asked.layout is not None or asked.mapping is not None or asked.filters:

@@ -43,14 +43,16 @@ def report(
 ) -> None:
     """Draw a finished run as one page that opens offline: splits in time, shards, entities, packing, what was dropped.
 
-    With --compare: what differs between two runs in settings, source, counts and columns; with --to also as a page.
+    With --compare: what differs between two runs in settings, source, counts and columns, as a table without a page.
 
     Example:  headrace report out --open
 
     Example:  headrace report --compare out/runs/RUN1 out/runs/RUN2
     """
     if compare:
-        _compare(paths, to, "open" if show else "leave", "json" if as_json else "text")
+        if to is not None or show:
+            raise SettingsError("--compare prints a table and writes no page; leave out --to and --open")
+        _compare(paths, "json" if as_json else "text")
         return
     if len(paths) != 1:
         raise SettingsError(f"report takes one directory, not {len(paths)}; to compare two runs add --compare")
@@ -99,15 +101,11 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
         return None
 
 
-def _compare(
-    paths: list[Path], to: Path | None, then: Literal["open", "leave"], style: Literal["json", "text"]
-) -> None:
+def _compare(paths: list[Path], style: Literal["json", "text"]) -> None:
     if len(paths) != 2:
         raise SettingsError(f"--compare takes two runs, not {len(paths)}: headrace report --compare RUN1 RUN2")
-    if then == "open" and to is None:
-        raise SettingsError("--compare --open has no page to open; add --to FILE.html")
 
-    from headrace.report.compare import comparison_page, differences
+    from headrace.report.compare import differences
     from headrace.report.facts import read_run
 
     first, second = (read_run(path) for path in paths)
@@ -124,16 +122,7 @@ def _compare(
             table.add_column(name, overflow="fold")
         for each in found:
             table.add_row(*map(cell, (each.kind, each.name, each.first, each.second)))
-        console = printer()
-        console.print(table if found else "the same in settings, source, counts and columns")
-    if to is not None:
-        from headrace.report.write import publish
-
-        written = publish(comparison_page(first, second), to)
-        if style == "text":
-            say(f"report  {written}")
-        if then == "open":
-            _open(written)
+        printer().print(table if found else "the same in settings, source, counts and columns")
 
 
 def _open(page: Path) -> None:

@@ -56,9 +56,9 @@ def split(
         raise SettingsError("no output directory; give --out OUT")
     _require(settings, from_env=from_env)
 
-    from headrace.storage.remote_path import is_remote
+    from headrace.storage.places import is_address
 
-    if from_env and is_remote(out):
+    if from_env and is_address(str(out)):
         raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
 
     run = execute(given.model(source=source, **settings), out, about)

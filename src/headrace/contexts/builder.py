@@ -31,6 +31,12 @@ class Batcher(Protocol):
 class Rows(Protocol):
     """The rows of a split by number, 0..R-1."""
 
+    split: str
+
+    @property
+    def identity(self) -> str:
+        """A word that changes whenever the rows may."""
+
     @property
     def n(self) -> I64:
         """Measurements of each row; int64 [R]."""
@@ -39,7 +45,7 @@ class Rows(Protocol):
         """These rows, each once. Raises `CorruptShard` for those that cannot be read."""
 
     def facts(self, numbers: Sequence[int]) -> I64:
-        """What `facts_of` says of each of these rows; int64 [len(numbers), 5]."""
+        """The columns of `SmallFacts` of these rows; int64 [len(numbers), 5]."""
 
 
 class Built:

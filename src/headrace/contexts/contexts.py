@@ -1,19 +1,22 @@
-"""The contexts of prepared histories by position: a context each, or a batch.
+"""The contexts of prepared histories: as a stream for the ranks of a job, or by position, one or a batch.
 
     contexts = open_contexts("out", "train", seed=7)
-    contexts.batch(range(32))["inputs"]      # int32 [32, 1024]
+    for batch in contexts.stream(batch_size=32): ...     # int32 [32, 1024]; ranks, epochs, state as of every stream
+    contexts.batch(range(32))["inputs"]                  # the first 32 of the same contexts
 
-Position p is in epoch p div N, N = len(contexts). What is there depends on the run, the options and p alone; so any
-process may make any part, and to resume is to go on with the next number. Picklable; safe in threads.
+Position p of an endless run is in epoch p div N, N = len(contexts). Which context is there depends on the run, the
+options and p alone, so any process can make any part. Picklable; safe in threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,6 +29,19 @@ from headrace.contexts.tokens import Kernel
 from headrace.contexts.vocabulary import Vocabulary
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
+from headrace.digest import canonical_json, sha256_hex
+from headrace.stream.loader.dataset import stream_of
+from headrace.stream.loader.items import ItemArguments, item_index, item_options, no_block
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import Parts, StreamLoader
+from headrace.stream.order.lanes import Lanes
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.ahead import end_threads, start_threads
+from headrace.stream.read.batch import import_torch, in_format
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.torch_dataset import StreamingDataset
 
 
 class ContextArguments(TypedDict, total=False):
@@ -81,7 +97,11 @@ class ContextPlan:
 
 
 class Contexts:
-    """The contexts of some rows. `contexts[p]` is one: int32 [L] arrays; `batch(positions)` many: int32 [B, L]."""
+    """The contexts of some rows: `stream` shares an epoch out among ranks.
+
+    `contexts[p]` is one by its position, int32 [L] arrays; `batch(positions)` are many, int32 [B, L]. Grain and MaxText
+    need this random access, as they own the order of what they read, the ranks and the checkpoints.
+    """
 
     def __init__(self, rows: Rows, options: ContextOptions) -> None:
         self.rows = rows
@@ -116,6 +136,45 @@ class Contexts:
         built = build(self.index, self.rows, asked)
         made = chosen_kernels(self.options.kernel).batch
         return made(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
+
+    def stream(
+        self,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        topology: Topology | None = None,
+        **options: Unpack[ItemArguments],
+    ) -> StreamLoader:
+        """Batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
+
+        Epoch e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool
+        [B], which is false for contexts that only fill the last step. They are made ahead of the loop in
+        `read_threads` threads; workers: processes that run the transform. Members, state and the other options are
+        those of a stream of rows, see `StreamOptions`. Raises `SettingsError`, `InputError`, `StreamError`.
+        """
+        return stream_of(self._parts(batch_size, options), workers=workers, topology=topology)
+
+    def torch_dataset(
+        self,
+        *,
+        batch_size: int,
+        num_workers: int = 0,
+        topology: Topology | None = None,
+        **options: Unpack[ItemArguments],
+    ) -> StreamingDataset:
+        """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+
+        num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
+        """
+        import_torch()
+        from headrace.stream.loader.torch_dataset import StreamingDataset
+
+        return StreamingDataset(*self._parts(batch_size, options), num_workers=num_workers, topology=topology)
+
+    def _parts(self, batch_size: int, options: ItemArguments) -> Parts:
+        index = item_index(ContextItems(self))
+        shuffled = self.options.shuffle != "none"
+        return index, no_block, item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed), None
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
@@ -154,6 +213,53 @@ class Contexts:
             measurements_per_context=sum(taken) / count,
             coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
         )
+
+
+class ContextItems:
+    """Contexts as items of a stream."""
+
+    lanes = Lanes(1, 1, 1)  # their order is that of `ContextOptions.shuffle`
+
+    def __init__(self, contexts: Contexts) -> None:
+        self.contexts, self.split = contexts, contexts.rows.split
+        options = {name: getattr(contexts.options, name) for name in _OF_ORDER}
+        self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
+
+    def count(self, epoch: int) -> int:  # noqa: ARG002 - every epoch has as many
+        """N."""
+        return len(self.contexts)
+
+    def chunk(self, epoch: int) -> None:
+        """Every epoch is a pass."""
+
+    def sample(self) -> dict[str, I32]:
+        """A batch of no contexts."""
+        return self.contexts.batch([])
+
+    def batches(
+        self, state: StreamState, positions: Iterator[I64], options: StreamOptions
+    ) -> Generator[dict[str, Any], None, None]:
+        """Made in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
+        size, first = options.batch_size, state.epoch * state.rows
+        held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
+        ahead = max(1, min(options.read_threads, held))
+        threads, coming = start_threads(ahead, name="headrace-contexts"), deque[Future[dict[str, I32]]]()
+        end = end_threads  # this module may be empty when the interpreter ends
+        try:
+            for piece in positions:
+                for begin in range(0, len(piece), size):
+                    if len(coming) > ahead:
+                        yield in_format(coming.popleft().result(), options.batch_format)
+                    coming.append(threads.submit(self.contexts.batch, first + piece[begin : begin + size]))
+            while coming:
+                yield in_format(coming.popleft().result(), options.batch_format)
+        finally:
+            coming.clear()
+            end(threads)
+
+
+# What decides which contexts an epoch has, and their order, beside the rows and the seed.
+_OF_ORDER = ("context_tokens", "rows", "measurements_per_context", "contexts_per_row", "shuffle", "max_segments")
 
 
 def open_contexts(

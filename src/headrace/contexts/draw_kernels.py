@@ -20,21 +20,12 @@ from headrace.contexts.draws import (
     ROUND_KEYS,
     ROUNDS,
     WINDOW,
-    epoch_key,
 )
 from headrace.contexts.sample import FULL, FULL_BELOW, NONE, PARTIAL, PARTIAL_BELOW, TENTH, Segments
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
 _8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
 _ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
-
-
-def context_keys_in_numba(seed: int, epoch: int, ids: I64) -> U64:
-    """As `context_keys`."""
-    first, second = epoch_key(seed, "contexts", epoch)
-    out = np.empty(len(ids), np.uint64)
-    _context_keys(ids, np.uint64(first), np.uint64(second), out)
-    return out
 
 
 def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
@@ -78,12 +69,6 @@ def _mixed(word: Any) -> Any:
 def _draw(key: Any, slot: Any) -> Any:
     """`draw`, of one key and slot."""
     return _mixed(key + np.uint64(slot) * _GAMMA)
-
-
-@compiled
-def _context_keys(ids: Any, first: Any, second: Any, out: Any) -> None:
-    for k in range(len(ids)):
-        out[k] = _mixed(_mixed(np.uint64(ids[k]) * _GAMMA + first) + second)
 
 
 @compiled

@@ -66,6 +66,9 @@ class ContextIndex:
         self.ends: I64 = np.cumsum(per_row)
         self._groups = self._pack(facts)
         self.small_contexts = max(sum(len(each.bins) for each in self._of_epoch(epoch)) for epoch in range(CYCLE))
+        self._remember()
+
+    def _remember(self) -> None:
         self._small = lru_cache(maxsize=2)(self._cut)
         self._units = lru_cache(maxsize=2)(self._shuffled_units)
 
@@ -73,8 +76,12 @@ class ContextIndex:
         """Contexts of an epoch."""
         return self.small_contexts + self.large_contexts
 
-    def __reduce__(self) -> str | tuple[object, ...]:
-        return _restored, ({key: value for key, value in self.__dict__.items() if key not in ("_small", "_units")},)
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_small", "_units")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._remember()
 
     @property
     def large_contexts(self) -> int:
@@ -224,11 +231,3 @@ def _distinct(values: I64) -> list[int]:
         return [int(values[0])]
     distinct: list[int] = np.unique(values).tolist()
     return distinct
-
-
-def _restored(values: dict[str, object]) -> ContextIndex:
-    index = ContextIndex.__new__(ContextIndex)
-    index.__dict__.update(values)
-    index._small = lru_cache(maxsize=2)(index._cut)
-    index._units = lru_cache(maxsize=2)(index._shuffled_units)
-    return index

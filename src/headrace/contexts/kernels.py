@@ -13,13 +13,8 @@ import numpy as np
 
 from headrace.compiled import compiled
 from headrace.contexts import vocabulary as v
-from headrace.contexts.draw_kernels import (
-    context_keys_in_numba,
-    dealt_in_numba,
-    indices_in_numba,
-    permuted_in_numba,
-)
-from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS
+from headrace.contexts.draw_kernels import dealt_in_numba, indices_in_numba, permuted_in_numba
+from headrace.contexts.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS, context_keys
 from headrace.contexts.fit_kernels import fitted
 from headrace.contexts.row_kernels import batch_in_numba, gather_in_numba
 from headrace.contexts.sample import Candidates, Sampling, Segments
@@ -50,7 +45,7 @@ def tokens_in_numba(segments: Segments, found: Candidates, contexts: int, room: 
     return Tokens(tokens, made.lengths, made.taken)
 
 
-SAMPLING = Sampling(permuted_in_numba, context_keys_in_numba, dealt_in_numba, indices_in_numba, gather_in_numba)
+SAMPLING = Sampling(permuted_in_numba, context_keys, dealt_in_numba, indices_in_numba, gather_in_numba)
 IN_NUMBA = (SAMPLING, tokens_in_numba, batch_in_numba)
 
 

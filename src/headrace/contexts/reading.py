@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I64
-from headrace.contexts.small_facts import facts_of_blobs
 from headrace.dataset.indexed import ALIASES
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
+from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.histories.many import decode_rows
-from headrace.histories.rows import RowColumns
+from headrace.histories.many import columns_of, decode_rows, joined
+from headrace.histories.rows import RowColumns, decode_row
 
 ROWS = "rows.parquet"
 Format = Literal["array_record", "arrow"]
@@ -49,6 +49,7 @@ class HistoryRows:
     def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
         run = FinishedRun(root, manifest)
         self.root, self.split, self.cache_bytes = root, split, cache_bytes
+        self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
         table = _rows_of_split(root, manifest, split)
         self.n: I64 = table["n_measurements"].to_numpy()
         self._position: I64 = table["position"].to_numpy()
@@ -163,6 +164,37 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
 def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:
     table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
     return table.filter(pc.equal(table["split"], split))
+
+
+def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
+    """int64 [R, 5]: the columns of `SmallFacts` of each row. names: file and row, for errors.
+
+    Raises `CorruptShard` for blobs that are no rows.
+    """
+    if not blobs:
+        return np.zeros((0, 5), np.int64)
+    found = joined(blobs)
+    columns = None if found is None else columns_of(found)
+    if found is None or columns is None:
+        for blob, name in zip(blobs, names, strict=True):
+            decode_row(blob, name)  # says which of them is none, and why
+        raise CorruptShard(f"{names[0]}: or a row read with it is damaged; restore the file or prepare the run again")
+    n, starts, index = found.n, found.starts, columns.index
+    lengths = np.where(columns.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
+    if index is not None:
+        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.width > 0, n)
+    long_gaps = np.diff(columns.seconds.astype(np.int64)) >= 256
+    long_gaps[starts[1:] - 1] = False
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # at each measurement, in all rows
+    return np.column_stack(
+        [
+            n,
+            np.add.reduceat(lengths, starts),
+            np.maximum.reduceat(lengths, starts),
+            before[starts + n - 1] - before[starts],
+            columns.seconds[starts + n - 1],
+        ]
+    )
 
 
 class _ArrayRecordShard:

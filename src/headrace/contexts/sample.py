@@ -85,13 +85,6 @@ def shortest_measurement(row: RowColumns) -> int:
     return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
 
 
-def measurement_lengths(row: RowColumns, part: slice = slice(None)) -> I64:
-    """Tokens of each measurement without its timestamp; int64."""
-    result = np.where(row.codes[part] == 0, 1, 3).astype(np.int64)
-    peer = 1 + _SIZES[row.peer_family][row.peers[part]] if row.peers is not None else 0
-    return result + peer + 2 + ADDRESS_BYTES[row.entity_family]
-
-
 class Columns(NamedTuple):
     """Columns of candidates, as `Candidates` has them, to be filled."""
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.arrays import I64
-from headrace.contexts.sample import FULL, NONE, measurement_lengths
-from headrace.histories.rows import RowColumns
+from headrace.contexts.sample import FULL, NONE
 from headrace.packing.bins import Bins
 from headrace.packing.pack import pack
 
@@ -60,13 +59,6 @@ class Packed:
 def may_be_small(n: I64, room: int) -> np.typing.NDArray[np.bool_]:
     """Rows whose facts are needed; all others are certainly large."""
     return (n > 0) & (n <= room // _SHORTEST)
-
-
-def facts_of(row: RowColumns) -> tuple[int, int, int, int, int]:
-    """One row's facts, in the order of `SmallFacts`."""
-    lengths = measurement_lengths(row)
-    long_gaps = int((np.diff(row.offsets.astype(np.int64)) >= 256).sum())
-    return row.n, int(lengths.sum()), int(lengths.max()), long_gaps, int(row.offsets[-1])
 
 
 def stamp_tokens(mode: int, fraction: np.uint64, count: I64, long_gaps: I64, span: I64) -> I64:

@@ -1,11 +1,10 @@
-"""Contexts for torch: a map-style dataset. Needs the extra `torch`.
+"""Contexts by position for torch: a map-style dataset, for samplers of your own. Needs the extra `torch`.
 
     dataset = ContextDataset(open_contexts("out", "train"), epochs=3)
-    loader = DataLoader(dataset, batch_size=32, collate_fn=arrays_of)              # in order: it is random already
-    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)  # resume
-    loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False), …)                       # ranks
+    loader = DataLoader(dataset, batch_size=32, sampler=range(position, len(dataset)), collate_fn=arrays_of)
 
-A batch is made at once, each row opened once. The same positions are the same contexts as Grain's.
+`Contexts.stream` and `Contexts.torch_dataset` deal an epoch out to ranks and resume it; here the sampler does. A batch
+is made at once, each row opened once. The same positions are the same contexts as Grain's and the stream's.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from headrace.digest import checksum_file, sha256_hex
 from headrace.errors import CorruptShard, StoreError
 from headrace.storage.cache_room import Room, use
 from headrace.storage.local import alone, make_directory, storing, temporary_for
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 _Stamp = tuple[int, int, int]
 
@@ -31,11 +31,11 @@ class FileCache:
     directory: of all datasets' copies, which `limit_bytes` is for.
     """
 
-    def __init__(self, directory: Path, limit_bytes: int, root: RemotePath) -> None:
+    def __init__(self, directory: Path, limit_bytes: int, root: Path) -> None:
         self._base, self._limit, self._root = directory, limit_bytes, root
         self._begin()
 
-    def place(self, path: RemotePath, checksum: str) -> Path | None:
+    def place(self, path: Path, checksum: str) -> Path | None:
         """The local copy of a shard, whole and checked; None where there is no room for one.
 
         checksum: XXH3-128 of the published bytes; "" where it is not known: then the copy is of the object as it is
@@ -73,13 +73,13 @@ class FileCache:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._whole: dict[str, tuple[Path, _Stamp | None]] = {}  # copies that had their checksum, as they were then
-        self._refused: set[RemotePath] = set()
+        self._refused: set[Path] = set()
         self._room = Room(self._base, self._limit)
         self._directory = self._base / sha256_hex(str(self._root).encode())[:32]
         use(self._directory)
 
-    def _found(self, path: RemotePath, checksum: str) -> Path | None:
-        key = checksum or sha256_hex(f"{path} {path.fact().etag}".encode())[:32]
+    def _found(self, path: Path, checksum: str) -> Path | None:
+        key = checksum or sha256_hex(f"{path} {place_of(path).stat().etag}".encode())[:32]
         make_directory(self._directory)
         try:
             with alone(self._directory / f".{key}.lock"):
@@ -97,15 +97,15 @@ class FileCache:
             place.unlink(missing_ok=True)
         return None
 
-    def _fetched(self, path: RemotePath, key: str, checksum: str) -> Path | None:
-        size, temporary = path.fact().size, temporary_for(self._directory / key)
+    def _fetched(self, path: Path, key: str, checksum: str) -> Path | None:
+        size, temporary = place_of(path).stat().size, temporary_for(self._directory / key)
         try:
             with self._lock:  # what is on its way counts as held from the beginning
                 if not self._room.admit(size):
                     return None
                 with storing(temporary), temporary.open("xb") as file:
                     file.truncate(size)
-            path.store.fetch(path.key, temporary)
+            place_of(path).fetch(temporary)
             own = checksum_file(temporary)
             if checksum and own != checksum:
                 raise CorruptShard(
@@ -125,8 +125,7 @@ def stored_bytes(root: Path, shards: Sequence[str]) -> int:
     wanted = [root / shard for shard in shards]
     listed: dict[Path, int] = {}
     for parent in {each.parent for each in wanted}:
-        assert isinstance(parent, RemotePath)
-        listed |= {parent / fact.name: fact.size for fact in parent.store.children(parent.key)[1]}
+        listed |= {parent / fact.name: fact.size for fact in place_of(parent).children()[1]}
     return sum(listed.get(each, 0) for each in set(wanted))
 
 

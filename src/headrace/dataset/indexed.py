@@ -19,8 +19,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
 from headrace.formats.opened import Stamp, stamp_of
 from headrace.formats.remote_parquet import footer_of
-from headrace.storage.remote_path import RemotePath, as_stat
-from headrace.storage.verbs import checksum
+from headrace.storage.places import place_of
 
 Verify = Literal["first_touch", "never"]
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -136,18 +135,18 @@ def refuse_changed(path: Path, indexed_as: I64) -> None:
         raise _changed(path)
 
 
-def refuse_replaced(path: RemotePath, word: str, indexed_as: I64) -> None:
+def refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
     """The same of an object, by its size and tag, after a read: an object that is still the one indexed was so then.
 
     A Parquet object is asked for nothing: all that is read of it has the tag of its footer.
     """
     try:
-        fact = footer_of(path).fact if word == "parquet" else path.fact()
+        fact = footer_of(path).fact if word == "parquet" else place_of(path).stat()
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
     size, changed_ns = indexed_as.tolist()
-    stat = as_stat(fact)  # a listing may tell more of the time than a request for one object
-    if (stat.st_size, stat.st_mtime_ns % _SECOND) != (size, changed_ns % _SECOND):
+    now_ns = place_of(path).changed_ns(fact)  # a listing may tell more of the time than a request for one object
+    if (fact.size, now_ns % _SECOND) != (size, changed_ns % _SECOND):
         raise _changed(path)
 
 
@@ -164,6 +163,7 @@ class _BlockReader:
         files: FileCache | None = None,
     ) -> None:
         self._root, self._index, self._null_values, self._files = root, index, null_values, files
+        self._remote = place_of(root).reads == "requests"
         self._copies: dict[int, Path] = {}  # of shards that were as indexed when these copies had been made
         self._whole: dict[int, Stamp] = {}  # shards that have their checksum, as they were then
 
@@ -175,11 +175,11 @@ class _BlockReader:
         copy = self._copy(path, index.checksums[shard] if known else "")
         if copy is not None:
             path = copy
-        elif known and isinstance(path, RemotePath) and index.formats[shard] == "parquet":
+        elif known and self._remote and index.formats[shard] == "parquet":
             known = False  # its pages have checksums of their own, and the rest of the object is not fetched
         if known and copy is None:
             self._check(shard, path)
-        if index.stamps is not None and copy is None and not isinstance(path, RemotePath):
+        if index.stamps is not None and not self._remote:
             refuse_changed(path, index.stamps[shard])
         try:
             table = read_block(
@@ -203,7 +203,7 @@ class _BlockReader:
 
     def _refuse_replaced(self, shard: int, copy: Path | None) -> None:
         path, stamps = self._root / self._index.shards[shard], self._index.stamps
-        if stamps is None or not isinstance(path, RemotePath):
+        if stamps is None or not self._remote:
             return
         if copy is None:
             refuse_replaced(path, self._index.formats[shard], stamps[shard])
@@ -213,7 +213,7 @@ class _BlockReader:
 
     def _copy(self, path: Path, checksum: str) -> Path | None:
         """A local copy of the shard, whose bytes have been checked, where copies are kept."""
-        if self._files is None or not isinstance(path, RemotePath):
+        if self._files is None or not self._remote:
             return None
         try:
             return self._files.place(path, checksum)
@@ -222,7 +222,7 @@ class _BlockReader:
 
     def _check(self, shard: int, path: Path) -> None:
         try:
-            if isinstance(path, RemotePath) and shard in self._whole:
+            if self._remote and shard in self._whole:
                 return  # not a request for every block
             stamp = stamp_of(path)
             if self._whole.get(shard) == stamp:
@@ -230,7 +230,7 @@ class _BlockReader:
             with _CHECKING[shard % len(_CHECKING)]:  # threads that begin blocks of one shard together read it once
                 if self._whole.get(shard) == stamp:
                     return
-                if checksum(path) != self._index.checksums[shard]:
+                if place_of(path).checksum() != self._index.checksums[shard]:
                     raise CorruptShard(
                         f"{path}: its bytes are not those that were published; restore it or prepare the run again"
                     )

@@ -19,9 +19,9 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.indexed import Verify
 from headrace.dataset.plain import cache_directory
-from headrace.digest import checksum_file, sha256_file, sha256_hex
+from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, SettingsError, StoreError
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 DISK_BYTES = 1 << 35
 _MEND = "restore it or prepare the run again"
@@ -54,7 +54,7 @@ class LocalShards:
     def __init__(self, root: Path, checksums: Mapping[str, str], files: LocalFiles) -> None:
         self._root, self._checksums, self._verify = root, dict(checksums), files.verify
         self._cache: FileCache | None = None
-        if isinstance(root, RemotePath):
+        if place_of(root).reads == "requests":
             needed = stored_bytes(root, list(checksums))
             if needed > files.disk_bytes:
                 raise SettingsError(
@@ -69,7 +69,6 @@ class LocalShards:
         """The local file of a shard, whole and checked. Raises `CorruptShard`, `StoreError`."""
         path = self._root / shard
         if self._cache is not None:
-            assert isinstance(path, RemotePath)
             return self._copy(self._cache, path, self._checksums[shard])
         checksum = self._checksums[shard] if self._verify == "first_touch" else ""
         try:
@@ -80,7 +79,7 @@ class LocalShards:
             raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
         return path
 
-    def _copy(self, cache: FileCache, path: RemotePath, checksum: str) -> Path:
+    def _copy(self, cache: FileCache, path: Path, checksum: str) -> Path:
         try:
             found = cache.place(path, checksum)
         except FileNotFoundError as error:
@@ -96,10 +95,9 @@ class LocalShards:
 def checked_table(path: Path, sha256: str, columns: list[str] | None = None) -> pa.Table:
     """A Parquet file of a run, read whole. sha256: of its bytes, "" where it is not known. Raises `CorruptShard`."""
     try:
-        data = path.read_bytes() if isinstance(path, RemotePath) else None
-        found = "" if not sha256 else sha256_file(path) if data is None else sha256_hex(data)
-        if found != sha256:
-            raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
-        return pq.read_table(path if data is None else pa.BufferReader(data), columns=columns)
+        with place_of(path).local_copy() as file:
+            if sha256 and sha256_file(file) != sha256:
+                raise CorruptShard(f"{path}: its bytes are not those that were published; {_MEND}")
+            return pq.read_table(file, columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error

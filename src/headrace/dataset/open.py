@@ -12,7 +12,7 @@ from headrace.dataset.manifest import INDEX, MANIFEST, Manifest, finished_at, re
 from headrace.dataset.pointer import RUN_ID, pointed_run
 from headrace.dataset.sound import index_problem
 from headrace.errors import CorruptShard, InputError
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of, place_of
 
 
 class FinishedRun(IndexedDataset):
@@ -50,10 +50,7 @@ class FinishedRun(IndexedDataset):
 
 def is_prepared(path: Path) -> bool:
     """Whether a directory was made by `prepare`, finished or not."""
-    if isinstance(path, RemotePath):
-        prefixes, facts = path.store.children(path.key)
-        return bool({MANIFEST, "runs", "receipts"} & {*prefixes, *(fact.name for fact in facts)})
-    return any((path / name).exists() for name in (MANIFEST, "runs", "receipts"))
+    return place_of(path).holds_any((MANIFEST, "runs", "receipts"))
 
 
 def find_run(path: str | Path, run: str | None = None) -> tuple[Path, Manifest]:

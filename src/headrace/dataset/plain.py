@@ -38,9 +38,8 @@ from headrace.formats.named_splits import partition_columns
 from headrace.formats.schema import few, type_named
 from headrace.formats.source import told_empty
 from headrace.printable import printable
-from headrace.storage.local import TEMP_PREFIX, alone, make_directory, write_new
-from headrace.storage.remote_path import RemotePath, local_path_of
-from headrace.storage.verbs import replace
+from headrace.storage.local import alone, make_directory, write_new
+from headrace.storage.places import local_path_of, place_of
 
 Place = Literal["beside", "cache"]
 _Tone = Literal["loud", "silent"]
@@ -212,15 +211,15 @@ def publish_index(
         if _published(asked, "silent") is not None:
             return PublishedIndex(path=target, place="beside", how="kept", dataset=dataset)
         try:
-            replace(target, index.data.to_pybytes())
+            place_of(target).replace(index.data.to_pybytes())
         except StoreError:
             if place == "beside":
                 raise
         else:
-            _sweep(target, older_than_s=3600.0)  # another machine may be publishing at this moment
+            place_of(target).sweep(older_than_s=3600.0)  # another machine may be publishing at this moment
             return PublishedIndex(path=target, place="beside", how="written", dataset=dataset)
     if any(each.mapped is None for each in index.splits.values()):  # the cache did not take it: say why
-        replace(cached, index.data.to_pybytes())
+        place_of(cached).replace(index.data.to_pybytes())
     return PublishedIndex(path=cached, place="cache", how="kept" if was_cached else "written", dataset=dataset)
 
 
@@ -243,7 +242,9 @@ def _index_of(asked: _Asked, cached: Path, workers: int | None, on_progress: OnP
             return index
         data = _published(asked, tone) or _built(asked, workers, on_progress)
         try:
-            _sweep(cached)  # what a builder left that was killed: while this process has the lock, nobody writes it
+            place_of(
+                cached
+            ).sweep()  # what a builder left that was killed: while this process has the lock, nobody writes it
             cached.unlink(missing_ok=True)
             write_new(cached, data, sync="none")
             index = _fitting(asked, cached)
@@ -274,9 +275,7 @@ def _published(asked: _Asked, tone: _Tone) -> bytes | None:
     if path is None:
         return None
     try:
-        if not isinstance(path, RemotePath) and path.exists() and not path.is_file():
-            raise CorruptShard(f"{path}: is no regular file; delete it")
-        data = path.read_bytes()
+        data = place_of(path).read()
         index = parse_stored(memoryview(data), path)
         problem = asked.problem(index)
         if problem is None:
@@ -318,16 +317,6 @@ def _drop(lock: Path) -> None:
     """Remove a lock file whose purpose is served: whoever waits for it finds the index, and nobody else will wait."""
     with suppress(OSError):
         lock.unlink()
-
-
-def _sweep(target: Path, *, older_than_s: float | None = None) -> None:
-    """Delete temporary files that killed processes left beside a local file."""
-    if isinstance(target, RemotePath):
-        return
-    with suppress(OSError):
-        for stray in target.parent.glob(f"{TEMP_PREFIX}{target.name}-*"):
-            if older_than_s is None or time.time() - stray.stat().st_mtime > older_than_s:
-                stray.unlink(missing_ok=True)
 
 
 def _opened(asked: _Asked, index: StoredIndex) -> PlainDataset:

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.dataset.manifest import Manifest
 from headrace.errors import CorruptShard
 from headrace.storage.local import TEMP_PREFIX
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 SPLITS, POINTER = "splits", "splits.json"
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -29,13 +29,18 @@ _BESIDE = re.compile(rf"runs/{RUN_ID.pattern}/.+")
 _AGAIN = "prepare the run again, or open it by its run id"
 
 
+def pointer_of(root: Path) -> Path:
+    """The link or file of a dataset directory that leads to its newest run."""
+    return root / (SPLITS if place_of(root).has_links else POINTER)
+
+
 def pointed_run(root: Path) -> str | None:
     """The run id that the pointer of a dataset directory names, or None where there is no pointer.
 
     A directory `splits/` of single links is what earlier versions made; the first link that leads to a run counts.
     Raises `CorruptShard` for a `splits.json` that names no run.
     """
-    if isinstance(root, RemotePath):
+    if not place_of(root).has_links:
         return _named(root)
     pointer = root / SPLITS
     if pointer.is_symlink():
@@ -83,7 +88,7 @@ def leads_into_a_run(link: Path, root: Path) -> bool:
 
 def pointer_problem(root: Path, run: Path, manifest: Manifest) -> str | None:
     """What a trainer that reads the paths of `root` sees other than this run, or None if it sees this run whole."""
-    if isinstance(root, RemotePath):
+    if not place_of(root).has_links:
         return _json_problem(root, run, manifest)
     pointer, wanted = root / SPLITS, f"runs/{run.name}/{SPLITS}"
     if pointer.is_symlink():

@@ -12,14 +12,14 @@ import pyarrow as pa
 from headrace.dataset.html import table_html
 from headrace.dataset.manifest import DIGEST, MANIFEST
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.dataset.pointer import POINTER, SPLITS, own_links_problem, pointer_problem
+from headrace.dataset.pointer import SPLITS, own_links_problem, pointer_of, pointer_problem
 from headrace.dataset.published import beside_problem, receipts_problem, whole_receipts
 from headrace.digest import sha256_file, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, HeadraceError
 from headrace.recipe import load, registration_of_run
 from headrace.storage.local import TEMP_PREFIX
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of, place_of
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def verify_files(run: FinishedRun, workers: int | None = None) -> list[Check]:
 def verify_pointer(run: FinishedRun, out: Path | None) -> Check:
     """A trainer that reads the paths below `out` sees this run and nothing else; None: only the run's own links."""
     if out is not None:
-        pointer = out / (POINTER if isinstance(out, RemotePath) else SPLITS)
+        pointer = pointer_of(out)
         return Check("splits", f"{pointer} leads to this run", pointer_problem(out, run.root, run.manifest))
-    there = (run.root / SPLITS).is_dir() and not isinstance(run.root, RemotePath)  # earlier versions made none
+    there = place_of(run.root).has_links and (run.root / SPLITS).is_dir()  # earlier versions made none
     return Check("splits", "the run's links lead into it", own_links_problem(run.root, run.manifest) if there else None)
 
 

@@ -20,7 +20,7 @@ from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.parquet import ParquetChunk
 from headrace.formats.schema import in_schema, plain
 from headrace.formats.shard import Shard, each_once
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 _FILE_MAGIC = b"ARROW1"
 _TAIL, _CONTINUES = 10, b"\xff\xff\xff\xff"  # a file ends with its footer's length and the magic; before a message
@@ -146,7 +146,7 @@ def _read(path: Path, kind: Kind, batch: int, offset: int, length: int, columns:
 
 def _source(path: Path, kind: Kind) -> pa.NativeFile:
     if kind.compression == "none":
-        return pa.PythonFile(path.open("rb"), mode="r") if isinstance(path, RemotePath) else pa.memory_map(str(path))
+        return place_of(path).arrow_map()
     with open_bytes(path, kind.compression) as stream:
         return pa.BufferReader(stream.read())
 

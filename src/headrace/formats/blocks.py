@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +20,7 @@ from headrace.formats.shard import Dialect, Shard
 from headrace.formats.typed import typed
 from headrace.formats.whole import Pages
 from headrace.recipe import registrations
-from headrace.storage.remote_path import RemotePath
-from headrace.storage.verbs import read_ranges
+from headrace.storage.places import place_of
 
 
 def kind_of_word(word: str) -> Kind:
@@ -101,13 +99,10 @@ def _kind_and_separator(word: str) -> tuple[Kind | None, str | None]:
 
 
 def _bytes_of(path: Path, offset: int, length: int) -> bytes:
-    if isinstance(path, RemotePath):  # one request
-        return read_ranges(path, [(offset, offset + length)])[0]
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < offset + length:
-            raise CorruptShard("the file ends before")
-        file.seek(offset)
-        return file.read(length)
+    data = place_of(path).read_ranges([(offset, offset + length)])[0]
+    if len(data) < length:
+        raise CorruptShard("the file ends before")
+    return data
 
 
 def _straight(data: bytes, shard: Shard, wanted: pa.Schema, null_values: Sequence[str]) -> pa.Table | None:

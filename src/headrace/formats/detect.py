@@ -16,7 +16,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.errors import InputError
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "arrow"]
 Compression = Literal["none", "gz", "zst"]
@@ -109,8 +109,7 @@ def stem_of_name(name: str) -> str:
 
 def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
     """A stream of the decompressed bytes; a cut or damaged stream raises `OSError` on read, never ends early."""
-    source = path.open("rb") if isinstance(path, RemotePath) else str(path)
-    return pa.input_stream(source, compression=_ARROW_CODEC.get(compression))
+    return pa.input_stream(place_of(path).arrow_stream(), compression=_ARROW_CODEC.get(compression))
 
 
 def first_repeated(names: Sequence[str]) -> str | None:

@@ -8,7 +8,6 @@ directory below them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError, InputError
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 _LOOKED_INTO = 1 << 16  # bytes of index.json; what it begins with says who wrote it
 _NUMBERED_TAR = re.compile(r".*\d{2,}\.tar(\.gz)?", re.DOTALL)
@@ -205,9 +204,9 @@ def table_around(directory: Path) -> tuple[Path, Layout] | None:
     In an object store only the directories above partitions (`year=2024`, `2024`) and `data` are asked for, as each
     question is a request.
     """
-    inside = directory
-    for above in (directory if isinstance(directory, RemotePath) else Path(os.path.abspath(directory))).parents:
-        if isinstance(above, RemotePath) and (not _PARTITION.fullmatch(inside.name) or len(above.parts) < 2):
+    inside, place = directory, place_of(directory)
+    for above in place.absolute().parents:
+        if place.reads == "requests" and (not _PARTITION.fullmatch(inside.name) or len(above.parts) < 2):
             return None
         layout = _table(above, lambda name, above=above: _is_directory(above / name))  # type: ignore[misc]
         if layout is not None:
@@ -217,7 +216,10 @@ def table_around(directory: Path) -> tuple[Path, Layout] | None:
 
 
 def _is_directory(path: Path) -> bool:
-    return path.is_dir() if isinstance(path, RemotePath) else os.path.isdir(path)
+    try:
+        return path.is_dir()
+    except OSError:  # it may not be looked at
+        return False
 
 
 def refuse_foreign(directory: Path, names: Collection[str]) -> None:
@@ -230,9 +232,9 @@ def refuse_foreign(directory: Path, names: Collection[str]) -> None:
 
 
 def table_of_file(path: Path) -> str | None:
-    """For a file that a table keeps, say so: its rows may be deleted or replaced ones. Local files only."""
+    """Warn of a file that a table keeps: rows in it may be deleted or replaced. Silent where looking costs requests."""
     directory = path.parent
-    if isinstance(path, RemotePath):
+    if place_of(path).reads == "requests":
         return None
     layout, root = _table(directory, lambda name: _is_directory(directory / name)), directory
     if layout is None:

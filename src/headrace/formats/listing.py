@@ -23,8 +23,9 @@ from headrace.formats.detect import DATA_NAMES
 from headrace.formats.foreign import layout_of, refuse_foreign, table_of_file
 from headrace.formats.named_splits import Mixed, in_order, is_split_name, splits_of
 from headrace.printable import printable
-from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath, as_stat, matches, path_of
+from headrace.storage.object_store import matches
+from headrace.storage.place import Fact, Place
+from headrace.storage.places import path_of, place_of
 
 _Stat = tuple[int, int, int]  # size, modification time, time of change
 _FEW_DIRECTORIES = 100  # are looked at for an error message
@@ -79,7 +80,7 @@ def list_files(source: Sequence[str | Path], *, splits: Literal["refuse", "keep"
     gives each of them as an entry of its own wants them merged. Raises `InputError` if an entry gives no file.
     """
     places = [path_of(entry) for entry in source]
-    remote = [place for place in places if isinstance(place, RemotePath)]
+    remote = [place for place in places if place_of(place).reads == "requests"]
     if remote:
         if len(remote) < len(source):
             raise InputError(f"{remote[0]}: stands beside local files; give places of one kind")
@@ -140,10 +141,10 @@ def _splits(entry: str | Path, names: Sequence[str], splits: Literal["refuse", "
 def home_of(entry: str | Path) -> tuple[Path, str]:
     """The directory that an entry of a source lies in, and the rest of it: a pattern, a file's name, or nothing."""
     path = path_of(entry)
-    if isinstance(path, RemotePath):
+    if place_of(path).reads == "requests":  # the name says what it is
         place = next((at for at, part in enumerate(path.parts) if any(sign in part for sign in "*?[")), None)
         if place is not None:
-            return RemotePath(*path.parts[:place]), "/".join(path.parts[place:])
+            return type(path)(*path.parts[:place]), "/".join(path.parts[place:])
         return (path.parent, path.name) if is_data_name(path.name) else (path, "")
     text = os.path.abspath(path)
     if os.path.isdir(text):
@@ -243,10 +244,9 @@ def _refuse_beside_splits(path: str, held: Collection[str], names: Sequence[str]
 
 def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) -> Listing:
     """The same of objects: each entry is one, a prefix, or a pattern after the bucket's name."""
-    found: dict[RemotePath, _Stat] = {}
-    words: dict[RemotePath, str] = {}
+    found: dict[Path, _Stat] = {}
+    words: dict[Path, str] = {}
     for entry in entries:
-        assert isinstance(entry, RemotePath)
         files, fixed = _objects(entry)
         if not files:
             raise NoMatch(
@@ -260,28 +260,29 @@ def _remote_listing(entries: Sequence[Path], splits: Literal["refuse", "keep"]) 
     depth = next((at for at, each in enumerate(zip(*parts, strict=False)) if len(set(each)) > 1), min(map(len, parts)))
     if depth < 2:
         raise InputError(f"{entries[0]}: the files lie in several buckets; give those of one")
-    root = RemotePath(*parts[0][:depth])
+    root = type(entries[0])(*parts[0][:depth])
     told = [words[path] for path in found] if len(entries) == 1 and words else []
     return _listing(root, [path.relative_to(root).as_posix() for path in found], list(found.values()), told)
 
 
-def _objects(entry: RemotePath) -> tuple[dict[RemotePath, _Stat], RemotePath]:
+def _objects(entry: Path) -> tuple[dict[Path, _Stat], Path]:
     """The data files of an entry, and the prefix that the names below it are told from."""
-    if any(sign in entry.key for sign in "*?["):
+    place = place_of(entry)
+    if any(sign in str(entry) for sign in "*?["):
         parts = entry.parts
-        place = next(place for place, part in enumerate(parts) if any(sign in part for sign in "*?["))
-        prefix, pattern = RemotePath(*parts[:place]), parts[place:]
-        every = prefix.below()
+        depth = next(depth for depth, part in enumerate(parts) if any(sign in part for sign in "*?["))
+        prefix, pattern = type(entry)(*parts[:depth]), parts[depth:]
+        every = [(prefix / fact.name, fact) for fact in place_of(prefix).files_below()]
         below = [each for each in every if matches(each[1].name.split("/"), pattern)]
         _refuse_foreign_prefixes(prefix, [fact.name for _, fact in every], {path.parent for path, _ in below})
         _refuse_unfinished(str(path) for path, _ in below)
-        return {path: _object_stat(fact) for path, fact in below if is_data_name(path.name)}, prefix
+        return {path: _object_stat(place, fact) for path, fact in below if is_data_name(path.name)}, prefix
     if entry.is_file():
-        return {entry: _object_stat(entry.fact())}, entry.parent
-    prefixes, facts = entry.store.children(entry.key)
+        return {entry: _object_stat(place, place.stat())}, entry.parent
+    prefixes, facts = place.children()
     refuse_foreign(entry, {*prefixes, *(fact.name for fact in facts)})
     _refuse_unfinished(str(entry / fact.name) for fact in facts)
-    files = {entry / fact.name: _object_stat(fact) for fact in facts if is_data_name(fact.name)}
+    files = {entry / fact.name: _object_stat(place, fact) for fact in facts if is_data_name(fact.name)}
     held = [(name, _objects(entry / name)[0]) for name in prefixes if is_split_name(name)]
     held = [each for each in held if each[1]]
     if held and files:
@@ -294,13 +295,13 @@ def _objects(entry: RemotePath) -> tuple[dict[RemotePath, _Stat], RemotePath]:
     return files, entry
 
 
-def _refuse_foreign_prefixes(prefix: RemotePath, names: Sequence[str], matched: Collection[Path]) -> None:
+def _refuse_foreign_prefixes(prefix: Path, names: Sequence[str], matched: Collection[Path]) -> None:
     """Refuse what the matches of a pattern lie in, by the names below its prefix: without a request for each."""
-    entries: dict[RemotePath, set[str]] = {}
+    entries: dict[Path, set[str]] = {}
     for name in names:
         parts = name.split("/")
         for depth, part in enumerate(parts):
-            entries.setdefault(RemotePath(*prefix.parts, *parts[:depth]), set()).add(part)
+            entries.setdefault(prefix.joinpath(*parts[:depth]), set()).add(part)
     for directory, own in sorted(entries.items()):
         layout = layout_of(directory, own)
         if layout is None or layout.files == "plain":
@@ -316,9 +317,8 @@ def is_data_name(name: str) -> bool:
     return name[0] not in "._" and name.lower().endswith(DATA_NAMES)
 
 
-def _object_stat(fact: Fact) -> _Stat:
-    stat = as_stat(fact)
-    return stat.st_size, stat.st_mtime_ns, 0
+def _object_stat(place: Place, fact: Fact) -> _Stat:
+    return fact.size, place.changed_ns(fact), 0
 
 
 def _listing(root: str | Path, names: list[str], stats: list[_Stat], splits: Sequence[str]) -> Listing:

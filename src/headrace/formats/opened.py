@@ -24,7 +24,7 @@ from headrace.formats.delimited import column_name
 from headrace.formats.detect import Kind, open_bytes
 from headrace.formats.remote_parquet import open_remote
 from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 Stamp = tuple[int, int, int, int, int]
 
@@ -120,7 +120,7 @@ def opened(path: Path, kind: Kind, pages: Pages = "check") -> Iterator[OpenParqu
     A file compressed as a whole is decompressed into memory and not kept, nor is an object of a store.
     Raises `InputError` if it is no Parquet file.
     """
-    if kind.compression != "none" or isinstance(path, RemotePath):
+    if kind.compression != "none" or place_of(path).reads == "requests":
         with open_file(path, kind) as file:
             yield OpenParquet(file, _names(file), (0, 0, 0, 0, 0))
         return
@@ -157,7 +157,7 @@ def open_file(
         "read_dictionary": list(coded),
         "coerce_int96_timestamp_unit": INT96_UNIT,
     }
-    if kind.compression == "none" and isinstance(path, RemotePath):
+    if kind.compression == "none" and place_of(path).reads == "requests":
         return open_remote(path, pages=pages, coded=coded)
     with whole_parquet(path):
         if kind.compression == "none":

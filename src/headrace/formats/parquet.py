@@ -24,7 +24,7 @@ from headrace.formats.remote_parquet import read_group
 from headrace.formats.schema import in_schema, is_text, plain
 from headrace.formats.shard import Shard, each_once
 from headrace.formats.whole import Pages
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 Encoding = Literal["compact", "fast"]
 
@@ -174,7 +174,7 @@ def read_block(
     """
     wanted = schema.names if columns is None else list(columns)
     try:
-        if isinstance(path, RemotePath) and kind.compression == "none":
+        if kind.compression == "none" and place_of(path).reads == "requests":
             table = read_group(path, block, wanted, pages=pages)
         else:
             with opened(path, kind, pages) as file:

@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
@@ -19,9 +20,8 @@ import pyarrow.parquet as pq
 
 from headrace.formats.delimited import column_name
 from headrace.formats.whole import INT96_UNIT, Pages, whole_parquet
-from headrace.storage.object_store import Fact
-from headrace.storage.remote_file import RemoteFile, SeekableObject
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.place import Fact
+from headrace.storage.places import place_of
 
 _TAIL = 64 << 10
 _MOST_FOOTER_BYTES = 64 << 20
@@ -80,35 +80,16 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class FetchedBytes(SeekableObject):
-    """Some ranges of an object as a file; what was not fetched before is fetched when it is asked for."""
-
-    def __init__(self, path: RemotePath, fact: Fact, pieces: Sequence[tuple[int, memoryview]]) -> None:
-        super().__init__(fact)
-        self._path, self._pieces = path, list(pieces)
-
-    def read(self, size: int | None = -1) -> bytes:
-        stop = self._stop(size)
-        if stop <= self._at:
-            return b""
-        start, self._at = self._at, stop
-        for begin, piece in self._pieces:
-            if begin <= start and stop <= begin + len(piece):
-                return bytes(piece[start - begin : stop - begin])
-        found = self._path.store.read_ranges(self._path.key, [(start, stop)], self._fact.etag)
-        return b"".join(bytes(piece[max(0, start - at) : stop - at]) for at, piece in found)
-
-
-def footer_of(path: RemotePath) -> Footer:
+def footer_of(path: Path) -> Footer:
     """The footer, fetched when this process first asks. Raises `InputError` if there is none, `FileNotFoundError`."""
     return _footers.get(str(path)) or _fetched_footer(path)
 
 
-def _fetched_footer(path: RemotePath) -> Footer:
-    fact, tail = path.store.tail(path.key, _TAIL)
+def _fetched_footer(path: Path) -> Footer:
+    fact, tail = place_of(path).tail(_TAIL)
     with whole_parquet(path):
         metadata = pq.read_metadata(
-            pa.PythonFile(FetchedBytes(path, fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
+            pa.PythonFile(place_of(path).open(fact, [(fact.size - len(tail), tail)]), mode="r")  # the rest on demand
         )
     names = metadata.schema.to_arrow_schema().names
     footer = Footer(fact, metadata, {column_name(each): each for each in names})
@@ -116,15 +97,15 @@ def _fetched_footer(path: RemotePath) -> Footer:
     return footer
 
 
-def read_group(path: RemotePath, group: int, columns: Sequence[str], *, pages: Pages) -> pa.Table:
+def read_group(path: Path, group: int, columns: Sequence[str], *, pages: Pages) -> pa.Table:
     """The columns of one row group, named as asked, in their order. Raises what a damaged file raises in Arrow."""
     footer = footer_of(path)
     own = [footer.raw[name] for name in columns]
     if group >= footer.metadata.num_row_groups:
         raise pa.ArrowInvalid(f"it has {footer.metadata.num_row_groups} row groups")
     try:
-        pieces = path.store.read_ranges(path.key, column_ranges(footer, group, own), footer.fact.etag)
-        source = pa.PythonFile(FetchedBytes(path, footer.fact, _whole(pieces)), mode="r")
+        pieces = place_of(path).read_pieces(column_ranges(footer, group, own), footer.fact)
+        source = pa.PythonFile(place_of(path).open(footer.fact, _whole(pieces)), mode="r")
         with pq.ParquetFile(
             source,
             metadata=footer.metadata,
@@ -157,10 +138,10 @@ def column_ranges(footer: Footer, group: int, own: Sequence[str]) -> list[tuple[
     return ranges
 
 
-def open_remote(path: RemotePath, *, pages: Pages, coded: Sequence[str] = ()) -> pq.ParquetFile:
+def open_remote(path: Path, *, pages: Pages, coded: Sequence[str] = ()) -> pq.ParquetFile:
     """A reader of a whole object as it is now, row group after row group: a group's columns are fetched together."""
     footer = _fetched_footer(path)
-    source = pa.PythonFile(RemoteFile(path.store, path.key, footer.fact), mode="r")
+    source = pa.PythonFile(place_of(path).open(footer.fact), mode="r")
     return pq.ParquetFile(
         source,
         metadata=footer.metadata,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from headrace.arrays import I64, U8, U64
-from headrace.compiled import compiled, intrinsic, ir, loaded, pointer, read_only, spread, types
+from headrace.compiled import compiled, read_only
 
-_SIZE = 24 << 56  # bytes that are hashed, as the last word of SipHash has it
-_AT_ONCE = 4
+_SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
+_INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
+_INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
+_FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
+_8, _13, _16, _17, _21, _32, _64 = (np.uint64(each) for each in (8, 13, 16, 17, 21, 32, 64))
+_EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -23,16 +26,12 @@ def hash_addresses(
 
     half: with "high" the second is empty, and a quarter of the work is spared.
     """
-    rows = len(family)
-    if rows < _AT_ONCE:
-        family = np.concatenate([family, np.zeros(_AT_ONCE - rows, np.uint8)])
-        data = np.concatenate([data, np.zeros((_AT_ONCE - rows, 16), np.uint8)])
     high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
     _hash(
         np.uint64(key[0]), np.uint64(key[1]), read_only(family), np.uint64(above << 8),
         read_only(data.view(np.uint64)), high, low,
     )  # fmt: skip
-    return high[:rows], low[:rows]
+    return high, low
 
 
 def places_of(family: U8, data: U8) -> tuple[I64, I64]:
@@ -76,106 +75,43 @@ def _places(family: Any, words: Any, slots: Any, place: Any, first: Any) -> Any:
 
 @compiled
 def _hash(k0: Any, k1: Any, family: Any, above: Any, words: Any, high: Any, low: Any) -> None:
-    """Of four rows at least; the last four may overlap those before them."""
-    rows = len(family)
-    for row in range(0, rows, _AT_ONCE):
-        _hash_four(k0, k1, family, above, words, min(row, rows - _AT_ONCE), high, low)
+    """SipHash-2-4-128 of each row: three words, and their size. low: left alone if it is empty."""
+    for row in range(len(family)):
+        a, b, c, d = k0 ^ _INITIAL_A, k1 ^ _INITIAL_B, k0 ^ _INITIAL_C, k1 ^ _INITIAL_D
+        for number in range(4):
+            if number == 0:
+                word = np.uint64(family[row]) | above
+            elif number == 3:
+                word = _SIZE
+            else:
+                word = _swapped(words[row, number - 1])
+            d ^= word
+            a, b, c, d = _round(*_round(a, b, c, d))
+            a ^= word
+        a, b, c, d = _round(*_round(*_round(*_round(a, b, c ^ _FINISH_HIGH, d))))
+        high[row] = a ^ b ^ c ^ d
+        if len(low):
+            a, b, c, d = _round(*_round(*_round(*_round(a, b ^ _FINISH_LOW, c, d))))
+            low[row] = a ^ b ^ c ^ d
 
 
-@intrinsic
-def _hash_four(
-    typing: Any, k0: Any, k1: Any, family: Any, above: Any, words: Any, row: Any, high: Any, low: Any,  # noqa: ARG001
-) -> Any:  # fmt: skip
-    """SipHash-2-4-128 of four rows at once, a lane of a vector each. low: left alone if it is empty."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, first = ir.IntType(64), context.cast(builder, arguments[5], signature.args[5], types.int64)
-
-        def array(place: int) -> Any:
-            return context.make_array(signature.args[place])(context, builder, arguments[place])
-
-        lanes = _SipLanes(builder, *(arguments[place] for place in (0, 1)))
-        families, data = array(2).data, array(4).data
-        lanes.absorb(builder.or_(lanes.load(families, first, ir.IntType(8)), lanes.every(arguments[3])))
-        at = builder.shl(first, ir.Constant(word, 1))
-        both = lanes.load(data, at, word), lanes.load(data, builder.add(at, ir.Constant(word, 4)), word)
-        for odd in (0, 1):
-            lanes.absorb(lanes.reversed_bytes(lanes.chosen(*both, [odd, 2 + odd, 4 + odd, 6 + odd])))
-        lanes.absorb(lanes.every(ir.Constant(word, _SIZE)))
-        lanes.store(lanes.finish("high"), array(6).data, first)
-        low = array(7)
-        with builder.if_then(builder.icmp_signed(">", low.nitems, ir.Constant(word, 0))):
-            lanes.store(lanes.finish("low"), low.data, first)
-        return context.get_dummy_value()
-
-    return types.void(k0, k1, family, above, words, row, high, low), generate
+@compiled
+def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
+    a, c = a + b, c + d
+    b, d, a = _turned(b, _13) ^ a, _turned(d, _16) ^ c, _turned(a, _32)
+    a, c = a + d, c + b
+    d, b, c = _turned(d, _21) ^ a, _turned(b, _17) ^ c, _turned(c, _32)
+    return a, b, c, d
 
 
-class _SipLanes:
-    """SipHash in the instructions of LLVM; its four words are vectors of as many rows."""
+@compiled
+def _turned(word: Any, bits: Any) -> Any:
+    return (word << bits) | (word >> (_64 - bits))
 
-    LANES = ir.VectorType(ir.IntType(64), 4)
-    BYTES = ir.VectorType(ir.IntType(8), 32)
-    FINISH = MappingProxyType({"high": (2, 0xEE), "low": (1, 0xDD)})  # which word is changed by what
 
-    def __init__(self, builder: Any, k0: Any, k1: Any) -> None:
-        self._builder = builder
-        initial = (0x736F6D6570736575, 0x646F72616E646F6D ^ 0xEE, 0x6C7967656E657261, 0x7465646279746573)
-        self._state = [
-            builder.xor(self.every(key), self._constant(each))
-            for key, each in zip((k0, k1, k0, k1), initial, strict=True)
-        ]
-
-    def every(self, value: Any) -> Any:
-        """The same word in all lanes."""
-        return spread(self._builder, self.LANES, value)
-
-    def load(self, data: Any, at: Any, element: Any) -> Any:
-        """Four consecutive numbers as words."""
-        vector = ir.VectorType(element, _AT_ONCE)
-        numbers = loaded(self._builder, data, at, vector, 1)
-        return numbers if vector == self.LANES else self._builder.zext(numbers, self.LANES)
-
-    def store(self, lanes: Any, data: Any, at: Any) -> None:
-        """Four consecutive words."""
-        self._builder.store(lanes, pointer(self._builder, data, at, self.LANES), align=8)
-
-    def chosen(self, one: Any, other: Any, places: list[int]) -> Any:
-        """Some of the lanes of two vectors, numbered through."""
-        return self._builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places))
-
-    def reversed_bytes(self, lanes: Any) -> Any:
-        """Each word from its other end."""
-        data = self._builder.bitcast(lanes, self.BYTES)
-        return self._builder.bitcast(self.chosen(data, data, [place ^ 7 for place in range(32)]), self.LANES)
-
-    def absorb(self, word: Any) -> None:
-        """A word of the message."""
-        self._state[3] = self._builder.xor(self._state[3], word)
-        self._rounds(2)
-        self._state[0] = self._builder.xor(self._state[0], word)
-
-    def finish(self, half: Literal["high", "low"]) -> Any:
-        """A half of the hash, the high one first."""
-        which, number = self.FINISH[half]
-        self._state[which] = self._builder.xor(self._state[which], self._constant(number))
-        self._rounds(4)
-        a, b, c, d = self._state
-        return self._builder.xor(self._builder.xor(a, b), self._builder.xor(c, d))
-
-    def _constant(self, value: int) -> Any:
-        return ir.Constant(self.LANES, [value] * 4)
-
-    def _rounds(self, count: int) -> None:
-        add, xor, turned = self._builder.add, self._builder.xor, self._turned
-        a, b, c, d = self._state
-        for _ in range(count):
-            a, c = add(a, b), add(c, d)
-            b, d, a = xor(turned(b, 13), a), xor(turned(d, 16), c), turned(a, 32)
-            a, c = add(a, d), add(c, b)
-            d, b, c = xor(turned(d, 21), a), xor(turned(b, 17), c), turned(c, 32)
-        self._state = [a, b, c, d]
-
-    def _turned(self, lanes: Any, bits: int) -> Any:
-        left = self._builder.shl(lanes, self._constant(bits))
-        return self._builder.or_(left, self._builder.lshr(lanes, self._constant(64 - bits)))
+@compiled
+def _swapped(word: Any) -> Any:
+    """Reverse the bytes of a word."""
+    word = ((word >> _8) & _EVERY_8) | ((word & _EVERY_8) << _8)
+    word = ((word >> _16) & _EVERY_16) | ((word & _EVERY_16) << _16)
+    return _turned(word, _32)

@@ -2,7 +2,7 @@
 
 The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
 a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those
-of a row with few measurements are compared instead.
+of a row with few measurements are sorted by insertion instead.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U16, U32, U64, Ints
-from headrace.compiled import compiled, intrinsic, ir, loaded, lowest_bit, read_only, spread, types
+from headrace.arrays import I64, U8, U16, U32, Ints
+from headrace.compiled import compiled, read_only
 
 _FEW = 16  # measurements of a row whose peers are compared each with each
-_ONE = np.uint64(1)
+_ONE, _58 = np.uint64(1), np.uint64(58)
+# Every window of six bits of this word is another number, so the uppermost six tell by how much it was shifted.
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_NUMBER_OF_BIT = np.empty(64, np.int64)
+_NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
 
 
 def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
@@ -40,11 +44,6 @@ def fill_columns(
     )  # fmt: skip
 
 
-def fill_headers(data: U8, header: U64, begin: I64) -> None:
-    """Write the headers of rows, uint64 [R, W]. begin [R]: at which byte they begin."""
-    _fill_headers(data.view("<u8"), read_only(header), read_only(begin))
-
-
 def fill_peers(data: U8, at_peers: I64, held: Ints, count: I64, fours: int, peer_bytes: U8) -> None:
     """Write the peers of rows. at_peers [R]: at which byte they begin; peer_bytes [P, 16], the first `fours` IPv4."""
     words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
@@ -58,100 +57,62 @@ def _peers_of_rows(
     words = np.zeros((peers >> 6) + 1, np.uint64)
     groups = np.zeros((peers >> 12) + 1, np.uint64)
     rank = np.empty(peers, np.uint32)
-    mine = np.zeros(_FEW, np.uint32)
     total = 0
     for row in range(len(starts)):
         start = starts[row]
         stop = starts[row + 1] if row + 1 < len(starts) else len(peer)
         if stop - start <= _FEW:
-            found = _few_peers(peer, start, stop - start, mine, index, held, total)
-            sixes[row] = _from(fours, held, total, found)
-            count[row] = found
-            total += found
-            continue
-        for at in range(start, stop):
-            this = np.int64(peer[at])
-            words[this >> 6] |= _ONE << np.uint64(this & 63)
-            groups[this >> 12] |= _ONE << np.uint64((this >> 6) & 63)
-        found = 0
-        for group in range(len(groups)):
-            left = groups[group]
-            groups[group] = 0
-            while left:
-                word = (group << 6) + lowest_bit(left)
-                left &= left - _ONE
-                bits = words[word]
-                words[word] = 0
-                while bits:
-                    this = (word << 6) + lowest_bit(bits)
-                    bits &= bits - _ONE
-                    held[total + found] = this
-                    rank[this] = found
-                    found += 1
+            found = _few_peers(peer, start, stop, held, total)
+        else:
+            for at in range(start, stop):
+                this = np.int64(peer[at])
+                words[this >> 6] |= _ONE << np.uint64(this & 63)
+                groups[this >> 12] |= _ONE << np.uint64((this >> 6) & 63)
+            found = 0
+            for group in range(len(groups)):
+                left = groups[group]
+                groups[group] = 0
+                while left:
+                    word = (group << 6) + _lowest_bit(left)
+                    left &= left - _ONE
+                    bits = words[word]
+                    words[word] = 0
+                    while bits:
+                        held[total + found] = (word << 6) + _lowest_bit(bits)
+                        bits &= bits - _ONE
+                        found += 1
+        above = 0
+        for place in range(found):
+            rank[held[total + place]] = place
+            above += held[total + place] >= fours
         for at in range(start, stop):
             index[at] = rank[peer[at]]
-        sixes[row] = _from(fours, held, total, found)
-        count[row] = found
+        count[row], sixes[row] = found, above
         total += found
     return total
 
 
 @compiled
-def _from(fours: Any, held: Any, first: Any, count: Any) -> Any:
-    """How many of some numbers are `fours` or above."""
-    above: Any = 0
-    for place in range(first, first + count):
-        above += np.int64(held[place] >= fours)
-    return above
+def _few_peers(peer: Any, start: Any, stop: Any, held: Any, total: Any) -> Any:
+    """Insert the peers of one row into `held`, ascending and each once; return how many differ."""
+    found = 0
+    for at in range(start, stop):
+        this, place = peer[at], total + found
+        while place > total and held[place - 1] > this:
+            place -= 1
+        if place > total and held[place - 1] == this:
+            continue
+        for later in range(total + found, place, -1):
+            held[later] = held[later - 1]
+        held[place] = this
+        found += 1
+    return found
 
 
 @compiled
-def _few_peers(peer: Any, start: Any, n: Any, mine: Any, index: Any, held: Any, total: Any) -> Any:
-    """The same of one row: each peer is compared with all of them at once, so no jump has to be guessed.
-
-    mine: memory for the peers.
-    """
-    for place in range(n):
-        mine[place] = peer[start + place]
-    first = np.uint64(0)  # a bit for each that is the first of its kind
-    for k in range(n):
-        bit = _ONE << np.uint64(k)
-        first |= bit * np.uint64((_alike(mine, mine[k]) & (bit - _ONE)) == 0)
-    for k in range(n):
-        behind = _ones(_below(mine, mine[k]) & first)
-        index[start + k] = behind
-        held[total + behind] = mine[k]
-    return _ones(first)
-
-
-def _comparing(relation: str) -> Any:
-    def compared(typing: Any, numbers: Any, value: Any) -> Any:  # noqa: ARG001
-        """Which of `_FEW` numbers are so in relation to a value: a bit each, the first lowermost."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            vector = ir.VectorType(ir.IntType(32), _FEW)
-            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            given = loaded(builder, data, ir.Constant(ir.IntType(64), 0), vector, 4)
-            holds = builder.icmp_unsigned(relation, given, spread(builder, vector, arguments[1]))
-            bits = builder.bitcast(holds, ir.IntType(_FEW))
-            return builder.zext(bits, ir.IntType(64))
-
-        return types.uint64(numbers, types.uint32), generate
-
-    return intrinsic(compared)
-
-
-_alike, _below = _comparing("=="), _comparing("<")
-
-
-@intrinsic
-def _ones(typing: Any, bits: Any) -> Any:  # noqa: ARG001
-    """How many bits are 1."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
+def _lowest_bit(bits: Any) -> Any:
+    """The number of the lowest bit of a word that is 1."""
+    return _NUMBER_OF_BIT[((bits & (~bits + _ONE)) * _DE_BRUIJN) >> _58]
 
 
 @compiled
@@ -182,14 +143,6 @@ def _fill(
             to = at_index[row] >> 2
             for place in range(n):
                 words[to + place] = index[start + place]
-
-
-@compiled
-def _fill_headers(words: Any, header: Any, begin: Any) -> None:
-    for row in range(len(begin)):
-        to = begin[row] >> 3
-        for place in range(header.shape[1]):
-            words[to + place] = header[row, place]
 
 
 @compiled

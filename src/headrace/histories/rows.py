@@ -176,7 +176,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
-    (_fill_headers_compiled if compiled else _fill_headers)(data, header, begin)
+    words = HEADER_BYTES // 8
+    data.view("<u8")[(begin[:, None] >> 3) + np.arange(words)] = header.view("<u8").reshape(-1, words)
     return Encoded(data, offsets)
 
 
@@ -225,17 +226,6 @@ def _fill(data: U8, rows: Measurements, n: I64, found: _RowPeers, at: _Places) -
     fours = count - found.sixes
     six = (at.peers + 4 * fours)[held_row[is_6]] + 16 * (nth[is_6] - fours[held_row[is_6]])
     words[(six[:, None] >> 2) + np.arange(4)] = np.ascontiguousarray(rows.peers.bytes[held[is_6]]).view("<u4")
-
-
-def _fill_headers(data: U8, header: npt.NDArray[np.void], begin: I64) -> None:
-    words = HEADER_BYTES // 8
-    data.view("<u8")[(begin[:, None] >> 3) + np.arange(words)] = header.view("<u8").reshape(-1, words)
-
-
-def _fill_headers_compiled(data: U8, header: npt.NDArray[np.void], begin: I64) -> None:
-    from headrace.histories.row_kernels import fill_headers
-
-    fill_headers(data, header.view("<u8").reshape(-1, HEADER_BYTES // 8), begin)
 
 
 def _fill_compiled(data: U8, rows: Measurements, n: I64, found: _RowPeers, at: _Places) -> None:  # noqa: ARG001 - as `_fill`

@@ -5,7 +5,6 @@ capacity 4,096:
 
     first_fit_decreasing   99.99 % full; bins of 1 to more than 200 sequences; the fastest
     best_fit_shuffle       99.8 % full; bins of even size
-    first_fit_shuffle      99.8 % full; as other preparations make them; the slowest
     exact_fit_shuffle      99.6 % full here; of chats the least number of bins there can be; bins of even size
     fullest_shuffle        of best fit and exact fit the one with fewer bins
     concatenative          about 85 % full; keeps the order
@@ -24,14 +23,12 @@ from headrace.packing.bins import Bins
 from headrace.packing.concatenative import concatenative
 from headrace.packing.decreasing import first_fit_decreasing
 from headrace.packing.exact_fit import exact_fit_shuffle
-from headrace.packing.first_fit import first_fit_shuffle
 
 Algorithm = Literal[
     "best_fit_shuffle",
     "exact_fit_shuffle",
     "fullest_shuffle",
     "first_fit_decreasing",
-    "first_fit_shuffle",
     "concatenative",
 ]
 
@@ -70,8 +67,6 @@ def pack(
         return exact_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
     if algorithm == "first_fit_decreasing":
         return first_fit_decreasing(costs, capacity, max_sequences=max_sequences)
-    if algorithm == "first_fit_shuffle":
-        return first_fit_shuffle(costs, capacity, seed=seed, max_sequences=max_sequences)
     if algorithm == "concatenative":
         return concatenative(costs, capacity, max_sequences=max_sequences)
     raise ValueError(f"pack: algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")

@@ -7,10 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.report import charts
 from headrace.report.facts import RunFacts
-from headrace.report.figure import Figure, Page, Table
-from headrace.report.words import listed, many, written
 
 Kind = Literal["recipe", "settings", "source", "counts", "schema", "libraries"]
 KINDS: tuple[Kind, ...] = ("recipe", "settings", "source", "counts", "schema", "libraries")
@@ -42,53 +39,6 @@ def differences(first: RunFacts, second: RunFacts) -> list[Difference]:
         found.append(Difference("schema", "order of columns", *order))
     found += _differing("libraries", one.libraries, two.libraries)
     return found
-
-
-def comparison_page(first: RunFacts, second: RunFacts) -> Page:
-    """The differences as a page, with rows of splits and drop reasons beside each other."""
-    found = differences(first, second)
-    ids = [first.manifest.run_id, second.manifest.run_id]
-    short = [f"{name} {run[:8]}" for name, run in zip(("1:", "2:"), ids, strict=True)]
-    kinds = [kind for kind in KINDS if any(each.kind == kind for each in found)]
-    answer = (
-        "They are the same in settings, source, counts and columns."
-        if not found
-        else f"{many(len(found), 'difference')}, in {listed(kinds, len(kinds))}."
-    )
-    figures = [Figure("differences", "What differs?", answer, None, "plain" if found else "good")]
-    rows = [_rows_of(first), _rows_of(second)]
-    names = list(dict.fromkeys([*rows[0], *rows[1]]))
-    if any(rows[0].values()) and any(rows[1].values()):
-        labels = [f"{name} · {which}" for name in names for which in ("1", "2")]
-        values = [float(side.get(name, 0)) for name in names for side in rows]
-        roles = [side for _ in names for side in ("before", "after")]
-        moved = [name for name in names if rows[0].get(name, 0) != rows[1].get(name, 0)]
-        said = (
-            f"Not the same: {listed(moved, 6)}."
-            if moved
-            else "As many rows of the source in every split and for every reason."
-        )
-        chart = charts.bars(labels, values, roles, unit="rows", names={"before": short[0], "after": short[1]})
-        figures.append(Figure("counts", "Did rows move?", said, chart))
-    tables = [
-        Table(
-            kind,
-            ["what", *short],
-            [[each.name, each.first, each.second] for each in found if each.kind == kind],
-            "open",
-        )
-        for kind in kinds
-    ]
-    return Page(
-        title="two runs compared",
-        subtitle=f"1: {first.manifest.recipe} {ids[0]}; 2: {second.manifest.recipe} {ids[1]}",
-        tiles=[
-            (f"{name} finished", written(facts.run.finished_at))
-            for name, facts in zip(short, (first, second), strict=True)
-        ],
-        figures=figures,
-        tables=tables,
-    )
 
 
 def _differing(kind: Kind, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
@@ -128,8 +78,3 @@ def _counts(facts: RunFacts) -> dict[str, Any]:
 
 def _columns(facts: RunFacts) -> dict[str, str]:
     return {each["name"]: f"{each['type']}{'' if each['nullable'] else ', no nulls'}" for each in facts.manifest.schema}
-
-
-def _rows_of(facts: RunFacts) -> dict[str, int]:
-    dropped = {reason: rows for reason, rows in facts.manifest.dropped.items() if rows}
-    return {**{name: facts.rows_in_splits[name] for name in facts.splits}, **dropped}

@@ -36,12 +36,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows behind a heading, folded away unless shown is "open"."""
+    """Rows behind a heading, folded away."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    shown: Literal["open", "folded"] = "folded"
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,6 @@ def _text(line: str) -> str:
 
 
 def _table(table: Table) -> str:
-    if table.shown == "open":
-        return (
-            f'<section class="table"><h2>{_shown(table.title)}</h2>{_grid(table.columns, table.rows, _MOST_ROWS)}'
-            "</section>"
-        )
     return f'<section class="table">{_folded(table.title, table.columns, table.rows)}</section>'
 
 

@@ -16,7 +16,6 @@ from headrace.report.bins import thinned
 from headrace.report.words import listed
 from headrace.stream.order.epoch import EpochOrder
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.regions import RegionShare
 
 _MOST_STRETCHES = 48
 
@@ -81,7 +80,6 @@ def _lane_stretches(plan: Plan, lane: int) -> Iterator[Stretch]:
 def _region_stretches(plan: Plan, consumer: int) -> Iterator[Stretch]:
     """The blocks of a reader's own shards, and how long it then waits for the others."""
     part = plan.share(consumer)
-    assert isinstance(part, RegionShare)
     cuts = _slices(plan)
     bounds = part.begin + np.minimum(cuts * plan.batch_size, part.rows)
     yield from _joined(plan, f"rank {consumer}", cuts, bounds[:-1], bounds[1:] - 1)

@@ -12,7 +12,7 @@ from headrace.report.facts import read_run
 from headrace.report.figure import Page
 from headrace.report.page import html_of
 from headrace.storage import local
-from headrace.storage.remote_path import local_path_of
+from headrace.storage.places import local_path_of
 
 
 def write_report(path: str | Path, *, run: str | None = None, to: str | Path | None = None) -> Path:

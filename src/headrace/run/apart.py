@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headrace.errors import SettingsError
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of, place_of
 
 
 def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[Path, str]]) -> None:
@@ -24,21 +24,17 @@ def check_apart(out: Path, places: Iterable[str | Path], files: Sequence[tuple[P
         str(out).encode()
     except UnicodeEncodeError:
         raise SettingsError(f"out {str(out)!a}: the name is not UTF-8; choose another output directory") from None
-    target = _parts(out)
+    target = place_of(out).real().parts
     for place in map(path_of, places):
-        inner = _parts(place)
-        if target[: len(inner)] == inner and (isinstance(place, RemotePath) or place.is_dir()):
+        inner = place_of(place).real().parts
+        asked_by_name = place_of(place).reads == "requests"
+        if target[: len(inner)] == inner and (asked_by_name or place.is_dir()):
             where = "is the source itself" if target == inner else f"is inside the source {place}"
             raise SettingsError(f"out {out}: {where}, whose shards its runs would hide; give an output elsewhere")
     for directory in sorted({os.path.dirname(str(path)) for path, _ in files}):
-        inner = _parts(path_of(directory))
+        inner = place_of(path_of(directory)).real().parts
         if inner[: len(target)] == target and inner[len(target) : len(target) + 1] in (("runs",), ("splits",)):
             raise SettingsError(
                 f"out {out}: holds the source itself, in {directory}, which a run beside it would hide; give an output"
                 " elsewhere"
             )
-
-
-def _parts(place: Path) -> tuple[str, ...]:
-    """A path in a form that compares: through links, from the root."""
-    return place.parts if isinstance(place, RemotePath) else Path(os.path.realpath(place)).parts

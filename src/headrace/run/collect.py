@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,11 +11,11 @@ from headrace.dataset.plain import cache_directory
 from headrace.dataset.pointer import SPLITS
 from headrace.errors import InputError, RunBusy
 from headrace.run.context import STAGE_DIRECTORY
-from headrace.run.in_store import remove_stage, work_directories
+from headrace.run.in_store import work_directories
 from headrace.run.point import remove_single_links
 from headrace.run.prepare import only_writer
 from headrace.storage import local
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of, place_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def collect(
     Raises `InputError` if `out` is no dataset directory.
     """
     out = path_of(out)
-    if isinstance(out, RemotePath):
+    if place_of(out).writes == "whole files":
         return _collect_in_store(out, incomplete, cache_directory(work_dir, "work_dir"))
     if not (out / "runs").is_dir():
         raise InputError(
@@ -75,7 +74,7 @@ def collect(
     return Swept(tuple(removed), size, tuple(busy))
 
 
-def _collect_in_store(out: RemotePath, incomplete: Literal["keep", "remove"], base: Path) -> Swept:
+def _collect_in_store(out: Path, incomplete: Literal["keep", "remove"], base: Path) -> Swept:
     runs = {path.name for path in (out / "runs").iterdir()}
     if not runs and not work_directories(base, out):
         raise InputError(f"{out}: is no dataset (no runs/ in it); give the --out place of a prepared dataset")
@@ -93,24 +92,21 @@ def _collect_in_store(out: RemotePath, incomplete: Literal["keep", "remove"], ba
         except RunBusy:
             busy.append(work)
     for name in sorted(finished):  # of processes that shared it out and were killed
-        found = remove_stage(out / "runs" / name)
-        if found:
-            size += sum(fact.size for fact in found)
-            removed.append(out / "runs" / name / STAGE_DIRECTORY)
+        stage = out / "runs" / name / STAGE_DIRECTORY
+        removed_bytes = place_of(stage).delete_below()
+        if removed_bytes is not None:
+            size += removed_bytes
+            removed.append(stage)
     if incomplete == "remove":
         for name in sorted(runs - finished):
-            below = (out / "runs" / name).below()
-            out.store.delete([path.key for path, _ in below])
-            size += sum(fact.size for _, fact in below)
+            size += place_of(out / "runs" / name).delete_below() or 0
             removed.append(out / "runs" / name)
     return Swept(tuple(removed), size, tuple(busy))
 
 
 def _remove(path: Path) -> int:
     if path.is_dir() and not path.is_symlink():
-        size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-        shutil.rmtree(path)
-        return size
+        return place_of(path).delete_below() or 0
     size = path.lstat().st_size
     path.unlink(missing_ok=True)
     return size

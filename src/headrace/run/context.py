@@ -21,7 +21,6 @@ from headrace.run.receipts import FileRecord, Receipt, read_receipt, receipts_of
 from headrace.run.sharing import Shared
 from headrace.run.source_state import SourceState
 from headrace.storage import local
-from headrace.storage.remote_path import RemotePath
 
 Result = TypeVar("Result")
 
@@ -113,7 +112,7 @@ class RunContext:
     on_event: OnEvent
     engine: Engine = field(default_factory=LocalEngine)
     shared: Shared | None = None
-    store: RemotePath | None = None
+    store: Path | None = None
     sources: SourceState = NO_SOURCES
 
     def stage(self, name: str, tasks: Sequence[Task], *, durable: bool = True) -> list[Receipt]:
@@ -222,7 +221,7 @@ def do_task(
     *,
     durable: bool,
     existing: local.Existing | None = None,
-    store: RemotePath | None = None,
+    store: Path | None = None,
     sources: SourceState = NO_SOURCES,
 ) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.

@@ -13,10 +13,8 @@ from headrace.dataset.manifest import FORMAT_VERSION as FORMAT_VERSION
 from headrace.digest import canonical_json, sha256_file, sha256_hex
 from headrace.engine.local import run_tasks
 from headrace.run.source_state import SourceState
-from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import parallel_reads, place_of
 
-_STORE_THREADS = 32  # each waits for an answer
 NAMESPACE = uuid.UUID("b6c7d7de-6f0e-5d53-9d0a-0d6c6a4e7a11")
 
 Fingerprint = Literal["stat", "content"]
@@ -32,18 +30,13 @@ def fingerprint(files: Sequence[tuple[Path, str]], how: Fingerprint = "stat") ->
 
 def fingerprint_of(files: Sequence[tuple[Path, str]], state: SourceState, how: Fingerprint) -> str:
     """The same of files that have been looked at."""
-    told = _sha256s(files) if how == "content" else [_version(path, state.facts[path]) for path, _ in files]
+    told = _sha256s(files) if how == "content" else [place_of(path).version(state.facts[path]) for path, _ in files]
     parts = [[name, state.facts[path].size, each] for (path, name), each in zip(files, told, strict=True)]
     return sha256_hex(canonical_json(parts))
 
 
 def _sha256s(files: Sequence[tuple[Path, str]]) -> list[str]:
-    remote = any(isinstance(path, RemotePath) for path, _ in files)
-    return run_tasks([partial(sha256_file, path) for path, _ in files], _STORE_THREADS if remote else 1)
-
-
-def _version(path: Path, fact: Fact) -> int | str:
-    return fact.etag if isinstance(path, RemotePath) else fact.mtime_ns
+    return run_tasks([partial(sha256_file, path) for path, _ in files], parallel_reads(path for path, _ in files))
 
 
 def run_id(recipe: str, settings: Mapping[str, Any], source_fingerprint: str) -> str:

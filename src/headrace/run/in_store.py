@@ -22,26 +22,24 @@ from headrace.engine.local import run_tasks
 from headrace.errors import CorruptShard
 from headrace.run.members import Share
 from headrace.run.receipts import FileRecord, Receipt, is_as_recorded, parse_receipt, receipt_path, write_receipt
-from headrace.storage import local, verbs
-from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath
+from headrace.storage import local
+from headrace.storage.places import place_of
 
 _THREADS = 8
-_DELETED = 100  # by one thread
 _RECEIPTS, _STAGE, _SUCCESS = "receipts", "stage", "_SUCCESS"
 
 
-def publish_task(run: Path, target: RemotePath, receipt: Receipt) -> None:
+def publish_task(run: Path, target: Path, receipt: Receipt) -> None:
     """Put a finished task's files into the store, then its receipt. Done again, it changes nothing."""
     for record in receipt.files:
-        verbs.put_new(target / record.path, run / record.path)
+        place_of(target / record.path).put_new(run / record.path)
     own = receipt_path(run, receipt.stage, receipt.number)
-    verbs.put_new(target / own.relative_to(run).as_posix(), own)
+    place_of(target / own.relative_to(run).as_posix()).put_new(own)
 
 
-def publish_found(run: Path, target: RemotePath, receipts: Sequence[Receipt | None], workers: int) -> None:
+def publish_found(run: Path, target: Path, receipts: Sequence[Receipt | None], workers: int) -> None:
     """The same of tasks that an earlier attempt finished here and may not have put there."""
-    there = {fact.name for fact in verbs.files_below(target / _RECEIPTS)}
+    there = {fact.name for fact in place_of(target / _RECEIPTS).files_below()}
     left = [
         receipt
         for receipt in receipts
@@ -50,17 +48,17 @@ def publish_found(run: Path, target: RemotePath, receipts: Sequence[Receipt | No
     run_tasks([partial(publish_task, run, target, receipt) for receipt in left], workers)
 
 
-def adopt(target: RemotePath, run: Path) -> int:
+def adopt(target: Path, run: Path) -> int:
     """Fetch what an unfinished run has in the store and this work directory has not; how many tasks that were.
 
     Receipts and files are believed later, by their digests; what is damaged is made again.
     """
-    there = {fact.name for fact in verbs.files_below(target)}
+    there = {fact.name for fact in place_of(target).files_below()}
     missing = [name for name in sorted(there) if name.startswith(f"{_RECEIPTS}/") and not (run / name).exists()]
     return sum(run_tasks([partial(_adopt_task, target, run, name, there) for name in missing], _THREADS))
 
 
-def _adopt_task(target: RemotePath, run: Path, name: str, there: set[str]) -> int:
+def _adopt_task(target: Path, run: Path, name: str, there: set[str]) -> int:
     data = (target / name).read_bytes()
     try:
         receipt = parse_receipt(data)
@@ -75,21 +73,21 @@ def _adopt_task(target: RemotePath, run: Path, name: str, there: set[str]) -> in
     return 1
 
 
-def _fetch(target: RemotePath, run: Path, record: FileRecord) -> None:
+def _fetch(target: Path, run: Path, record: FileRecord) -> None:
     place = run / record.path
     if place.exists():
         return
     local.make_directory(place.parent)
     temporary = local.temporary_for(place)
     try:
-        target.store.fetch((target / record.path).key, temporary)
+        place_of(target / record.path).fetch(temporary)
         local.publish(temporary, place, sync="none")
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def fetch_tasks(target: RemotePath, run: Path, receipts: Sequence[Receipt]) -> None:
+def fetch_tasks(target: Path, run: Path, receipts: Sequence[Receipt]) -> None:
     """Fetch the files of finished tasks, and leave the receipts, of those that have no receipt here.
 
     Raises `CorruptShard` for files that are not what the receipt says.
@@ -98,7 +96,7 @@ def fetch_tasks(target: RemotePath, run: Path, receipts: Sequence[Receipt]) -> N
     run_tasks([partial(_fetch_task, target, run, receipt) for receipt in left], _THREADS)
 
 
-def _fetch_task(target: RemotePath, run: Path, receipt: Receipt) -> None:
+def _fetch_task(target: Path, run: Path, receipt: Receipt) -> None:
     advice = "run `headrace gc --incomplete`, then again"
     for record in receipt.files:
         place, there = run / record.path, target / record.path
@@ -116,12 +114,12 @@ def _fetch_task(target: RemotePath, run: Path, receipt: Receipt) -> None:
     write_receipt(run, receipt)
 
 
-def publish_rest(run: Path, target: RemotePath, published: Callable[[str], None]) -> None:
+def publish_rest(run: Path, target: Path, published: Callable[[str], None]) -> None:
     """Put into the store what no task has put there: files beside the shards, second names, receipts; the index last.
 
     `published` hears each name. The manifest is not among them.
     """
-    there = {fact.name for fact in verbs.files_below(target)}
+    there = {fact.name for fact in place_of(target).files_below()}
     done = {record.path for name in there if (run / name).is_file() for record in _files_of(run, name)}
     first: dict[int, str] = {}
     rest: list[str] = []
@@ -137,13 +135,13 @@ def publish_rest(run: Path, target: RemotePath, published: Callable[[str], None]
     def put(name: str) -> None:
         twin = first.get((run / name).stat().st_ino)
         if twin is not None and twin in done:
-            target.store.copy((target / twin).key, (target / name).key)
+            place_of(target / twin).alias(target / name)
         else:
-            verbs.put_new(target / name, run / name)
+            place_of(target / name).put_new(run / name)
         published(name)
 
     run_tasks([partial(put, name) for name in rest], _THREADS)
-    verbs.put_new(target / INDEX, run / INDEX)
+    place_of(target / INDEX).put_new(run / INDEX)
     published(INDEX)
 
 
@@ -159,7 +157,7 @@ def _is_temporary(path: Path) -> bool:
     return path.name.startswith(local.TEMP_PREFIX)
 
 
-def point(out: RemotePath, run_id: str, manifest: Manifest) -> None:
+def point(out: Path, run_id: str, manifest: Manifest) -> None:
     """Let `splits.json` name the run as the newest: one PUT, so it names the old one or the new one."""
     record = pointer_record(run_id, manifest)
     place = out / POINTER
@@ -167,33 +165,24 @@ def point(out: RemotePath, run_id: str, manifest: Manifest) -> None:
     with suppress(FileNotFoundError):
         if place.read_bytes() == data:
             return
-    verbs.replace(place, data)
+    place_of(place).replace(data)
 
 
-def finish(target: RemotePath) -> None:
+def finish(target: Path) -> None:
     """The empty file that other tools look for; headrace does not."""
-    verbs.put_new(target / _SUCCESS, b"")
+    place_of(target / _SUCCESS).put_new(b"")
 
 
-def remove_stage(target: RemotePath) -> list[Fact]:
-    """Delete what processes that shared the run out put below its stage; what that was."""
-    stage = target / _STAGE
-    found = stage.below()
-    batches = [found[first : first + _DELETED] for first in range(0, len(found), _DELETED)]
-    run_tasks([partial(target.store.delete, [path.key for path, _ in batch]) for batch in batches], _THREADS)
-    return [fact for _, fact in found]
-
-
-def work_directory(base: Path, out: RemotePath, identity: str, share: Share | None = None) -> Path:
+def work_directory(base: Path, out: Path, identity: str, share: Share | None = None) -> Path:
     """Where the run is made: named by the run, its place and the share, so that a rerun finds it. On a local disk."""
     own = "" if share is None else f"-{share.index}-of-{share.count}"
     return base / "work" / f"{identity}-{_word(out)}{own}"
 
 
-def _word(out: RemotePath) -> str:
+def _word(out: Path) -> str:
     return sha256_hex(canonical_json(str(out)))[:12]
 
 
-def work_directories(base: Path, out: RemotePath) -> list[Path]:
+def work_directories(base: Path, out: Path) -> list[Path]:
     """Those of this dataset that are there, sorted."""
     return sorted((base / "work").glob(f"*-{_word(out)}*"))

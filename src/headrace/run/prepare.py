@@ -42,8 +42,8 @@ from headrace.run.point import check_pointer, make_own_links, point_at
 from headrace.run.sharing import Shared, shared_run
 from headrace.run.sharing_in_store import shared_in_store
 from headrace.run.source_state import SourceState, keep_beginning
-from headrace.storage import local, verbs
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage import local
+from headrace.storage.places import path_of, place_of
 
 PATIENCE = Patience()
 LIBRARIES = ("headrace", "pyarrow", "polars", "numpy")
@@ -134,7 +134,7 @@ def prepare(
     asked = _Asked(
         recipe, place / "runs" / identity, identity, files, state, source_fingerprint, fingerprint_by, workers, hear
     )
-    if isinstance(place, RemotePath):
+    if place_of(place).writes == "whole files":
         base = cache_directory(work_dir, "work_dir")
         if share is not None:
             return _share_in_store(asked, place, base, share, patience)
@@ -172,7 +172,7 @@ def _prepare_here(
     return Prepared(out, run, manifest, "computed")
 
 
-def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: EngineName, address: str | None) -> Prepared:
+def _prepare_in_store(asked: _Asked, out: Path, base: Path, engine: EngineName, address: str | None) -> Prepared:
     """Make the run in a work directory, and let the store have it piece by piece; see `in_store`."""
     target = out / "runs" / asked.identity
     work = in_store.work_directory(base, out, asked.identity)
@@ -189,7 +189,7 @@ def _prepare_in_store(asked: _Asked, out: RemotePath, base: Path, engine: Engine
     return _finish_in_store(asked, out, work, manifest, how)
 
 
-def _share_in_store(asked: _Asked, out: RemotePath, base: Path, share: Share, patience: Patience) -> Prepared:
+def _share_in_store(asked: _Asked, out: Path, base: Path, share: Share, patience: Patience) -> Prepared:
     """Make a part of the run in a work directory of this process's own; see `sharing_in_store`."""
     target = out / "runs" / asked.identity
     work = in_store.work_directory(base, out, asked.identity, share)
@@ -204,15 +204,15 @@ def _share_in_store(asked: _Asked, out: RemotePath, base: Path, share: Share, pa
     return _finish_in_store(asked, out, work, manifest, how)
 
 
-def _publish_in_store(asked: _Asked, target: RemotePath, made: Manifest) -> None:
+def _publish_in_store(asked: _Asked, target: Path, made: Manifest) -> None:
     """Put there what tasks have not put there, the manifest last."""
     in_store.publish_rest(asked.run, target, lambda name: asked.on_event(Step("shard.linked", name)))
-    _publish_manifest(target, made)
+    place_of(target / MANIFEST).put_new(made.to_json())
     asked.on_event(Step("manifest.linked", str(target / MANIFEST)))
 
 
 def _finish_in_store(
-    asked: _Asked, out: RemotePath, work: Path, manifest: Manifest, how: Literal["computed", "reused"]
+    asked: _Asked, out: Path, work: Path, manifest: Manifest, how: Literal["computed", "reused"]
 ) -> Prepared:
     """Name the run as the newest; the work directory has served."""
     target = out / "runs" / asked.identity
@@ -238,7 +238,7 @@ class _Asked:
     fingerprint_by: Fingerprint
     workers: int | None
     on_event: OnEvent
-    store: RemotePath | None = None
+    store: Path | None = None
 
 
 @contextmanager
@@ -319,9 +319,8 @@ def _compute_together(asked: _Asked, place: Path, share: Share, patience: Patien
 
 
 def _part_in(place: Path, share: Share, patience: Patience, on_event: OnEvent) -> AbstractContextManager[Shared]:
-    if isinstance(place, RemotePath):
-        return shared_in_store(place, share, patience, on_event)
-    return shared_run(place, share, patience, on_event)
+    take_part = shared_run if place_of(place).writes == "in place" else shared_in_store
+    return take_part(place, share, patience, on_event)
 
 
 def _execute_together(asked: _Asked, place: Path, shared: Shared) -> None:
@@ -353,20 +352,11 @@ def _publish(asked: _Asked, outcome: Outcome) -> Manifest:
         facts={**outcome.facts, "directories": dict(outcome.directories)},
     )
     make_own_links(run, manifest)  # syncs the run's directory
-    _publish_manifest(run, manifest)
+    place_of(run / MANIFEST).put_new(manifest.to_json())  # another process may have published the same one
     on_event(Step("manifest.linked", MANIFEST))
-    local.sync_directory(run)
     local.write_new(run / "_SUCCESS", b"")
     on_event(Step("success.linked", "_SUCCESS"))
     return manifest
-
-
-def _publish_manifest(run: Path, manifest: Manifest) -> None:
-    """Publish the manifest; another process may have published the same one."""
-    if isinstance(run, RemotePath):
-        verbs.put_new(run / MANIFEST, manifest.to_json())
-    else:
-        local.write_new(run / MANIFEST, manifest.to_json())
 
 
 def _point(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
@@ -377,14 +367,7 @@ def _point(out: Path, run: Path, manifest: Manifest, on_event: OnEvent) -> None:
 
 def _remove_stage(run: Path, on_event: OnEvent) -> None:
     """Intermediate files have served once there is a manifest."""
-    if isinstance(run, RemotePath):
-        in_store.remove_stage(run)
-        on_event(Step("stage.removed", STAGE_DIRECTORY))
-        return
-    stage = run / STAGE_DIRECTORY
-    if stage.is_dir():
-        with local.storing(stage):
-            shutil.rmtree(stage)
+    if place_of(run / STAGE_DIRECTORY).delete_below() is not None:
         on_event(Step("stage.removed", STAGE_DIRECTORY))
 
 

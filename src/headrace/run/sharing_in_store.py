@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from headrace.dataset.manifest import MANIFEST
 from headrace.errors import CorruptShard, StoreError
@@ -19,21 +20,20 @@ from headrace.run.events import OnEvent
 from headrace.run.members import Members, Patience, Share
 from headrace.run.receipts import Receipt, parse_receipt, receipt_path
 from headrace.run.sharing import RunFinished, Shared, sharing_directory
-from headrace.storage import verbs
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 
 @contextmanager
-def shared_in_store(target: RemotePath, share: Share, patience: Patience, on_event: OnEvent) -> Iterator[Shared]:
+def shared_in_store(target: Path, share: Share, patience: Patience, on_event: OnEvent) -> Iterator[Shared]:
     """Take part in a run in an object store until the block ends. Raises `StoreError`."""
-    with StoreMembers(_sharing(target) / "members", share, patience) as members:
+    with StoreMembers(sharing_directory(target) / "members", share, patience) as members:
         yield StoreShared(target, members, share, patience, on_event)
 
 
 class StoreMembers(Members):
     """Members as objects. There are no locks: a member is dead when its counter stands still."""
 
-    def __init__(self, prefix: RemotePath, share: Share, patience: Patience) -> None:
+    def __init__(self, prefix: Path, share: Share, patience: Patience) -> None:
         super().__init__(prefix, share, patience, kernel="")
         self._prefix = prefix
         self._record = b""
@@ -43,33 +43,31 @@ class StoreMembers(Members):
 
     def _appear(self, data: bytes) -> None:
         self._record = data
-        verbs.replace(self._path(self.token), data)
+        place_of(self._path(self.token)).replace(data)
 
     def _say(self, beat: bytes) -> None:
-        verbs.replace(self._path(self.token), beat + self._record[len(beat) :])
+        place_of(self._path(self.token)).replace(beat + self._record[len(beat) :])
 
     def _disappear(self) -> None:
         with suppress(StoreError):
-            verbs.delete(self._path(self.token))
+            place_of(self._path(self.token)).delete()
 
     def _tokens(self) -> list[str]:
-        return [fact.name.removesuffix(".member") for fact in verbs.files_below(self._prefix)]
+        return [fact.name.removesuffix(".member") for fact in place_of(self._prefix).files_below()]
 
 
 class StoreShared(Shared):
     """This process's part in a run in an object store."""
 
-    def __init__(
-        self, target: RemotePath, members: Members, share: Share, patience: Patience, on_event: OnEvent
-    ) -> None:
+    def __init__(self, target: Path, members: Members, share: Share, patience: Patience, on_event: OnEvent) -> None:
         super().__init__(target, members, share, patience, on_event)
         self._target = target
-        self._prefix = _sharing(target) / "claims"
+        self._prefix = sharing_directory(target) / "claims"
 
     def claim(self, name: str, number: int, generation: int) -> bool:
         """Claim a task; exactly one process gets each generation."""
         try:
-            verbs.put_new(self._prefix / f"{name}-{number:05d}.{generation}", self.members.token.encode())
+            place_of(self._prefix / f"{name}-{number:05d}.{generation}").put_new(self.members.token.encode())
         except CorruptShard:  # another one's
             return False
         except FileNotFoundError:  # swept away between being put and being read back
@@ -92,7 +90,8 @@ class StoreShared(Shared):
     def receipts_of(self, name: str) -> set[int]:
         """The numbers of the tasks of a stage that have a receipt."""
         names = (
-            fact.name.removesuffix(".json").rpartition("-") for fact in verbs.files_below(self._target / "receipts")
+            fact.name.removesuffix(".json").rpartition("-")
+            for fact in place_of(self._target / "receipts").files_below()
         )
         return {int(number) for stage, _, number in names if stage == name}
 
@@ -110,10 +109,4 @@ class StoreShared(Shared):
         """There are no directories to make."""
 
     def _claimed(self) -> list[str]:
-        return [fact.name for fact in verbs.files_below(self._prefix)]
-
-
-def _sharing(target: RemotePath) -> RemotePath:
-    found = sharing_directory(target)
-    assert isinstance(found, RemotePath)
-    return found
+        return [fact.name for fact in place_of(self._prefix).files_below()]

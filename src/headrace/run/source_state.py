@@ -19,13 +19,11 @@ from headrace.digest import canonical_json
 from headrace.engine.local import run_tasks
 from headrace.errors import InputError
 from headrace.storage import local
-from headrace.storage.object_store import Fact
-from headrace.storage.remote_path import RemotePath
-from headrace.storage.verbs import stat
+from headrace.storage.place import Fact
+from headrace.storage.places import parallel_reads, place_of
 
 Found = TypeVar("Found")
 
-_STORE_THREADS = 32  # each waits for an answer
 _BEGUN = "source.json"
 
 
@@ -87,21 +85,22 @@ def keep_beginning(stage: Path, state: SourceState, files: Sequence[tuple[Path, 
 
 
 def _facts(paths: Sequence[Path], look: Callable[[Path], Found]) -> list[Found]:
-    if any(isinstance(path, RemotePath) for path in paths):
-        return run_tasks([partial(look, path) for path in paths], _STORE_THREADS)
-    return [look(path) for path in paths]
+    threads = parallel_reads(paths)
+    return (
+        run_tasks([partial(look, path) for path in paths], threads) if threads > 1 else [look(path) for path in paths]
+    )
 
 
 def _present(path: Path) -> Fact:
     try:
-        return stat(path)
+        return place_of(path).stat()
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file; check the source") from error
 
 
 def _now(path: Path) -> Fact | None:
     try:
-        return stat(path)
+        return place_of(path).stat()
     except FileNotFoundError:
         return None
 

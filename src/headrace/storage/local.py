@@ -1,4 +1,4 @@
-"""Files on a local file system: publish whole, publish once.
+"""Files on a local file system: the backend `LocalPlace`, and what only local files have.
 
 A name that is visible is whole: bytes go to a unique temporary name in the same directory, are synced, and are then
 linked to their name without overwrite. Exactly one writer of a name wins; the directory is synced by the caller once
@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from threading import Timer
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from headrace.digest import sha256_file
+from headrace.digest import checksum_file, sha256_file
 from headrace.errors import CorruptShard, StoreError
+from headrace.storage.place import Fact, Put
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEMP_PREFIX = ".tmp-"
 
@@ -101,14 +108,15 @@ def publish(
     sync: Sync = "file",
     existing: Existing | None = None,
     announce: Callable[[str], None] | None = None,
-) -> None:
+) -> Put:
     """Give a finished temporary file its name: synced, never overwriting; the temporary name is gone afterwards.
 
     sync="none" is for files that are checked against a digest before they are believed: they are not synced, so what
     a power failure left of them is replaced; existing="replace" does that for synced files. `announce` hears "synced"
-    and "linked". If `target` exists with the same bytes this is success (another attempt finished first). Raises
-    `CorruptShard` if it exists with other bytes.
+    and "linked". If `target` exists with the same bytes this is success (another attempt finished first): "kept".
+    Raises `CorruptShard` if it exists with other bytes.
     """
+    how: Put = "put"
     announce = announce or (lambda step: None)
     with storing(target):
         if sync == "file":
@@ -124,19 +132,22 @@ def publish(
                     f"{target}: exists with other bytes than this run makes; it is damaged or was made by other "
                     f"library versions; delete {target.name} (or run `headrace gc --incomplete`) and run again"
                 ) from None
+            else:
+                how = "kept"
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
         announce("linked")
+    return how
 
 
-def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> None:
+def write_new(target: Path, data: bytes, *, sync: Sync = "file") -> Put:
     """Publish bytes under a name: see `publish`."""
     temporary = temporary_for(target)
     try:
         with storing(target):
             temporary.write_bytes(data)
-        publish(temporary, target, sync=sync)
+        return publish(temporary, target, sync=sync)
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -262,3 +273,187 @@ def _link_new(temporary: Path, target: Path) -> None:
             os.rename(temporary, target)
         finally:
             claim.unlink()
+
+
+class LocalPlace:
+    """A path on a local file system. See `Place` for the promises."""
+
+    reads: Literal["calls", "requests"] = "calls"
+    parallel_reads = 1
+    writes: Literal["in place", "whole files"] = "in place"
+    has_links = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def absolute(self) -> Path:
+        return Path(os.path.abspath(self.path))
+
+    def real(self) -> Path:
+        return Path(os.path.realpath(self.path))
+
+    def matches(self) -> list[Path]:
+        return [Path(match) for match in glob.glob(str(self.path), recursive=True)]
+
+    def stat(self) -> Fact:
+        return _fact(self.path.name, self.path.stat())
+
+    def version(self, fact: Fact) -> int | str:
+        return fact.mtime_ns
+
+    def changed_ns(self, fact: Fact) -> int:
+        return fact.mtime_ns
+
+    def children(self) -> tuple[list[str], list[Fact]]:
+        try:
+            with os.scandir(self.path) as entries:
+                shown = sorted((each for each in entries if not _is_hidden(each.name)), key=lambda each: each.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], []
+        facts = []
+        for entry in shown:
+            with suppress(FileNotFoundError):  # deleted since it was listed
+                if entry.is_file():
+                    facts.append(_fact(entry.name, entry.stat()))
+        return [each.name for each in shown if each.is_dir()], facts
+
+    def files_below(self) -> list[Fact]:
+        files = (each for each in self.path.rglob("*") if each.is_file() and not _is_hidden(each.name))
+        return sorted(
+            (_fact(each.relative_to(self.path).as_posix(), each.stat()) for each in files), key=lambda fact: fact.name
+        )
+
+    def holds_any(self, names: Collection[str]) -> bool:
+        return any((self.path / name).exists() for name in names)
+
+    def free_bytes(self) -> int | None:
+        here = self.path.absolute()
+        return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
+
+    def read(self) -> bytes:
+        if self.path.exists() and not self.path.is_file():
+            raise CorruptShard(f"{self.path}: is no regular file; delete it")
+        return self.path.read_bytes()
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        with self.path.open("rb") as file:
+            return _ranges_of(file, ranges)
+
+    def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
+        wanted = sorted(each for each in ranges if each[0] < each[1])
+        with self.open(fact) as file:
+            found = _ranges_of(file, wanted)
+        return [(start, memoryview(data)) for (start, _), data in zip(wanted, found, strict=True)]
+
+    def tail(self, size: int) -> tuple[Fact, memoryview]:
+        fact = self.stat()
+        with self.open(fact) as file:
+            file.seek(max(0, fact.size - size))
+            return fact, memoryview(file.read())
+
+    def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:  # noqa: ARG002 - as in Place
+        file = self.path.open("rb")
+        now = _fact(fact.name, os.fstat(file.fileno()))
+        if now != fact:
+            file.close()
+            raise CorruptShard(f"{self.path}: was replaced while it was read; restore it or open the dataset again")
+        return file
+
+    def arrow_stream(self) -> pa.NativeFile:
+        import pyarrow as pa
+
+        return pa.OSFile(str(self.path))
+
+    def arrow_map(self) -> pa.NativeFile:
+        import pyarrow as pa
+
+        return pa.memory_map(str(self.path))
+
+    def checksum(self) -> str:
+        return checksum_file(self.path)
+
+    def fetch(self, target: Path) -> None:
+        self.path.stat()  # raises for a file that is missing, which is not the target's failure
+        with storing(target):
+            shutil.copyfile(self.path, target)
+
+    def local_copy(self) -> AbstractContextManager[Path]:
+        return nullcontext(self.path)
+
+    def local_tree(self) -> AbstractContextManager[Path]:
+        return nullcontext(self.path)
+
+    def put_new(self, source: Path | bytes) -> Put:
+        make_directory(self.path.parent)
+        how = write_new(self.path, source.read_bytes() if isinstance(source, Path) else source)
+        sync_directory(self.path.parent)
+        return how
+
+    def replace(self, data: bytes) -> None:
+        make_directory(self.path.parent)
+        temporary = temporary_for(self.path)
+        try:
+            with storing(self.path):
+                temporary.write_bytes(data)
+            replace(temporary, self.path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def alias(self, target: Path) -> None:
+        make_directory(target.parent)
+        alias(self.path, target)
+
+    def delete(self) -> None:
+        with storing(self.path):
+            self.path.unlink(missing_ok=True)
+
+    def delete_below(self) -> int | None:
+        if not self.path.is_dir():
+            return None
+        size = 0
+        for directory, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    size += os.stat(os.path.join(directory, name)).st_size
+        with storing(self.path):
+            while self.path.is_dir():
+                with suppress(FileNotFoundError):  # another process deletes it too
+                    shutil.rmtree(self.path)
+        return size
+
+    def sweep(self, older_than_s: float | None = None) -> None:
+        with suppress(OSError):
+            for stray in self.path.parent.glob(f"{TEMP_PREFIX}{glob.escape(self.path.name)}-*"):
+                if older_than_s is None or time.time() - stray.stat().st_mtime > older_than_s:
+                    stray.unlink(missing_ok=True)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(TEMP_PREFIX)
+
+
+def _fact(name: str, stat: os.stat_result) -> Fact:
+    inode = 0 if stat.st_dev in _fuse_devices() else stat.st_ino
+    return Fact(name, stat.st_size, stat.st_mtime_ns, f"{inode}-{stat.st_mtime_ns}-{stat.st_ctime_ns}")
+
+
+@cache
+def _fuse_devices() -> frozenset[int]:
+    """Devices of FUSE mounts (gcsfuse, sshfs), which may number a file anew whenever the kernel has forgotten it."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    except OSError:
+        return frozenset()
+    numbers = [each[2].split(":") for each in mounts if each[each.index("-") + 1].startswith("fuse")]
+    return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
+
+
+def _ranges_of(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Bytes of a file. A range may name far more bytes than there are, so the end of the file bounds each read."""
+    size = os.fstat(file.fileno()).st_size
+    pieces = []
+    for start, stop in ranges:
+        file.seek(min(start, size))
+        pieces.append(file.read(max(0, min(stop, size) - start)))
+    return pieces

@@ -1,385 +1,304 @@
-"""The verbs of an object store, over obstore: list, head, read ranges, read, put if absent, replace, delete.
+"""Objects in a store: the backend `ObjectPlace` and its paths, `s3://bucket/key`, `gs://bucket/key`, `az://container/key`.
 
-Credentials, endpoint and region are the environment's (`AWS_*`, `GOOGLE_*`, `AZURE_*`) and are read by obstore itself;
-nothing here sees them, and what a store answers reaches no message whole (see `answers`). Requests that are refused for
-now (503, 429, lost connections before an answer) are repeated by obstore with a growing, jittered pause; answers that
-break off or are short are asked for again here.
+An `ObjectPath` is a `Path` whose reading verbs go to the store: it joins, compares, sorts and pickles as paths do, and
+`stat`, `open("rb")`, `exists`, `iterdir` and `glob` answer for objects. Every other verb of `Path` asks for a name on
+the local file system first (`os.fspath`), and that is refused with an error, so nothing is done to a local file by
+mistake. A directory is a prefix: it is there while an object is below it. There are no links.
+
+Objects appear whole or not at all. A bucket's own verbs are in `headrace.storage.bucket`.
 """
 
 from __future__ import annotations
 
+import io
 import os
-import random
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
-from threading import Lock
-from typing import Any, Literal, TypeVar
+import stat as modes
+import tempfile
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path, PosixPath, PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 import xxhash
 
-from headrace.digest import checksum_file
-from headrace.errors import CorruptShard, MissingExtra, StoreError
-from headrace.storage.answers import advice, is_answer, told
-from headrace.storage.local import storing
-from headrace.storage.ranges import PIECE_BYTES, joined_ranges
+from headrace.errors import StoreError
+from headrace.storage import bucket
+from headrace.storage.bucket import Bucket
+from headrace.storage.place import Fact, Put
+from headrace.storage.remote_file import RemoteFile
 
-Result = TypeVar("Result")
-Put = Literal["put", "kept"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-_ATTEMPTS = 6  # of an answer that breaks off
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_FIRST_BACKOFF_S = 0.1  # of what is refused for now
-_MOST_PARALLEL = 8  # requests of one call
-_SINGLE_PUT = 64 << 20  # larger files are uploaded in parts
-_PART = 16 << 20  # bytes of one part of such an upload
-_MOST_AHEAD = 4  # pieces of 8 MiB, so that a reader holds 32 MiB
+SCHEMES = ("s3", "gs", "az")
+Item = TypeVar("Item")
+
+_SECOND = 1_000_000_000  # nanoseconds
 
 
-@dataclass(frozen=True)
-class Fact:
-    """An object. name: relative to what was listed; mtime_ns: as the store tells it, informational."""
+class ObjectPath(PosixPath):
+    """An object, or a prefix of objects. Made by `path_of`."""
 
-    name: str
-    size: int
-    mtime_ns: int
-    etag: str
+    # Names
 
+    def as_posix(self) -> str:
+        parts = self.parts
+        if not parts or not self._is_whole:
+            return "/".join(parts) or "."
+        return f"{parts[0]}//{'/'.join(parts[1:])}"
 
-class _Torn(Exception):
-    """An answer that is not whole."""
+    def __str__(self) -> str:
+        return self.as_posix()
 
-
-class ObjectStore:
-    """One bucket. Safe from any thread; not in a forked child of a process that used a store before."""
-
-    def __init__(self, scheme: str, name: str) -> None:
-        self.scheme, self.name = scheme, name
-        try:
-            import obstore
-            from obstore.store import from_url
-        except ImportError as error:
-            raise MissingExtra("obstore", scheme) from error
-        self._verbs: Any = obstore
-        try:
-            self._store: Any = from_url(
-                f"{scheme}://{name}",
-                client_options={
-                    "allow_http": True,  # of an endpoint that the environment names so
-                    "timeout": timedelta(minutes=5),
-                    "connect_timeout": timedelta(seconds=10),
-                },
-                retry_config={
-                    "max_retries": 12,
-                    "retry_timeout": timedelta(minutes=5),
-                    "backoff": {
-                        "init_backoff": timedelta(seconds=_FIRST_BACKOFF_S),
-                        "max_backoff": timedelta(seconds=10),
-                        "base": 2,
-                    },
-                },
-            )
-        except Exception as error:  # noqa: BLE001 - obstore's, of many classes; their texts may quote a setting's value
-            raise StoreError(
-                f"{scheme}://{name}: cannot be set up ({type(error).__name__}); check the bucket's name and the"
-                f" environment's settings ({_VARIABLES[scheme]})"
-            ) from None
+    def __fspath__(self) -> str:
+        raise StoreError(f"{self}: is in an object store, and this step needs a local file; copy it to a disk first")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return bucket, (self.scheme, self.name)
+        return type(self), tuple(self.parts)
 
-    # Looking
+    @property
+    def _is_whole(self) -> bool:
+        """Whether it has a scheme; what `relative_to` gives has none."""
+        return self.parts[0].removesuffix(":") in SCHEMES and self.parts[0].endswith(":")
 
-    def head(self, key: str) -> Fact:
-        """Facts of one object. Raises `FileNotFoundError`, `StoreError`."""
-        return _fact(self._do(key, lambda: self._verbs.head(self._store, key)), key.rpartition("/")[2])
+    @property
+    def key(self) -> str:
+        """The name inside the bucket; "" for the bucket itself."""
+        return "/".join(self.parts[2:])
 
-    def below(self, prefix: str) -> list[Fact]:
-        """Every object below a prefix, sorted by name."""
+    @property
+    def store(self) -> Bucket:
+        """The bucket."""
+        return bucket.bucket(self.parts[0].removesuffix(":"), self.parts[1])
 
-        def look() -> list[Fact]:
-            found = self._verbs.list(self._store, prefix or None, chunk_size=1000)
-            return [_fact(each, _relative(each["path"], prefix)) for chunk in found for each in chunk]
+    def is_absolute(self) -> bool:
+        return bool(self.parts) and self._is_whole
 
-        return sorted(self._do(prefix, look), key=lambda fact: fact.name)
+    def absolute(self) -> ObjectPath:
+        return self
 
-    def children(self, prefix: str) -> tuple[list[str], list[Fact]]:
-        """Names of prefixes, and objects, directly below a prefix."""
-        found = self._do(prefix, lambda: self._verbs.list_with_delimiter(self._store, prefix or None))
-        prefixes = [_relative(each, prefix) for each in found["common_prefixes"]]
-        return sorted(prefixes), [_fact(each, _relative(each["path"], prefix)) for each in found["objects"]]
+    def resolve(self, strict: bool = False) -> ObjectPath:  # noqa: ARG002 - as in Path
+        return self
 
-    def holds_any(self, prefix: str) -> bool:
-        """Whether there is an object below a prefix."""
-        prefixes, facts = self.children(prefix)
-        return bool(prefixes or facts)
+    def expanduser(self) -> ObjectPath:
+        return self
 
-    # Reading
+    # What is there
 
-    def read(self, key: str) -> bytes:
-        """An object's bytes. Raises `FileNotFoundError`, `StoreError`."""
+    def fact(self) -> Fact:
+        """Size, time and tag of the object. Raises `FileNotFoundError`."""
+        return self.store.head(self.key)
 
-        def read() -> bytes:
-            answer = self._verbs.get(self._store, key)
-            data = bytes(memoryview(answer.bytes()))
-            if len(data) != answer.meta["size"]:
-                raise _Torn(f"{len(data)} of {answer.meta['size']} bytes")
-            return data
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as in Path
+        """Size and time of the object; the inode is a hash of its tag, so that another object is another one."""
+        return _as_stat(self.fact())
 
-        return self._do(key, read)
+    def lstat(self) -> os.stat_result:
+        return self.stat()
 
-    def tail(self, key: str, size: int) -> tuple[Fact, memoryview]:
-        """The last bytes of an object, at most `size`, and its facts."""
-        if self.scheme == "az":  # knows no ranges from the end
-            fact = self.head(key)
-            start = max(0, fact.size - size)
-            return fact, self.read_range(key, start, fact.size, fact.etag) if fact.size else memoryview(b"")
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
+        return self.is_file() or self.is_dir()
 
-        def read() -> tuple[Fact, memoryview]:
-            answer = self._verbs.get(self._store, key, options={"range": {"suffix": size}})
-            fact = _fact(answer.meta, key.rpartition("/")[2])
-            data = memoryview(answer.bytes())
-            if len(data) != min(size, fact.size):
-                raise _Torn(f"{len(data)} of {min(size, fact.size)} bytes")
-            return fact, data
-
-        return self._do(key, read)
-
-    def read_range(self, key: str, start: int, stop: int, etag: str | None = None) -> memoryview:
-        """The bytes [start, stop) of an object. Raises `CorruptShard` if its tag is not `etag`: it was replaced."""
-
-        def read() -> memoryview:
-            answer = self._verbs.get(self._store, key, options={"range": (start, stop)})
-            if etag is not None and (answer.meta["e_tag"] or "") != etag:
-                raise CorruptShard(
-                    f"{self.place(key)}: was replaced while it was read; restore it or open the dataset again"
-                )
-            data = memoryview(answer.bytes())
-            if len(data) != stop - start:
-                raise _Torn(f"{len(data)} of {stop - start} bytes")
-            return data
-
-        return self._do(key, read) if stop > start else memoryview(b"")
-
-    def read_ranges(
-        self, key: str, ranges: Sequence[tuple[int, int]], etag: str | None = None
-    ) -> list[tuple[int, memoryview]]:
-        """Bytes that cover all the ranges, as (start, bytes), sorted; near ones are fetched as one."""
-        wanted = joined_ranges(ranges)
-        if len(wanted) < 2:
-            return [(start, self.read_range(key, start, stop, etag)) for start, stop in wanted]
-        with ThreadPoolExecutor(min(_MOST_PARALLEL, len(wanted)), thread_name_prefix="headrace-get") as pool:
-            found = list(pool.map(lambda each: self.read_range(key, each[0], each[1], etag), wanted))
-        return [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
-
-    def checksum(self, key: str) -> str:
-        """XXH3-128 of an object's bytes, read back whole; O(1) of memory."""
-        digest = xxhash.xxh3_128()
-        for piece in self.pieces(key, self.head(key)):
-            digest.update(piece)
-        return digest.hexdigest()
-
-    def _told_checksum(self, key: str, size: int) -> str:
-        """The same; of a small object with one request."""
-        return xxhash.xxh3_128_hexdigest(self.read(key)) if size <= PIECE_BYTES else self.checksum(key)
-
-    def fetch(self, key: str, target: Path) -> Fact:
-        """Write an object's bytes to a local file, synced by nobody; whole, or an error is raised."""
-        fact = self.head(key)
-        with storing(target), target.open("r+b" if target.exists() else "xb", buffering=0) as file:
-            file.truncate(fact.size)
-            for piece in self.pieces(key, fact):
-                view = piece
-                while len(view):
-                    view = view[file.write(view) :]
-        return fact
-
-    def pieces(self, key: str, fact: Fact) -> Iterator[memoryview]:
-        """An object's bytes in order, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
-        starts = range(0, fact.size, PIECE_BYTES)
-        if len(starts) < 2:
-            yield self.read_range(key, 0, fact.size, fact.etag)
-            return
-        with ThreadPoolExecutor(_MOST_AHEAD, thread_name_prefix="headrace-get") as pool:
-            ahead: deque[Future[memoryview]] = deque()
-            try:
-                for start in starts:
-                    stop = min(start + PIECE_BYTES, fact.size)
-                    ahead.append(pool.submit(self.read_range, key, start, stop, fact.etag))
-                    if len(ahead) == _MOST_AHEAD:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                for each in ahead:
-                    each.cancel()
-
-    # Writing
-
-    def put_new(self, key: str, source: Path | bytes) -> Put:
-        """Publish bytes under a key that is free, and read them back: "put", or "kept" if they were there already.
-
-        A key appears whole or not at all. Exactly one of several writers of a small object wins (a conditional put);
-        the others find its bytes and compare. Files above 64 MiB go up in parts, after a look that the key is free:
-        of two that write it at the same instant the last one is kept. Raises `CorruptShard` if other bytes are there.
-        """
-        size = source.stat().st_size if isinstance(source, Path) else len(source)
-        own = checksum_file(source) if isinstance(source, Path) else xxhash.xxh3_128_hexdigest(source)
-        how: Put = "put"
-        if size <= _SINGLE_PUT:
-            data = source.read_bytes() if isinstance(source, Path) else source
-            how = self._create(key, data)
-        elif self._is_there(key):
-            how = "kept"
-        else:
-            self._do(
-                key,
-                lambda: self._verbs.put(
-                    self._store, key, source, use_multipart=True, chunk_size=_PART, max_concurrency=4
-                ),
-            )
-        if self._told_checksum(key, size) != own:
-            raise CorruptShard(
-                f"{self.place(key)}: holds other bytes than this run makes; it is damaged or was made by other library"
-                f" versions; delete it (or run `headrace gc --incomplete`) and run again"
-            )
-        return how
-
-    def replace(self, key: str, data: bytes) -> None:
-        """Put bytes under a key, whatever was there, in one step."""
-        self._do(key, lambda: self._verbs.put(self._store, key, data, use_multipart=False))
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy an object inside the store."""
-        self._do(source, lambda: self._verbs.copy(self._store, source, target))
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are not there are no error."""
-        for key in keys:
-
-            def drop(key: str = key) -> None:
-                with suppress(FileNotFoundError):
-                    self._verbs.delete(self._store, key)
-
-            self._do(key, drop)
-
-    def place(self, key: str) -> str:
-        """The address of a key."""
-        return f"{self.scheme}://{self.name}/{key}"
-
-    def _create(self, key: str, data: bytes) -> Put:
-        def put() -> Put:
-            try:
-                self._verbs.put(self._store, key, data, mode="create", use_multipart=False)
-            except self._verbs.exceptions.AlreadyExistsError:
-                return "kept"  # another writer's, or our own whose answer was lost: the bytes are compared
-            return "put"
-
-        return self._do(key, put)
-
-    def _is_there(self, key: str) -> bool:
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
         try:
-            self.head(key)
+            return bool(self.key) and self.fact() is not None
         except FileNotFoundError:
             return False
-        return True
 
-    def _do(self, key: str, act: Callable[[], Result]) -> Result:
-        """Do it; again where an answer broke off. Raises `FileNotFoundError` and `StoreError`, without secrets."""
-        _refuse_forked()
-        pauses = _pauses()
-        while True:
-            try:
-                return act()
-            except FileNotFoundError:
-                raise FileNotFoundError(2, "no such object", self.place(key)) from None
-            except _Torn as error:
-                said, again = f"the answer is cut: {error}", True
-            except (CorruptShard, OSError) as error:
-                if isinstance(error, CorruptShard) or not _is_transport(error):
-                    raise
-                said, again = type(error).__name__, True
-            except self._verbs.exceptions.BaseError as error:
-                said, again = told(error), not is_answer(error)
-                remedy = advice(error)
-                if remedy is not None:
-                    raise StoreError(f"{self.place(key)}: {said}; {remedy}") from None
-            pause = next(pauses, None) if again else None
-            if pause is None:
-                raise StoreError(
-                    f"{self.place(key)}: the store does not answer as it should ({said}); see that it is well, then run"
-                    " again: what was finished is kept"
-                ) from None
-            time.sleep(pause)
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as in Path
+        return self.store.holds_any(self.key)
 
+    def is_symlink(self) -> bool:
+        return False
 
-_VARIABLES = {
-    "s3": "AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL",
-    "gs": "GOOGLE_SERVICE_ACCOUNT",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
-}
+    def iterdir(self) -> Generator[ObjectPath, None, None]:
+        """What lies directly below: objects and prefixes, sorted."""
+        prefixes, facts = self.store.children(self.key)
+        yield from (self / name for name in sorted({*prefixes, *(fact.name for fact in facts)}))
 
-_lock = Lock()
-_buckets: dict[tuple[str, str], ObjectStore] = {}
-_used_by: int | None = None
+    def glob(self, pattern: str, **_: Any) -> Generator[ObjectPath, None, None]:
+        """Objects whose names below this prefix match, sorted; "**" is any number of parts."""
+        wanted = [*PurePath(pattern).parts]
+        names = (fact.name for fact in self.store.below(self.key))
+        yield from (self / name for name in names if matches(name.split("/"), wanted))
 
+    def rglob(self, pattern: str, **_: Any) -> Generator[ObjectPath, None, None]:
+        yield from self.glob(f"**/{pattern}")
 
-def bucket(scheme: str, name: str) -> ObjectStore:
-    """The bucket of that name, one object a process. Raises `MissingExtra` without obstore, `StoreError`."""
-    _refuse_forked()
-    with _lock:
-        if (scheme, name) not in _buckets:
-            _buckets[scheme, name] = ObjectStore(scheme, name)
-        return _buckets[scheme, name]
+    def walk(self, *_: Any, **__: Any) -> Any:
+        """Not here: `glob` and `iterdir` are."""
+        return os.fspath(self)
+
+    # Bytes
+
+    def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
+        """The object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
+        if mode not in ("r", "rb", "rt"):
+            raise StoreError(f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files")
+        fact = self.fact()
+        raw = RemoteFile(self.store, self.key, fact)
+        return raw if mode == "rb" else io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
+
+    def read_bytes(self) -> bytes:
+        return self.store.read(self.key)
+
+    def read_text(self, encoding: str | None = None, *_: Any, **__: Any) -> str:
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Delete the object. What is not there is not told apart by stores."""
+        if not missing_ok:
+            self.fact()
+        self.store.delete([self.key])
 
 
-def forget_buckets() -> None:
-    """Set stores up anew when they are next asked for, from the environment as it is then."""
-    with _lock:
-        _buckets.clear()
+class ObjectPlace:
+    """An object or a prefix in a store. See `Place` for the promises."""
+
+    reads: Literal["calls", "requests"] = "requests"
+    parallel_reads = 32  # each waits for an answer
+    writes: Literal["in place", "whole files"] = "whole files"
+    has_links = False
+
+    def __init__(self, path: ObjectPath) -> None:
+        self.path = path
+
+    def absolute(self) -> Path:
+        return self.path
+
+    def real(self) -> Path:
+        return self.path
+
+    def matches(self) -> list[Path]:
+        return list(ObjectPath(*self.path.parts[:2]).glob(self.path.key))
+
+    def stat(self) -> Fact:
+        return self.path.fact()
+
+    def version(self, fact: Fact) -> int | str:
+        return fact.etag
+
+    def changed_ns(self, fact: Fact) -> int:
+        return _as_stat(fact).st_mtime_ns
+
+    def children(self) -> tuple[list[str], list[Fact]]:
+        return self.path.store.children(self.path.key)
+
+    def files_below(self) -> list[Fact]:
+        return self.path.store.below(self.path.key)
+
+    def holds_any(self, names: Collection[str]) -> bool:
+        prefixes, facts = self.children()
+        return not {*prefixes, *(fact.name for fact in facts)}.isdisjoint(names)
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def read(self) -> bytes:
+        return self.path.store.read(self.path.key)
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        found = self.path.store.read_ranges(self.path.key, ranges)
+        return [_cut(found, start, stop) for start, stop in ranges]
+
+    def read_pieces(self, ranges: Sequence[tuple[int, int]], fact: Fact) -> list[tuple[int, memoryview]]:
+        return self.path.store.read_ranges(self.path.key, ranges, fact.etag)
+
+    def tail(self, size: int) -> tuple[Fact, memoryview]:
+        return self.path.store.tail(self.path.key, size)
+
+    def open(self, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> BinaryIO:
+        return cast("BinaryIO", RemoteFile(self.path.store, self.path.key, fact, known))
+
+    def arrow_stream(self) -> pa.NativeFile:
+        import pyarrow as pa
+
+        return pa.PythonFile(self.path.open("rb"), mode="r")
+
+    def arrow_map(self) -> pa.NativeFile:
+        return self.arrow_stream()
+
+    def checksum(self) -> str:
+        return self.path.store.checksum(self.path.key)
+
+    def fetch(self, target: Path) -> None:
+        self.path.store.fetch(self.path.key, target)
+
+    @contextmanager
+    def local_copy(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
+            copy = Path(directory) / self.path.name
+            self.fetch(copy)
+            yield copy
+
+    @contextmanager
+    def local_tree(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
+            root = Path(directory) / self.path.name
+
+            def fetch(name: str) -> None:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                ObjectPlace(self.path / name).fetch(root / name)
+
+            _in_parallel(fetch, [fact.name for fact in self.files_below()])
+            yield root
+
+    def put_new(self, source: Path | bytes) -> Put:
+        return self.path.store.put_new(self.path.key, source)
+
+    def replace(self, data: bytes) -> None:
+        self.path.store.replace(self.path.key, data)
+
+    def alias(self, target: Path) -> None:
+        assert isinstance(target, ObjectPath)
+        self.path.store.copy(self.path.key, target.key)
+
+    def delete(self) -> None:
+        self.path.store.delete([self.path.key])
+
+    def delete_below(self) -> int | None:
+        facts = self.files_below()
+        _in_parallel(lambda fact: ObjectPlace(self.path / fact.name).delete(), facts)
+        return sum(fact.size for fact in facts) if facts else None
+
+    def sweep(self, older_than_s: float | None = None) -> None:
+        """Objects have no temporary names."""
 
 
-def _refuse_forked() -> None:
-    """The threads that speak to the store do not come along into a forked child: it would wait for them for ever."""
-    global _used_by
-    if _used_by is None:
-        _used_by = os.getpid()
-    if _used_by != os.getpid():
-        raise StoreError(
-            "this process was forked from one that used an object store, and cannot use it itself; start workers with"
-            ' multiprocessing_context="forkserver" or "spawn", or stream without workers'
-        )
+_THREADS = 8  # of verbs for many objects
 
 
-def _new_lock() -> None:
-    global _lock
-    _lock = Lock()
+def _in_parallel(act: Callable[[Item], None], items: Sequence[Item]) -> None:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-store") as pool:
+        list(pool.map(act, items))
 
 
-os.register_at_fork(after_in_child=_new_lock)
+def _as_stat(fact: Fact) -> os.stat_result:
+    """An object's facts in the form of a file's.
+
+    Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
+    Some stores tell a tag with quotes in one answer and without them in another.
+    """
+    seconds = fact.mtime_ns // _SECOND
+    tag = xxhash.xxh3_64_intdigest(fact.etag.strip('"').encode()) >> 1
+    changed_ns = seconds * _SECOND + tag % _SECOND
+    return os.stat_result(
+        (modes.S_IFREG | 0o644, tag, 0, 1, 0, 0, fact.size, seconds, seconds, seconds),
+        {"st_mtime_ns": changed_ns, "st_mtime": changed_ns / 1e9},
+    )
 
 
-def _pauses() -> Iterator[float]:
-    longest = _FIRST_PAUSE_S
-    for _ in range(_ATTEMPTS - 1):
-        yield random.uniform(0, longest)
-        longest = min(2 * longest, _LONGEST_PAUSE_S)
+def _cut(pieces: Sequence[tuple[int, memoryview]], start: int, stop: int) -> bytes:
+    held = [piece[max(0, start - at) : stop - at] for at, piece in pieces if at < stop and start < at + len(piece)]
+    return b"".join(held)
 
 
-def _relative(path: str, prefix: str) -> str:
-    return path.removeprefix(prefix).removeprefix("/") if prefix else path
-
-
-def _fact(meta: Any, name: str) -> Fact:
-    changed = meta["last_modified"]
-    seconds = int(changed.timestamp())
-    return Fact(name, int(meta["size"]), seconds * 1_000_000_000 + changed.microsecond * 1000, meta["e_tag"] or "")
-
-
-def _is_transport(error: OSError) -> bool:
-    return isinstance(error, ConnectionError | TimeoutError)
+def matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the parts of a name are those of a pattern; "**" stands for any number of parts."""
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(matches(parts[skip:], wanted[1:]) for skip in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and matches(parts[1:], wanted[1:])

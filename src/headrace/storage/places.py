@@ -1,37 +1,88 @@
-"""Types of settings that name files: local paths, or paths in object stores. They refuse secrets."""
+"""Paths from texts, and the backend that each path belongs to. Only this module tells backends apart."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BeforeValidator
+from urllib.parse import unquote
 
 from headrace.credentials import refuse_credentials
+from headrace.errors import SettingsError
+from headrace.storage.local import LocalPlace
+from headrace.storage.object_store import SCHEMES, ObjectPath, ObjectPlace
+from headrace.storage.place import Place
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")  # a scheme, or a Windows drive; `Path` merges slashes
 
 
-def _as_places(value: object) -> object:
-    from headrace.storage.remote_path import path_of  # settings alone load no data libraries
-
-    if isinstance(value, str | Path):
-        return (path_of(value),)
-    if isinstance(value, list | tuple):
-        return tuple(path_of(each) if isinstance(each, str | Path) else each for each in value)
-    return value
+def place_of(path: Path) -> Place:
+    """The path in the backend that it belongs to."""
+    return ObjectPlace(path) if isinstance(path, ObjectPath) else LocalPlace(path)
 
 
-def _as_local(value: object) -> object:
-    from headrace.storage.remote_path import local_path_of  # settings alone load no data libraries
-
-    return local_path_of(value, "a setting") if isinstance(value, str | Path) else value
-
-
-def _as_path_or_text(value: object) -> object:
-    if isinstance(value, str) and "{" not in value:  # a template may hold any sign
-        refuse_credentials(value)
-    return value
+def parallel_reads(paths: Iterable[Path]) -> int:
+    """How many of these files are worth asking for at a time."""
+    return max((place_of(path).parallel_reads for path in paths), default=1)
 
 
-LocalPath = Annotated[Path, BeforeValidator(_as_local)]
-PathOrTemplate = Annotated[str, BeforeValidator(_as_path_or_text)]
-Places = Annotated[tuple[Path, ...], BeforeValidator(_as_places)]
+def path_of(place: str | Path) -> Path:
+    """A local path, or a path in an object store, from a text or from a `Path` that was made of one.
+
+    `~` is the home directory and file:// a local path. Raises `SettingsError` for every other scheme, and for
+    addresses with credentials or a query in them, which would end up in logs.
+    """
+    if isinstance(place, ObjectPath):
+        return place
+    refuse_credentials(place)
+    text = str(place)
+    match = _ADDRESS.match(text)
+    if match is None:
+        return Path(os.path.expanduser(text))
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme == "file":
+        return _local_address(text, rest)
+    if scheme not in SCHEMES:
+        what = f"drive {match[1]}:" if len(scheme) == 1 else f"{scheme}://"
+        raise SettingsError(
+            f"{what} is not a place headrace reads or writes; give a local path, or {', '.join(SCHEMES)}://"
+        )
+    name, _, key = rest.partition("/")
+    if not name or "@" in name or ":" in name or "?X-" in rest or "?sig=" in rest or "?sv=" in rest:
+        raise SettingsError(
+            f"{scheme}:// address: has {'no bucket' if not name else 'credentials or a query in it'}; give"
+            f" {scheme}://BUCKET/KEY and leave credentials to the environment"
+        )
+    if any(part in (".", "..") for part in key.split("/")):
+        raise SettingsError(f"{scheme}://{rest}: has . or .. in it; give the key as it is")
+    return ObjectPath(f"{scheme}:", name, key)
+
+
+def local_path_of(place: str | Path, what: str) -> Path:
+    """The same of a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
+    path = path_of(place)
+    if isinstance(path, ObjectPath):
+        raise SettingsError(f"{what} is {path}, in an object store; give a local path")
+    return path
+
+
+def _local_address(text: str, rest: str) -> Path:
+    """The path of file:///path or file://localhost/path. A `Path` has lost what tells a host from a directory."""
+    host, _, below = rest.partition("/")
+    if text[5:8] == "///":
+        return Path("/" + unquote(rest))
+    if text[5:7] == "//" and host == "localhost":
+        return Path("/" + unquote(below))
+    raise SettingsError("file:// address: may name a host; give the path as it is on this machine")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address in an object store."""
+    match = _ADDRESS.match(text)
+    return match is not None and match[1].lower() in SCHEMES
+
+
+def expanded(path: Path) -> Path:
+    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
+    return path if isinstance(path, ObjectPath) else Path(os.path.expanduser(path))

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.storage.object_store import Fact, ObjectStore
+    from headrace.storage.bucket import Bucket
+    from headrace.storage.place import Fact
 
 _LEAST, _MOST = 64 << 10, 8 << 20
 _KEPT = 4  # pieces: heads, footers and bodies are read in turns
 
 
-class SeekableObject(io.RawIOBase):
-    """A place in an object; how its bytes are read is said by a subclass."""
+class RemoteFile(io.RawIOBase):
+    """See the module. known: pieces of the object that were fetched before. Not safe for threads, as files are not."""
 
-    def __init__(self, fact: Fact) -> None:
+    def __init__(self, store: Bucket, key: str, fact: Fact, known: Sequence[tuple[int, memoryview]] = ()) -> None:
         super().__init__()
-        self._fact, self._at = fact, 0
+        self._store, self._key, self._fact, self._at = store, key, fact, 0
+        self._known = known
+        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
+        self._ahead, self._reached = _LEAST, 0
 
     def readable(self) -> bool:
         return True
@@ -43,23 +48,9 @@ class SeekableObject(io.RawIOBase):
         self._at = max(0, base + offset)
         return self._at
 
-    def _stop(self, size: int | None) -> int:
-        """Where a read of so many bytes from here ends."""
-        return self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
-
-
-class RemoteFile(SeekableObject):
-    """See the module. Not safe for threads, as files are not."""
-
-    def __init__(self, store: ObjectStore, key: str, fact: Fact) -> None:
-        super().__init__(fact)
-        self._store, self._key = store, key
-        self._pieces: OrderedDict[int, memoryview] = OrderedDict()
-        self._ahead, self._reached = _LEAST, 0
-
     def read(self, size: int | None = -1) -> bytes:
-        """So many bytes from here, fewer only at the end of the object."""
-        stop = self._stop(size)
+        """`size` bytes from here, fewer only at the end of the object."""
+        stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
         if stop <= self._at:
             return b""
         data = self._held(self._at, stop)
@@ -78,9 +69,10 @@ class RemoteFile(SeekableObject):
         return self.read()
 
     def _held(self, start: int, stop: int) -> memoryview | None:
-        for begin, piece in self._pieces.items():
+        for begin, piece in (*self._known, *self._pieces.items()):
             if begin <= start and stop <= begin + len(piece):
-                self._pieces.move_to_end(begin)
+                if begin in self._pieces:
+                    self._pieces.move_to_end(begin)
                 return piece[start - begin : stop - begin]
         return None
 

@@ -32,7 +32,7 @@ from headrace.errors import MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import BatchFormat, StreamArguments, StreamOptions
 from headrace.stream.loader.passes import RowPass, RowPasses
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import resolve_remainder
+from headrace.stream.order.remaining import resolve_remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
 from headrace.tabular.declared import BadNumbers, DeclaredBlocks

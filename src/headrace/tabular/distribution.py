@@ -18,8 +18,7 @@ import numpy.typing as npt
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
-from headrace.stream.order.chain import parts_of
-from headrace.stream.order.mixed import MixedOrder
+from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.plan import Plan
 
 _PART_ROWS = 1 << 18

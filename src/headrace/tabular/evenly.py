@@ -13,8 +13,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import check_batches
+from headrace.stream.order.remaining import Remaining, check_batches
 
 
 def left_after(plan: Plan, batches: int, *, batch_size: int, workers: int, piece_rows: int) -> Remaining:

@@ -19,7 +19,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name
 from headrace.formats.listing import NoMatch, list_files
 from headrace.formats.schema import plain
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import path_of
 from headrace.stream.loader.dataset import open_dataset
 
 _FRAME_BLOCK_ROWS = 1 << 13
@@ -118,7 +118,7 @@ def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Pat
 
 
 def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
-    fixed = root if isinstance(root, RemotePath) else Path(glob.escape(str(root)))
+    fixed = path_of(glob.escape(str(root)))
     found: set[Path] = set()
     for pattern in patterns:
         with suppress(NoMatch):

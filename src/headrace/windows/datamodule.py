@@ -7,6 +7,12 @@
 An epoch is a chunk: which one, says its number alone, when the first batch is asked for. So loaders that Lightning
 makes and throws away, sanity checks and restarts move nothing. Everything is found on disk by the run's id, on every
 rank. A loader here is no `DataLoader`, hence Lightning puts no sampler into it.
+
+    validation   the pool trains     validation windows are in
+    "time"       yes, as all do      val: later times of entities that are known
+    "entity"     no                  train: the same times of entities that are not
+    "both"       no                  val: later times of entities that are not known
+    "none"       there is no pool    none
 """
 
 from __future__ import annotations
@@ -14,33 +20,40 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from headrace.arrays import I64, Bools
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
+from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
 from headrace.recipe import Recipe
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
+from headrace.series.chunks import choose_entities
 from headrace.settings import load_yaml
 from headrace.stream.loader.resumed import (  # before what needs torch: names the extra of both
     CountedLoader,
     ResumedModule,
 )
-from headrace.stream.order.share import Remainder
-from headrace.windows.epochs import AllWindows, Chunked
+from headrace.stream.order.remaining import Remainder
 from headrace.windows.found import WindowCounts, check_some, count_windows
 from headrace.windows.inverse import target_scale
 from headrace.windows.loader import WindowLoader
 from headrace.windows.options import WindowArguments, WindowOptions
 from headrace.windows.order import Shuffle
-from headrace.windows.pool import VALIDATIONS, Validation, choose_pool, split_of
 from headrace.windows.store import SeriesStore, open_store
 from headrace.windows.torch import SLOWER_WORKERS, WindowDataset
 from headrace.windows.windows import Windows, windows_of
+
+Validation = Literal["time", "entity", "both", "none"]
+VALIDATIONS: tuple[Validation, ...] = get_args(Validation)
+
+_SHARE = 10  # one in so many entities validates
 
 
 class EpochLoader(CountedLoader[WindowLoader]):
@@ -89,8 +102,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
 
     source: a dataset directory with a run of series; or the settings of one (`headrace.Series`, or a YAML file of
     them), which rank 0 then prepares into `out`, or finds prepared. run: a run_id, to choose another of the directory.
-    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory (see `windows.epochs`); without, an epoch
-    is all windows, straight from the mapped store. validation: see `windows.pool`; validation_chunk_size: entities that
+    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory (see `WindowLoader`); without, an epoch
+    is all windows, straight from the mapped store. validation: see above; validation_chunk_size: entities that
     validate, whose rows are in memory throughout. remainder: of the last step in training; outside training windows
     come in order and are always padded; batches say which of theirs are "valid". cache_dir, disk_bytes: of copies of a
     run in an object store, see `open_windows`. How many windows each part has, and who has none, `setup` prints and
@@ -215,7 +228,16 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     def train_dataloader(self) -> EpochLoader:
         """The training stream, the same object whenever it is asked for: asking moves nothing."""
         if self._train is None:
-            stream = self._loader(self._epochs(), self.batch_size, self._shuffle, self._remainder)
+            stream = WindowLoader(
+                self.windows("train"),
+                batch_size=self.batch_size,
+                shuffle=self._shuffle,
+                seed=self._seed,
+                chunk_size=self._chunk_size,
+                memory_limit_mib=self._memory_limit_mib,
+                remainder=self._remainder,
+                topology=self._topology(),
+            )
             self._train = EpochLoader(stream, self.trainer)
         if self._loaded is not None:
             self._train.resume(self._loaded)
@@ -284,37 +306,58 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             told += f"; validation_chunk_size asks for {asked:,} entities"
         return told
 
-    def _epochs(self) -> AllWindows | Chunked:
-        train = self.windows("train")
-        if self._chunk_size is None and self._memory_limit_mib is None:
-            return AllWindows(train)
-        return Chunked(
-            train, seed=self._seed, chunk_size=self._chunk_size, memory_limit_mib=self._memory_limit_mib
-        )  # fmt: skip
-
     def _evaluation(self, part: str) -> EpochLoader:
-        return EpochLoader(self._loader(AllWindows(self.windows(part)), self.val_batch_size, "none", "pad"), None)
-
-    def _loader(
-        self, epochs: AllWindows | Chunked, batch_size: int, shuffle: Shuffle, remainder: Remainder | None
-    ) -> WindowLoader:
-        return WindowLoader(
-            epochs,
-            batch_size=batch_size,
-            shuffle=shuffle,
+        loader = WindowLoader(
+            self.windows(part),
+            batch_size=self.val_batch_size,
+            shuffle="none",
             seed=self._seed,
-            remainder=remainder,
+            remainder="pad",
             topology=self._topology(),
         )
+        return EpochLoader(loader, None)
 
     def _tell_of_lengths(self, loader: EpochLoader) -> None:
         whole = loader.stream.passes.whole(loader.stream.present).steps
-        self._ask_lengths_again(differ=isinstance(loader.stream.epochs, Chunked) or len(loader) != whole)
+        self._ask_lengths_again(differ=loader.stream.epochs is not None or len(loader) != whole)
         trainer = self.trainer
         if trainer is not None and loader.went_on and trainer.fit_loop.epoch_loop.restarting:
             # A checkpoint of an epoch's last step: Lightning has gone on to the next epoch, and would still count the
             # batches of the old one in it if it is longer.
             trainer.fit_loop.epoch_loop.restarting = False
+
+
+def split_of(validation: Validation) -> str:
+    """The split that validation windows are in."""
+    return "train" if validation == "entity" else "val"
+
+
+def choose_pool(
+    names: pa.Array, train: I64, val: I64, *, validation: Validation, size: int | None, seed: int
+) -> tuple[Bools, Bools]:
+    """(entities that train, entities that validate), bool [E].
+
+    train, val: windows of each entity, [E]; only entities with windows to validate on are drawn for the pool, by keyed
+    hash, so that more entities change little. size: of the pool; None: with "time" all, else a tenth, at least one.
+    Raises `SettingsError` where nobody would be left to train.
+    """
+    able = np.flatnonzero(val) if validation != "none" else np.empty(0, np.int64)
+    if size is None:
+        size = len(able) if validation == "time" else max(1, len(able) // _SHARE)
+    pool = np.zeros(len(names), bool)
+    if len(able):
+        high, low = hash_texts(derive_key(seed, "validation entities"), names.take(pa.array(able)))
+        pool[able] = choose_entities(high, low, size)
+    trains = train > 0
+    if validation != "time":
+        trains &= ~pool
+    if not trains.any():
+        raise SettingsError(
+            f"{int((train > 0).sum())} entities have windows to train on, and validation={validation!r} with"
+            f" validation_chunk_size={size} leaves none of them; choose a smaller validation_chunk_size, or"
+            ' validation="time"'
+        )
+    return trains, pool
 
 
 def _recipe_of(source: str | Path | Recipe, out: str | Path | None) -> tuple[Recipe | None, Path]:

@@ -1,245 +1,206 @@
-"""A stream of batches of windows for one rank: this process alone, and a thread that reads the next chunk.
+"""Windows as items of a stream: batches for one rank, which this process gathers; a thread reads the next chunk.
 
-The positions of an epoch are dealt out in turn: rank r of R takes every R-th, batch_size at a time, so a step of all
-ranks together is a run of positions, and there are as many steps everywhere. The order of the positions knows nothing
-of ranks. Passes and states follow the rules of every loader, see `stream.loader.base`; a state resumes on any
-number of ranks and with any batch size.
+The positions of an epoch are dealt out to ranks as those of rows are, see `stream.loader.items`. The order of the
+positions knows nothing of ranks, so a state resumes on any number of ranks and with any batch size. An epoch has all
+windows, straight from the mapped store, or those of a chunk of entities that is copied to memory. Which chunk that is,
+is arithmetic (see `series.chunks`), so asking twice, or in another order, changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Unpack
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
-from headrace.errors import SettingsError, StreamError
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import SettingsError
 from headrace.sealed import MOST_LANES
-from headrace.stream.loader.base import BaseLoader
-from headrace.stream.loader.options import VALID
-from headrace.stream.order.share import Remainder, Share, check_batches, resolve_remainder, share_of
-from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Progress, Watch
-from headrace.stream.read.batch import import_torch
-from headrace.windows.epochs import Epochs
+from headrace.series.chunks import ChunkPlan
+from headrace.stream.loader.items import ItemArguments, ItemPass, item_index, item_options, no_block
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.stream_loader import StreamLoader
+from headrace.stream.order.lanes import Lanes
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.topology import Topology, confirm
+from headrace.stream.read.ahead import start_threads
+from headrace.stream.read.batch import Batch, import_torch
 from headrace.windows.options import Layout
-from headrace.windows.order import SHUFFLES, InOrder, Shuffle, WindowOrder, everywhere, nearby
-from headrace.windows.state import WindowState
-from headrace.windows.windows import Places, Windows
+from headrace.windows.order import SHUFFLES, Shuffle, WindowOrder, everywhere, nearby
+from headrace.windows.windows import Windows
 
 log = logging.getLogger("headrace")
 
-BatchFormat = Literal["torch", "numpy"]
-
-_LOCATED = 1 << 14  # windows whose places are looked up at a time
+_MIB = 1 << 20
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WindowPasses:
-    """Passes over windows, as batches of `batch_size` windows on each rank; see `WindowLoader`."""
+class Chunked:
+    """Every epoch has the windows of one chunk, in memory; over a pass every window comes once.
 
-    epochs: Epochs
-    batch_size: int
-    shuffle: Shuffle
-    seed: int
-    remainder: Remainder
-    lanes: int
-    stretch: int
-    batch_format: BatchFormat
-    topology: Topology
+    chunk_size: entities of a chunk; memory_limit_mib: MiB that this chunk and the next take together, in each process.
+    Entities without a window are in no chunk.
+    """
 
-    def begin(self, epoch: int, after: WindowPass | None = None) -> WindowPass:
-        """An epoch from its beginning, in lanes and stretches like those of the pass before."""
-        number, chunk = self.epochs.place(epoch)
-        order = self if after is None else after.start
-        state = WindowState(
-            windows=self.epochs.identity,
-            count=self.epochs.count(epoch),
-            seed=self.seed,
-            epoch=epoch,
-            shuffle=self.shuffle,
-            lanes=order.lanes,
-            stretch=order.stretch,
-            pass_number=number,
-            chunk=chunk,
-        )
-        return WindowPass(self, state)
+    def __init__(
+        self, windows: Windows, *, seed: int, chunk_size: int | None = None, memory_limit_mib: int | None = None
+    ) -> None:
+        for name, value in (("chunk_size", chunk_size), ("memory_limit_mib", memory_limit_mib)):
+            if value is not None:
+                check_integer(f"windows: {name}", value, least=1)
+        self._windows = windows
+        self._entities = np.flatnonzero(windows.per_entity)
+        row_bytes = 4 * windows.matrices.columns
+        max_rows = None if memory_limit_mib is None else memory_limit_mib * _MIB // 2 // row_bytes
+        rows = (windows.ends - windows.begins)[self._entities]
+        self._plan = ChunkPlan(rows, seed, chunk_size=chunk_size, max_rows=max_rows)
+        self.identity = sha256_hex(canonical_json([windows.identity, chunk_size, memory_limit_mib]))
+        self._held: tuple[int, Windows] | None = None
+        self._coming: tuple[int, Future[Windows]] | None = None
 
-    def whole(self, of: WindowPass) -> WindowPass:
-        """The epoch of a pass from its beginning, in its order."""
-        return replace(of, start=of.start.at(0))
+    def place(self, epoch: int) -> tuple[int, int]:
+        """(pass, chunk of it)."""
+        return self._plan.place(epoch)
 
-    def resume(self, values: Mapping[str, Any]) -> WindowPass:
-        """What a saved state left. Raises `StreamError` if it is of other windows, chunks, seed or shuffle."""
-        state = WindowState.from_dict(values)
-        state.check(self.begin(0).start)
-        here = self.begin(state.epoch).start
-        if (state.count, state.pass_number, state.chunk) != (here.count, here.pass_number, here.chunk):
-            raise StreamError(
-                f"window state: epoch {state.epoch} was chunk {state.chunk} of pass {state.pass_number} with"
-                f" {state.count} windows; here it is chunk {here.chunk} of pass {here.pass_number} with {here.count};"
-                " begin the epoch anew"
-            )
-        return WindowPass(self, state)
+    def entities(self, epoch: int) -> I64:
+        """The entities of the epoch's chunk, ascending."""
+        return self._entities[self._plan.entities(epoch)]
 
+    def count(self, epoch: int) -> int:
+        """Windows of the epoch's chunk."""
+        return int(self._windows.per_entity[self.entities(epoch)].sum())
 
-@dataclass(frozen=True, eq=False)
-class WindowPass:
-    """What is left of an epoch of windows. start: where it begins."""
+    def windows(self, epoch: int) -> Windows:
+        """Those of the epoch's chunk, and have the next chunk read. Raises what reading it raised."""
+        if self._held is None or self._held[0] != epoch:
+            self._held = None  # before another is read: there are never more than two
+            coming, self._coming = self._coming, None
+            ready = coming[1].result() if coming is not None and coming[0] == epoch else None
+            self._held = (epoch, self._load(epoch) if ready is None else ready)
+        if self._coming is None or self._coming[0] != epoch + 1:
+            thread = start_threads(1, name="headrace-chunk")
+            self._coming = (epoch + 1, thread.submit(self._load, epoch + 1))
+            thread.shutdown(wait=False)  # it ends with the chunk
+        return self._held[1]
 
-    passes: WindowPasses
-    start: WindowState
+    def close(self) -> None:
+        """Wait for what is being read, and let go of it and of the chunk held."""
+        if self._coming is not None:
+            self._coming[1].cancel()
+            self._coming[1].exception() if not self._coming[1].cancelled() else None
+        self._held = self._coming = None
 
-    @property
-    def epoch(self) -> int:
-        """Which epoch."""
-        return self.start.epoch
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None, "_coming": None}
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
-        return bool(self.start.position)
-
-    @property
-    def share(self) -> Share:
-        """The windows of this rank."""
-        passes = self.passes
-        return share_of(
-            self.start.count - self.start.position,
-            rank=passes.topology.rank,
-            ranks=passes.topology.world_size,
-            batch_size=passes.batch_size,
-            remainder=passes.remainder,
-        )
-
-    @property
-    def steps(self) -> int:
-        """Batches that each rank receives."""
-        return self.share.steps
-
-    def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank. Raises `StreamError` if the pass has fewer."""
-        check_batches(batches, self.steps)
-        step = self.passes.topology.world_size * self.passes.batch_size
-        return self.start.at(min(self.start.count, self.start.position + batches * step)).to_dict()
-
-    def rows_after(self, batches: int) -> int:
-        """Windows that this rank's first `batches` batches hold, without filling ones."""
-        return min(batches * self.passes.batch_size, self.share.rows)
-
-    def batches(self) -> Generator[dict[str, Any], None, None]:
-        """This rank's batches."""
-        start, share, batch_size = self.start, self.share, self.passes.batch_size
-        if not share.items:
-            return
-        windows = self.passes.epochs.windows(start.epoch)
-        order = _order(windows, start)
-        piece = max(1, _LOCATED // batch_size) * batch_size
-        for begin in range(0, share.items, piece):
-            end = min(begin + piece, share.items)
-            places = windows.locate(order.numbers(start.position + _items(share, begin, end)))
-            for first in range(begin, end, batch_size):
-                last = min(first + batch_size, end)
-                yield self._batch(windows, places.part(first - begin, last - begin), share.rows - first)
-
-    def _batch(self, windows: Windows, places: Places, real: int) -> dict[str, Any]:
-        in_torch = self.passes.batch_format == "torch"
-        batch = windows.gather(places, "views" if in_torch else None)
-        batch[VALID] = np.arange(len(places.entity)) < real
-        return as_tensors(batch, import_torch(), windows.options.layout) if in_torch else batch
+    def _load(self, epoch: int) -> Windows:
+        return self._windows.in_memory(self.entities(epoch))
 
 
-class WindowLoader(BaseLoader[WindowPasses, WindowPass]):
+class WindowItems:
+    """Windows as items: all of them every epoch, mapped, or a chunk of them. shuffle: see `order`."""
+
+    def __init__(self, windows: Windows, chunks: Chunked | None, *, shuffle: Shuffle, lanes: Lanes) -> None:
+        self.windows, self.chunks, self.shuffle, self.lanes = windows, chunks, shuffle, lanes
+        self.split = windows.split
+        self.identity = sha256_hex(canonical_json([(chunks or windows).identity, shuffle]))
+
+    def count(self, epoch: int) -> int:
+        """Windows of an epoch, over all ranks."""
+        return len(self.windows) if self.chunks is None else self.chunks.count(epoch)
+
+    def chunk(self, epoch: int) -> tuple[int, int] | None:
+        """(pass over all entities, chunk of it)."""
+        return None if self.chunks is None else self.chunks.place(epoch)
+
+    def sample(self) -> dict[str, Any]:
+        """A batch of no windows."""
+        return self.windows.batch([])
+
+    def batches(
+        self, state: StreamState, positions: Iterator[I64], options: StreamOptions
+    ) -> Generator[dict[str, Any], None, None]:
+        """One gather each. Where windows are is looked up for many batches at once."""
+        windows = self.windows if self.chunks is None else self.chunks.windows(state.epoch)
+        torch = import_torch() if options.batch_format == "torch" else None
+        order, size = self._order(windows, state), options.batch_size
+        for piece in positions:
+            places = windows.locate(order(piece))
+            for begin in range(0, len(piece), size):
+                batch = windows.gather(places.part(begin, begin + size), None if torch is None else "views")
+                yield batch if torch is None else as_tensors(batch, torch, windows.options.layout)
+
+    def _order(self, windows: Windows, state: StreamState) -> WindowOrder:
+        if self.shuffle == "none":
+            return lambda positions: positions
+        if self.shuffle == "everywhere":
+            return everywhere(state.rows, seed=state.seed, epoch=state.epoch)
+        entities = windows.store.entities
+        return nearby(
+            entities.names, entities.rows, windows.per_entity, seed=state.seed, epoch=state.epoch,
+            lanes=state.lanes, stretch=state.window_rows,
+        )  # fmt: skip
+
+
+class WindowLoader(StreamLoader):
     """Batches of one rank, every window of the epoch exactly once over all ranks, the same number on each.
 
-    remainder: what becomes of the last, incomplete step: "pad" repeats windows that are false in batch["valid"], "drop"
-    leaves out less than a step, "exact" is for one rank; None: "exact" alone, else "pad". Every batch has "valid"; of a
-    padded step with fewer windows than ranks, some ranks have no valid one. shuffle: see `order`; lanes
-    and stretch are of "nearby". topology: this rank; None: found out now. Batches are dicts of torch tensors
-    (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says; valid is bool [B].
-    Raises `SettingsError` for what cannot work.
+    chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, one of `epochs`, see `Chunked`; neither:
+    all windows, straight from the mapped store. shuffle: see `order`; lanes and stretch are of "nearby".
+    Batches are dicts of torch tensors (dates as int64 microseconds) or numpy arrays, shaped as `Windows.gather` says,
+    and "valid", bool [B], which is false for windows that only fill the last step; there some ranks may have no valid
+    one. Other options: see `StreamOptions`. topology: this rank; None: found out now. Raises `SettingsError` for what
+    cannot work.
     """
 
     def __init__(
         self,
-        epochs: Epochs,
+        windows: Windows,
         *,
         batch_size: int,
         shuffle: Shuffle = "everywhere",
         seed: int = 0,
-        remainder: Remainder | None = None,
+        chunk_size: int | None = None,
+        memory_limit_mib: int | None = None,
         lanes: int = 16,
         stretch: int = 4096,
-        batch_format: BatchFormat = "torch",
         topology: Topology | None = None,
+        **options: Unpack[ItemArguments],
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("lanes", lanes), ("stretch", stretch)):
+        for name, value in (("lanes", lanes), ("stretch", stretch)):
             check_integer(f"windows: {name}", value, least=1, most=MOST_LANES if name == "lanes" else None)
         check_word("windows: shuffle", shuffle, SHUFFLES)
-        check_word("windows: batch_format", batch_format, get_args(BatchFormat))
-        check_integer("windows: seed", seed)
-        if remainder is not None:
-            check_word("windows: remainder", remainder, get_args(Remainder))
-        if batch_format == "torch":
-            import_torch()
-        topology = capture() if topology is None else topology
-        passes = WindowPasses(
-            epochs=epochs,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            remainder=resolve_remainder(remainder, topology.world_size),
-            lanes=lanes,
-            stretch=stretch,
-            batch_format=batch_format,
-            topology=topology,
-        )
-        super().__init__(passes, topology)
-        count = self.present.start.count
-        if passes.remainder == "drop" and count and not self.present.steps:
+        checked = item_options(batch_size, options, shuffle=shuffle != "none", seed=seed)
+        self.epochs: Chunked | None = None
+        if chunk_size is not None or memory_limit_mib is not None:
+            self.epochs = Chunked(windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
+        items = WindowItems(windows, self.epochs, shuffle=shuffle, lanes=Lanes(lanes, stretch, 1))
+        super().__init__(item_index(items), no_block, checked, topology=topology)
+        count = items.count(0)
+        if self.remainder == "drop" and count and not self.present.steps:
             raise SettingsError(
                 f'windows: remainder="drop" leaves no step: the first epoch has {count} windows, and a step'
-                f" of {topology.world_size} ranks takes {topology.world_size * batch_size}; give a smaller"
+                f" of {self.topology.world_size} ranks takes {self.topology.world_size * batch_size}; give a smaller"
                 ' batch_size or larger chunks, or pass remainder="pad"'
             )
-
-    @property
-    def epochs(self) -> Epochs:
-        """The windows of every epoch."""
-        return self.passes.epochs
-
-    @property
-    def is_shuffled(self) -> bool:
-        """Whether every epoch has an order of its own."""
-        return self.passes.shuffle != "none"
 
     def __len__(self) -> int:
         """Batches of the present pass from where it began; once it was taken to its end, of the next one."""
         confirm(self.topology)
         following = self.passes.begin(self.epoch + 1, self.present) if self._received.is_over else self.present
+        assert following.steps is not None
         return following.steps
 
-    def read(self) -> Generator[dict[str, Any], None, None]:
+    def read(self) -> Generator[Batch, None, None]:
         """The batches of the present pass from its beginning, watched but not counted."""
-        start = self.present.start
-        if start.count and not self.present.steps and not start.position:
-            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', start.epoch, start.count)
-        self.progress = Progress()
-        yield from Watch(self, self.contract(), self.progress).over(self.present.batches())
-
-    def contract(self, *, workers: int = 0) -> dict[str, Any]:  # noqa: ARG002 - windows have no workers
-        """What every rank must say alike before the present pass."""
-        return {
-            "source": "windows",
-            "batch_size": self.passes.batch_size,
-            "remainder": self.passes.remainder,
-            **self.present.start.to_dict(),
-            "steps": self.present.steps,
-        }
+        present = self.present
+        if isinstance(present, ItemPass) and not present.steps and not present.is_partial and present.dropped_rows:
+            left_out = present.dropped_rows
+            log.warning('epoch %d has no step: remainder="drop" leaves out its %d windows', self.epoch, left_out)
+        yield from super().read()
 
 
 def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -> dict[str, Any]:
@@ -249,22 +210,3 @@ def as_tensors(batch: Mapping[str, Any], torch: Any, layout: Layout = "views") -
         for name, values in batch.items()
     }
     return tensors if layout == "views" else {name: each.contiguous() for name, each in tensors.items()}
-
-
-def _order(windows: Windows, state: WindowState) -> WindowOrder:
-    if state.shuffle == "none":
-        return InOrder()
-    if state.shuffle == "everywhere":
-        return everywhere(state.count, seed=state.seed, epoch=state.epoch)
-    entities = windows.store.entities
-    return nearby(
-        entities.names, entities.rows, windows.per_entity, seed=state.seed, epoch=state.epoch,
-        lanes=state.lanes, stretch=state.stretch,
-    )  # fmt: skip
-
-
-def _items(share: Share, begin: int, end: int) -> I64:
-    """The places of items begin..end-1 of a share, filling ones included."""
-    own = share.places(begin, end)
-    filling = end - max(begin, share.rows)
-    return np.concatenate([own, np.full(filling, share.place_of(share.rows))]) if filling > 0 else own

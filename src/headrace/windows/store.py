@@ -24,8 +24,7 @@ from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError
-from headrace.series.axis import Frequency
-from headrace.windows.times import times_at
+from headrace.series.axis import Frequency, month_places
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
@@ -143,6 +142,22 @@ def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | 
             f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
         )
     return SeriesStore(root, manifest, files or LocalFiles())
+
+
+def times_at(frequency: Frequency, first_times: I64, from_end: npt.NDArray[np.bool_], positions: I64) -> I64:
+    """Microseconds since 1970 of the rows `positions` steps behind the first of their entity; int64, same length.
+
+    from_end: whether calendar months of the entity are counted from their end, as month ends are.
+    """
+    if not frequency.months:
+        return first_times + positions * frequency.micros
+    months, since, until = month_places(first_times)
+    wanted = months + positions * frequency.months
+    return np.where(from_end, _start(wanted + 1) - until, _start(wanted) + since)
+
+
+def _start(months: I64) -> I64:
+    return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
 
 
 def _mapped(path: Path, columns: Columns) -> F32:

@@ -13,18 +13,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
-from headrace.stream.order.share import Remainder
+from headrace.stream.loader.items import ItemArguments
 from headrace.stream.ranks.topology import Topology
-from headrace.windows.epochs import AllWindows, Chunked
 from headrace.windows.found import WindowCounts, check_some
-from headrace.windows.loader import BatchFormat, WindowLoader, as_tensors
+from headrace.windows.loader import WindowLoader, as_tensors
 from headrace.windows.order import Shuffle
 from headrace.windows.windows import Windows, open_windows
 
@@ -81,11 +80,10 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         seed: int = 0,
         chunk_size: int | None = None,
         memory_limit_mib: int | None = None,
-        remainder: Remainder | None = None,
         lanes: int = 16,
         stretch: int = 4096,
-        batch_format: BatchFormat = "torch",
         topology: Topology | None = None,
+        **options: Unpack[ItemArguments],
     ) -> WindowLoader:
         """Batches for this rank, each with the arrays of `Windows.gather`; see `WindowLoader`.
 
@@ -94,19 +92,17 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
         """
         check_some(self.windows)
-        epochs: AllWindows | Chunked = AllWindows(self.windows)
-        if chunk_size is not None or memory_limit_mib is not None:
-            epochs = Chunked(self.windows, seed=seed, chunk_size=chunk_size, memory_limit_mib=memory_limit_mib)
         return WindowLoader(
-            epochs,
+            self.windows,
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
-            remainder=remainder,
+            chunk_size=chunk_size,
+            memory_limit_mib=memory_limit_mib,
             lanes=lanes,
             stretch=stretch,
-            batch_format=batch_format,
             topology=topology,
+            **options,
         )
 
 

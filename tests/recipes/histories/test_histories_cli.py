@@ -9,20 +9,15 @@ from pathlib import Path
 import pytest
 from pings import SPLITS, dealt, decoded, histories, random_pings, shards_of, write_pings
 
+from commands import headrace
+
 PINGS = random_pings(21, 300)
-
-
-def headrace_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from headrace.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
 
 
 def test_histories_prepares_and_decode_prints_the_measurements_back(tmp_path: Path) -> None:
     source = write_pings(tmp_path / "in", dealt(PINGS, 2))
     asked = ["--peer", "dst_addr", "--partitions", 1, "--train-ratio", 0.6]
-    done = headrace_command("histories", source, "--out", tmp_path / "out", *asked, "--json")
+    done = headrace("histories", source, "--out", tmp_path / "out", *asked, "--json")
     same = histories(source, tmp_path / "library", partitions=1)
 
     assert done.returncode == 0, done.stderr
@@ -33,7 +28,7 @@ def test_histories_prepares_and_decode_prints_the_measurements_back(tmp_path: Pa
         json.loads(line)
         for split in SPLITS
         for path in sorted((tmp_path / "out" / "splits" / split).iterdir())
-        for line in headrace_command("histories", "decode", path, "--json").stdout.splitlines()
+        for line in headrace("histories", "decode", path, "--json").stdout.splitlines()
     ]
     assert [asdict(each) for split in SPLITS for each in decoded(same)[split]] == printed
 
@@ -41,7 +36,7 @@ def test_histories_prepares_and_decode_prints_the_measurements_back(tmp_path: Pa
 def test_decode_prints_columns_and_stops_at_the_limit(tmp_path: Path) -> None:
     prepared = histories(write_pings(tmp_path / "in", [PINGS]), tmp_path / "out", format="arrow")
     path = sorted((prepared.run / "histories" / "train").iterdir())[0]
-    done = headrace_command("histories", "decode", path, "--limit", 3)
+    done = headrace("histories", "decode", path, "--limit", 3)
 
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert [5] * 3 == [len(line) for line in lines]
@@ -50,8 +45,8 @@ def test_decode_prints_columns_and_stops_at_the_limit(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_message_and_an_exit_code(tmp_path: Path) -> None:
-    missing = headrace_command("histories", "decode", tmp_path / "no.array_record")
-    wrong = headrace_command("histories", tmp_path, "--out", tmp_path / "out", "--time-format", "dmy")
+    missing = headrace("histories", "decode", tmp_path / "no.array_record")
+    wrong = headrace("histories", tmp_path, "--out", tmp_path / "out", "--time-format", "dmy")
 
     assert (1, 2) == (missing.returncode, wrong.returncode)
     assert "no such file" in missing.stderr
@@ -74,7 +69,7 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["prepare", "decode"])
 def test_both_commands_have_help_with_an_example(word: str) -> None:
-    done = headrace_command("histories", word, "--help")
+    done = headrace("histories", word, "--help")
 
     assert done.returncode == 0
     assert "Example:" in done.stdout
@@ -85,7 +80,7 @@ def test_a_configuration_file_may_ask_for_histories(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         f"recipe: histories\nsource: {source}\nout: {tmp_path / 'out'}\npeer: dst_addr\npartitions: 3\ntrain_ratio: 0.6\n"
     )
-    done = headrace_command("run", tmp_path / "config.yaml", "--json")
+    done = headrace("run", tmp_path / "config.yaml", "--json")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run_id"] == histories(source, tmp_path / "library").manifest.run_id

@@ -96,6 +96,7 @@ def test_ripe_histories_hold_every_ping_in_time_order(tmp_path: Path) -> None:
     assert headrace.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.slow
 @needs_ripe
 def test_the_day_first_files_of_ripe_are_an_error_unless_their_form_is_declared(tmp_path: Path) -> None:
     with pytest.raises(headrace.InputError, match=r"11119\.csv\.gz: row 1: epoch is '14/10/2016 21:17', .*time_format"):
@@ -163,6 +164,7 @@ def seattle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]
     return directory, matrices
 
 
+@pytest.mark.slow
 @needs_seattle
 def test_seattle_ties_and_zeros(seattle: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     source, matrices = seattle

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import as_lists, made_rows, table_lists
 
+from commands import headrace
 from headrace.errors import InputError
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
-
-HEADRACE = [sys.executable, "-c", "from headrace.cli import main; main()"]
 
 
 def write(path, rows):
@@ -295,10 +293,6 @@ def test_converted_bins_are_the_same_bins_and_smaller(tmp_path):
         result["num_bins"], file.num_row_groups, result["source_bytes"],
     )  # fmt: skip
     assert result["bytes"] < result["source_bytes"]
-
-
-def headrace(*arguments):
-    return subprocess.run([*HEADRACE, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=250)
 
 
 def test_the_command_converts_and_notes_the_alignment(tmp_path):

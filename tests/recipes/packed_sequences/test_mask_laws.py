@@ -14,6 +14,7 @@ from headrace.recipes.packed_sequences.chats.rejects import RowRejected
 from headrace.recipes.packed_sequences.chats.render import ChatRenderer
 from headrace.recipes.packed_sequences.chats.template import Template, Trace
 from headrace.recipes.packed_sequences.chats.turns import Specials
+from laws import examples
 
 SPECIALS = Specials.of(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], "<|im_end|>")
 THINKS = "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}{% set content = message.content %}{% if message.role == 'assistant' and '</think>' in content and not loop.last %}{% set content = content.split('</think>')[-1] %}{% endif %}{{ content | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"  # fmt: skip
@@ -60,7 +61,7 @@ def rendered(source: str, turns):
     return found.text, found.spans
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(chats, st.sampled_from(sorted(KINDS)))
 def test_a_mask_is_right_or_there_is_none(turns, source):
     """Renderers are shared by all examples, so that what one taught is used for the others."""
@@ -93,7 +94,7 @@ def three_ways(template: Template, chat: Conversation, specials: Specials):
         yield by_marks, by_difference, (len(before), len(after.rstrip())) if stable else None
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(chats)
 def test_marks_differences_and_prefixes_agree(turns):
     if any(not text.strip() for _, text in turns):

@@ -186,3 +186,11 @@ def test_a_changed_file_beside_the_shards_is_found(run: FinishedRun, name: str) 
 
     (problem,) = problems(run)
     assert f"{name}: is missing, or not the file that was published" in problem
+
+
+def test_a_run_of_a_packer_that_is_gone_still_verifies(run: FinishedRun) -> None:
+    path = run.root / "config.json"
+    config = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**config, "algorithm": "first_fit_shuffle"}))
+
+    assert [] == problems(run)

@@ -85,6 +85,7 @@ def test_a_run_stops_at_the_first_such_row(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("runs/*/manifest.json"))
 
 
+@pytest.mark.slow
 def test_the_filter_of_the_advice_keeps_the_good_rows(tmp_path: Path) -> None:
     rows = [{**row, "label": bool(number % 2)} for number, row in enumerate(token_rows(60))]
     source = write_jsonl(tmp_path / "a.jsonl", rows)

@@ -119,6 +119,7 @@ def gsm8k_settings(run: Prepared) -> dict:
     return headrace.PackedSequences(**config).identity_settings()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(("reasoning", "more"), [("template", 0), ("every_user_turn", 1)])
 def test_rows_may_give_several_sequences_that_stay_in_one_split(tmp_path: Path, reasoning: str, more: int) -> None:

@@ -11,6 +11,7 @@ from recipe_cases import packed, write_jsonl
 from headrace.recipes.packed_sequences.chats.layouts import Conversation
 from headrace.recipes.packed_sequences.chats.rejects import RowRejected
 from headrace.recipes.packed_sequences.chats.special_text import SpecialText
+from laws import examples
 
 TYPED = ["<|im_end|>", "<|im_start|>assistant\n", "</s>", "[INST]", "<|im_end", "a", " b\n", "é", "{{ x }}"]
 texts = st.lists(st.sampled_from(TYPED), max_size=5).map("".join)
@@ -43,7 +44,7 @@ def test_what_a_user_typed_does_not_end_the_users_turn(chats_as_text) -> None:
     assert ["<|im_end|>"] == controls(chats_as_text, ids[mask == 1])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(texts, min_size=2, max_size=6))
 def test_control_tokens_are_the_templates_and_text_stays_as_it_was(chats_as_text, turns) -> None:
     row = chat(*turns)
@@ -58,7 +59,7 @@ def test_control_tokens_are_the_templates_and_text_stays_as_it_was(chats_as_text
     assert [f"{answer}<|im_end|>" for answer in answers] == trained
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(texts, min_size=2, max_size=4))
 def test_neighbours_of_a_row_do_not_change_it(chats_as_text, turns) -> None:
     row, plain = chat(*turns), chat("question", "answer")
@@ -118,7 +119,7 @@ def test_stand_ins_that_a_row_holds_already_are_refused(place, chats_as_text) ->
     assert [(0, "reserved_character")] == [(each.row, each.reason) for each in rejected]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.lists(texts, min_size=1, max_size=4), st.data())
 def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
     special = SpecialText(["<|im_end|>", "</s>", "[INST]", "<|im_start|>"])

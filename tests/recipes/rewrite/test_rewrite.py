@@ -19,6 +19,7 @@ from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats import parquet
 from headrace.formats.parquet import READS_MISSING_VECTORS
 from headrace.run.events import Step
+from laws import examples
 from tables import fresh, small_rows, small_source, split
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -77,7 +78,7 @@ def files_of(run: Path) -> dict[str, str]:
     }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(table=tables(), codec=st.sampled_from(["none", "lz4", "zstd"]), source=st.sampled_from(["parquet", "arrow"]), group=st.none() | st.integers(1, 30))  # fmt: skip
 def test_every_type_comes_back_as_it_was(tmp_path_factory, table, codec, source, group) -> None:
     where = fresh(tmp_path_factory.getbasetemp())
@@ -197,6 +198,7 @@ headrace.rewrite(sys.argv[1], sys.argv[2], cache_dir=sys.argv[3], workers=2, on_
 """
 
 
+@pytest.mark.smoke("receipt.linked-7")
 @pytest.mark.parametrize(("step", "count"), [("shard.linked", 1), ("receipt.linked", 7), ("index.linked", 1)])
 def test_a_killed_rewrite_goes_on_and_makes_the_same_bytes(step: str, count: int, tmp_path: Path) -> None:
     raw = small_source(tmp_path / "raw", count=5, rows=50)

@@ -14,6 +14,7 @@ from series_sources import series
 
 import headrace
 from headrace.run.prepare import prepare
+from laws import examples
 
 
 @pytest.mark.parametrize(("cut", "splits"), [(CUT, ("train",)), (TEST_CUT, ("train", "val"))])
@@ -59,7 +60,7 @@ def later(draw) -> dict:
 
 @pytest.mark.parametrize("configs", CONFIGS.values(), ids=CONFIGS)
 @given(seed=st.integers(0, 1000), cut_of=st.sampled_from(["val", "test"]), open_gap=st.integers(0, 4), how=later())
-@settings(max_examples=4)
+@settings(max_examples=examples(4))
 def test_nothing_behind_a_cut_changes_a_byte_before_it(
     tmp_path_factory, configs: dict, seed: int, cut_of: str, open_gap: int, how: dict
 ) -> None:

@@ -18,6 +18,7 @@ from headrace import verify
 from headrace.errors import InputError, SettingsError
 from headrace.recipes.series.pipelines.fitted import fit, join, merge, reasons
 from headrace.recipes.series.pipelines.settings import Preprocessing
+from laws import examples
 
 COLUMNS = ("q", "p", "t")
 
@@ -64,7 +65,7 @@ def test_every_column_is_scaled_by_its_own_pipeline() -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.permutations(["a", "b", "c", "d", "e"]), st.sets(st.integers(1, 4)))
 def test_batches_of_any_size_and_order_are_one_fit(order: list[str], cuts: set[int]) -> None:
     matrix, offsets = case(order, 5)
@@ -156,6 +157,7 @@ print(len(headrace.verify(made.out).problems), back.shape)
 """
 
 
+@pytest.mark.smoke("safe")
 @pytest.mark.parametrize("trust", ["safe", "joblib"])
 def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None:
     source = write_source(tmp_path / "raw", ["a", "b"], days=400)
@@ -168,6 +170,7 @@ def test_native_steps_need_nothing_but_numpy(tmp_path: Path, trust: str) -> None
     assert done.stdout.strip() == "0 (1,)", done.stderr
 
 
+@pytest.mark.smoke("PowerTransformer")
 @pytest.mark.parametrize("steps", ["QuantileTransformer", "PowerTransformer"])
 def test_steps_that_need_scikit_learn_name_the_extra(tmp_path: Path, steps: str) -> None:
     source = write_source(tmp_path / "raw", ["a"], days=400)

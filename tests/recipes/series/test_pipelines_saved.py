@@ -41,6 +41,7 @@ def files_of(run: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(run.glob("fitted_*"))}
 
 
+@pytest.mark.slow
 def test_the_same_bytes_for_any_workers_batches_and_hash_seed(source: Path, made, tmp_path: Path) -> None:
     script = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"

@@ -1,8 +1,6 @@
 """`headrace series`, `headrace run`, `headrace verify` and the builder: one job, said in different ways."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +8,8 @@ import yaml
 from basins import a_basin, files_of, series, settings, write_basins
 
 import headrace
+from commands import headrace as run_command
 from headrace.run.prepare import prepare
-
-
-def headrace_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from headrace.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
 
 
 def configuration(directory: Path, **more) -> Path:
@@ -44,8 +36,8 @@ def configuration(directory: Path, **more) -> Path:
 
 def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
-    done = headrace_command("series", config, "--json")
-    again = headrace_command("run", config, "--json")
+    done = run_command("series", config, "--json")
+    again = run_command("run", config, "--json")
     record = yaml.safe_load(config.read_text())
     same = series(tmp_path / "in", tmp_path / "library", preprocessing_configs=record["preprocessing_configs"])
 
@@ -57,8 +49,8 @@ def test_series_run_and_the_library_make_the_same_run(tmp_path: Path) -> None:
 def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "in" / "broken.parquet").write_bytes(b"PAR1")
-    done = headrace_command("series", config, "--set", "max_imputation_gap_size=2", "--layout", "packed")
-    verified = headrace_command("verify", tmp_path / "out", "--json")
+    done = run_command("series", config, "--set", "max_imputation_gap_size=2", "--layout", "packed")
+    verified = run_command("verify", tmp_path / "out", "--json")
 
     assert 0 == done.returncode, done.stderr
     assert "4 of 5 entities" in done.stdout
@@ -79,7 +71,7 @@ def test_the_summary_says_what_was_left_out_and_verify_checks_it(tmp_path: Path)
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = headrace_command("series", configuration(tmp_path), *arguments)
+    done = run_command("series", configuration(tmp_path), *arguments)
 
     assert 2 == done.returncode
     assert message in " ".join(done.stderr.split())
@@ -89,7 +81,7 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path: Path, arguments: list
 def test_a_file_of_entities_restricts_the_run(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     (tmp_path / "some.txt").write_text("g2\n\ng0\nnobody\n")
-    done = headrace_command("series", config, "--entities", tmp_path / "some.txt", "--json")
+    done = run_command("series", config, "--entities", tmp_path / "some.txt", "--json")
 
     summary = json.loads((Path(json.loads(done.stdout)["run"]) / "quality_summary.json").read_bytes())
     assert ["g0", "g2"] == summary["retained_basins"]

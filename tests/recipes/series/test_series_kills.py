@@ -113,6 +113,7 @@ def check_and_resume(out: Path) -> None:
     assert not list(out.glob("runs/*/**/.tmp-*"))
 
 
+@pytest.mark.smoke("shard.linked-30")
 @pytest.mark.parametrize(("step", "count"), [("receipt.linked", 5), ("shard.linked", 30), ("index.linked", 1)])
 def test_a_kill_at_a_named_step_tears_loses_and_doubles_nothing(tmp_path: Path, step: str, count: int) -> None:
     undisturbed()
@@ -133,6 +134,7 @@ def kill_during(out: Path, stage: str, share: float) -> None:
     pytest.fail("the child was never killed before its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["write"])
 def test_a_kill_at_a_random_instant_of_a_stage(tmp_path: Path, stage: str) -> None:
     kill_during(tmp_path / "out", stage, random.Random(stage).random())

@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
+from laws import examples
 
 
 def some_basins(seed: int, count: int = 7) -> dict[str, list[Row]]:
@@ -35,7 +36,7 @@ def some_basins(seed: int, count: int = 7) -> dict[str, list[Row]]:
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0, 2, 5]), st.sampled_from([(0.6, 0.2, 0.2), (0.5, 0.25, 0.25), (0.7, 0.3, 0.0)]))  # fmt: skip
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_what_is_stored_is_what_the_words_give(tmp_path_factory, seed: int, limit: int, shares) -> None:
     basins = some_basins(seed, 3)
     directory = tmp_path_factory.mktemp("laws")

@@ -19,6 +19,7 @@ def peak(source: Path, out: Path, **more) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["files", "packed"])
 def test_ten_times_the_entities_take_the_memory_of_a_batch(tmp_path: Path, layout: str) -> None:
     rows = a_basin(1, DAYS, lost_days=0.0)

@@ -22,6 +22,7 @@ from headrace.recipes.temporal_split.allocate import (
     hash_entities,
     hash_nobody,
 )
+from laws import examples
 
 ids = st.lists(st.text(max_size=4), min_size=1, max_size=40)
 
@@ -119,7 +120,7 @@ words = st.integers(0, 3)
     st.lists(st.tuples(words, words), max_size=16),
     st.integers(1, 4),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_entities_that_share_half_a_hash_stay_apart(
     before: list[tuple[int, int]], asked: list[tuple[int, int]], pieces: int
 ) -> None:

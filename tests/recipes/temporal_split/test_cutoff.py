@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
+from laws import examples
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia", "Africa/Casablanca", "Asia/Kathmandu"]  # fmt: skip
@@ -22,7 +23,7 @@ def wall(moment: dt.datetime) -> int:
 
 
 @given(st.sampled_from(ZONES), st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_an_instant_has_the_wall_clock_time_that_zoneinfo_gives_it(key: str, moment: dt.datetime) -> None:
     zone = ZoneInfo(key)
     cutoff = cutoff_at(moment.replace(tzinfo=dt.UTC), zone)
@@ -32,7 +33,7 @@ def test_an_instant_has_the_wall_clock_time_that_zoneinfo_gives_it(key: str, mom
 
 
 @given(st.sampled_from(ZONES), st.datetimes(dt.datetime(1975, 1, 1), dt.datetime(2037, 1, 1)), st.integers(-7200, 7200))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_wall_clock_time_is_before_the_cutoff_when_both_its_moments_are(
     key: str, at: dt.datetime, seconds: int
 ) -> None:
@@ -52,7 +53,7 @@ FOLDS = [
 
 @pytest.mark.parametrize(("key", "change"), FOLDS)
 @given(cut=st.integers(-5400, 5400), row=st.integers(-12_600, 12_600))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_sides_hold_around_clocks_set_back(key: str, change: dt.datetime, cut: int, row: int) -> None:
     moment = change.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=cut)
     shown = (change.replace(tzinfo=dt.UTC) + dt.timedelta(seconds=row)).astimezone(ZoneInfo(key)).replace(tzinfo=None)

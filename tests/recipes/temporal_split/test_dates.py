@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.recipes.temporal_split.dates import MISSING, Dates, parse_dates
+from laws import examples
 
 EPOCH = dt.datetime(1970, 1, 1)
 
@@ -109,7 +110,7 @@ moments = st.builds(
 
 
 @given(st.lists(moments.flatmap(lambda at: st.tuples(st.just(at), spelled(at))), min_size=1, max_size=5))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_iso_texts_are_what_datetime_says(pairs: list[tuple[dt.datetime, str]]) -> None:
     dates = read([text for _, text in pairs], pa.string())
 
@@ -122,7 +123,7 @@ texts = st.from_regex(shapes) | st.text(alphabet="0123456789.-:TZ+e ", max_size=
 
 
 @given(st.lists(texts, min_size=1, max_size=6))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_column_is_read_as_its_values_are_one_by_one(values: list[str]) -> None:
     together = read(list(values), pa.string())
 
@@ -206,7 +207,7 @@ def test_a_pattern_reads_what_it_says(text: str, pattern: str, expected: tuple[i
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 @given(moment=st.datetimes(dt.datetime(1678, 1, 1), dt.datetime(2262, 1, 1)))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_timestamps_of_any_unit_are_the_same_moment(unit: str, zone: str | None, moment: dt.datetime) -> None:
     step = {"s": 10**6, "ms": 10**3}.get(unit, 1)
     moment = moment.replace(microsecond=moment.microsecond // step * step)

@@ -85,6 +85,7 @@ def test_the_customers_are_those_of_the_reference(dropped: Prepared) -> None:
     assert 1012 == len(found["test"] - found["val"])
 
 
+@pytest.mark.slow
 @needs_retail
 def test_without_validation_customers_the_test_is_the_1012_new_ones(tmp_path: Path, original: list[list[str]]) -> None:
     run = retail(tmp_path / "out", val_in_test="drop").run
@@ -122,6 +123,7 @@ def test_shards_of_one_day_leave_gaps_on_either_side(dropped: Prepared) -> None:
     assert "part-00304.csv.gz" == names["test"][-1]
 
 
+@pytest.mark.slow
 @needs_retail
 def test_rows_without_customer_may_be_one_customer(tmp_path: Path, original: list[list[str]]) -> None:
     prepared = retail(tmp_path / "out", null_group="own", train_ratio=0.5)
@@ -133,6 +135,7 @@ def test_rows_without_customer_may_be_one_customer(tmp_path: Path, original: lis
     assert (135_080 - before if empty["val"] else 0) == empty["test"]
 
 
+@pytest.mark.slow
 @needs_retail
 def test_parquet_holds_the_same_rows_as_text(tmp_path: Path, dropped: Prepared) -> None:
     run = retail(tmp_path / "out", format="parquet", layout="single").run

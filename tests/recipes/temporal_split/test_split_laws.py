@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError
 from headrace.run.prepare import Prepared
+from laws import examples
 from tables import csv_bytes, decompressed, fresh, kind, read_rows, shards, split, split_rows, write_bytes, write_rows
 
 HEADER = ("id", "date", "row", "text")
@@ -57,7 +58,7 @@ def all_rows(run: Path) -> dict[str, list[tuple[Any, ...]]]:
 @given(
     tables, st.sampled_from(["keep", "drop"]), st.integers(0, 5), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 3)
 )
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
     tmp_path: Path, table: list[Any], val_in_test: str, seed: int, ratio: float, workers: int
 ) -> None:
@@ -87,7 +88,7 @@ def test_every_row_is_in_one_split_or_one_reason_and_no_entity_leaks(
 
 
 @given(tables, st.sampled_from(["\n", "\r\n"]), st.sampled_from([".csv", ".csv.gz", ".csv.zst", ".tsv"]))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_copied_rows_keep_their_bytes(tmp_path: Path, table: list[Any], newline: str, extension: str) -> None:
     directory = fresh(tmp_path)
     newline = "\n" if extension == ".tsv" else newline
@@ -119,7 +120,7 @@ FORMATS = [("csv", "none"), ("csv", "gz"), ("csv", "zst"), ("tsv", "none"), ("js
     st.sampled_from(FORMATS),
     st.sampled_from(["sharded", "single"]),
 )
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_every_format_compression_and_layout_holds_the_same_rows(
     tmp_path: Path, table: list[Any], extension: str, output: tuple[str, str | None], layout: str
 ) -> None:
@@ -146,7 +147,7 @@ def test_every_format_compression_and_layout_holds_the_same_rows(
 
 
 @given(tables, st.lists(st.integers(0, 40), max_size=3), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_split_of_a_row_does_not_depend_on_the_sharding(
     tmp_path: Path, table: list[Any], cuts: list[int], shuffler: Any
 ) -> None:
@@ -173,7 +174,7 @@ null_tables = st.lists(
 
 
 @given(null_tables, st.sampled_from(["own", "drop"]), st.sampled_from([(), ("NA",)]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_rows_without_entity_or_date_are_counted_by_their_reason(
     tmp_path: Path, rows: list[tuple[str, str]], null_group: str, null_values: tuple[str, ...]
 ) -> None:
@@ -201,7 +202,7 @@ def test_rows_without_entity_or_date_are_counted_by_their_reason(
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"])
 @given(hours=st.lists(st.integers(-40, 40), min_size=8, max_size=30))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_naive_dates_fall_on_the_side_that_the_zone_gives_them(tmp_path: Path, zone: str, hours: list[int]) -> None:
     from zoneinfo import ZoneInfo
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.cli.doctor.finding import Finding, Verdict
 from headrace.errors import HeadraceError
+from headrace.storage.place import Place
 
 _SLOW_SYNC_MS = 50.0
 _PATIENCE_S = 30.0  # for a store that does not answer
@@ -28,13 +29,12 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 def look_at(place: str) -> list[Finding]:
     """All there is to say of a place. Small files are written and deleted again."""
-    from headrace.storage.remote_path import RemotePath, expanded, is_remote, path_of
+    from headrace.storage.places import expanded, is_address, path_of
 
-    if not is_remote(place):
+    if not is_address(place):
         return directory(expanded(Path(place)))
     try:
         path = path_of(place)
-        assert isinstance(path, RemotePath)
         return within(_PATIENCE_S, str(path), lambda: store(path))
     except HeadraceError as error:
         return [_failed("store", error)]
@@ -140,42 +140,38 @@ def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
 def store(path: Path) -> list[Finding]:
     """Whether a bucket answers, and whether new objects can be put there without replacing others."""
-    from headrace.storage.remote_path import RemotePath
+    from headrace.storage.places import place_of
 
-    assert isinstance(path, RemotePath)
     began = time.perf_counter()
     try:
-        prefixes, facts = path.store.children(path.key)
+        prefixes, facts = place_of(path).children()
     except (HeadraceError, OSError) as error:
         return [_failed("store", error)]
     took = (time.perf_counter() - began) * 1e3
     there = f"{len(facts):,} objects and {len(prefixes):,} prefixes" if facts or prefixes else "nothing"
     found = [Finding("store", f"{path}: {there}, listed in {took:,.0f} ms")]
     trial = path / f".headrace-doctor-{secrets.token_hex(8)}"
-    assert isinstance(trial, RemotePath)
     try:
         began = time.perf_counter()
-        path.store.put_new(trial.key, b"headrace")
+        place_of(trial).put_new(b"headrace")
         took = (time.perf_counter() - began) * 1e3
     except (HeadraceError, OSError) as error:
         return [*found, Finding("writing", f"refused: {error}", "note", "data may lie here; runs need another place")]
     try:
-        kept = _keeps(path.store, trial.key)
+        kept = _keeps(place_of(trial))
     finally:
-        trial.unlink(missing_ok=True)
+        place_of(trial).delete()
     verdict: Verdict = "ok" if kept else "problem"
     advice = "" if kept else "this store replaces objects: two runs into one output would spoil each other"
     return [*found, Finding("writing", f"an object in {took:,.0f} ms, names are claimed once", verdict, advice)]
 
 
-def _keeps(bucket: object, key: str) -> bool:
+def _keeps(place: Place) -> bool:
     """Whether another object under a name that is taken is refused."""
     from headrace.errors import CorruptShard
-    from headrace.storage.object_store import ObjectStore
 
-    assert isinstance(bucket, ObjectStore)
     try:
-        bucket.put_new(key, b"another")
+        place.put_new(b"another")
     except CorruptShard:
         return True
     return False

@@ -16,7 +16,7 @@ from headrace.cli.init.commented import Aside, Section, settings_of
 from headrace.errors import SettingsError
 from headrace.recipes.packed_sequences.blend import Source, is_blend_file, plain
 from headrace.recipes.packed_sequences.config import PackedSequences
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of
 
 _LEAST_BIN, _MOST_BIN = 4096, 131_072
 _CHARACTERS_A_TOKEN = 4  # of English text by usual tokenizers; other languages and code have fewer

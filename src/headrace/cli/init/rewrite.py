@@ -22,7 +22,7 @@ from headrace.formats.source import common_schema, survey
 from headrace.formats.typed import nulled, typed
 from headrace.formats.write import ShardWriter
 from headrace.recipes.rewrite.config import Rewrite
-from headrace.storage.remote_path import path_of
+from headrace.storage.places import path_of
 
 _CODECS = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 1 << 16

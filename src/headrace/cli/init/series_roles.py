@@ -19,7 +19,7 @@ from headrace.formats.listing import list_files
 from headrace.recipes.series.camels_us import FORCING
 from headrace.recipes.series.config import FILE_NAME
 from headrace.recipes.series.observed import Observed
-from headrace.storage.remote_path import expanded
+from headrace.storage.places import expanded
 
 _ENTITY_NAMES = (
     *("entity", "entity_id", "unique_id", "gauge_id", "gauge", "basin", "basin_id", "station", "station_id"),

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
-from headrace.storage.places import Places
+from headrace.storage.settings import Places
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext

@@ -52,5 +52,4 @@ REGISTRATION = Registration(
         "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
         "histories plan` counts them), or prepare them with format='arrow'"
     },
-    prepare_process="headrace.cli.lean:lean_histories",
 )

@@ -7,7 +7,7 @@ the row that brings them to 8 MiB, or to 4,096 rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +54,9 @@ class ShardFile(Protocol):
         """Let go of the file, whole or not."""
 
 
-def open_shard(path: Path, format_: str, *, compiled: bool = False) -> ShardFile:
-    """A new shard under a temporary name. Raises `MissingExtra` without the array-record package.
-
-    compiled: ArrayRecord by numba, the same bytes without a call for each row.
-    """
-    if format_ == "arrow":
-        return _ArrowFile(path)
-    return _CompiledFile(path) if compiled else _ArrayRecordFile(path)
+def open_shard(path: Path, format_: str) -> ShardFile:
+    """Begin a shard under a temporary name. Raises `MissingExtra` without the array-record package."""
+    return _ArrowFile(path) if format_ == "arrow" else _ArrayRecordFile(path)
 
 
 @dataclass(frozen=True)
@@ -176,31 +171,6 @@ class _ArrayRecordFile:
             self._writer.close()
         except RuntimeError as error:
             raise failed(self._path, error) from error
-
-
-class _CompiledFile:
-    def __init__(self, path: Path) -> None:
-        from headrace.histories.record_kernels import Chunks
-
-        self._path, self._file = path, HashingFile(path)
-        self._chunks = Chunks()
-        self._put([self._chunks.start()])
-
-    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs tell them
-        self._put(self._chunks.records(rows.data, rows.offsets[places], rows.offsets[places + 1]))
-
-    def finish(self, rows: int) -> Written:
-        self._put(self._chunks.finish())
-        self.close()
-        return self._file.holding(rows)
-
-    def close(self) -> None:
-        with storing(self._path):
-            self._file.close()
-
-    def _put(self, pieces: Iterable[U8]) -> None:
-        for piece in pieces:
-            self._file.write(piece.data)
 
 
 class _ArrowFile:

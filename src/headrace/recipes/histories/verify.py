@@ -28,7 +28,7 @@ from headrace.recipes.histories.recipe import is_worth_compiling
 from headrace.recipes.histories.row_laws import FACTS, Partition, RowBefore, first_problem
 from headrace.recipes.histories.rows_file import ROWS
 from headrace.recipes.histories.shard_file import MOST, Blobs, Most, read_pieces
-from headrace.storage.fetched import local_copy
+from headrace.storage.places import place_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def verify_histories(run: FinishedRun, workers: int | None = None) -> list[Check
     path = run.root / ROWS
     if not path.is_file() or sha256_file(path) != told["rows_digest"]:
         return [Check("rows", ROWS, f"{path}: is not the file the manifest names")]
-    with local_copy(path) as here, _opened(here) as file:
+    with place_of(path).local_copy() as here, _opened(here) as file:
         rows = file.metadata.num_rows
         compiled = is_worth_compiling(rows)
 
@@ -123,7 +123,7 @@ def check_shard(path: Path, partition: Partition, facts: pa.Table, most: Most = 
     """
     checker = _ShardCheck(path, partition, facts)
     try:
-        with local_copy(path) as file:
+        with place_of(path).local_copy() as file:
             try:
                 problem = checker.first_problem(read_pieces(file, facts["bytes"].to_numpy(), most))
             except CorruptShard as error:

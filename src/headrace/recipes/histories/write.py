@@ -81,7 +81,7 @@ def write_partition(
                 if not len(places):
                     continue
                 if split not in outputs:
-                    outputs[split] = _Output.begin(files, settings, split, number, compiled=compiled)
+                    outputs[split] = _Output.begin(files, settings, split, number)
                 facts = _facts(rows, names.take(pa.array(entity[places])), encoded, places)
                 outputs[split].write(facts, encoded, places)
     except BaseException:
@@ -171,11 +171,10 @@ class _Output:
     facts: list[pa.RecordBatch] = field(default_factory=list)
 
     @staticmethod
-    def begin(files: TaskFiles, settings: Histories, split: str, number: int, *, compiled: bool) -> _Output:
+    def begin(files: TaskFiles, settings: Histories, split: str, number: int) -> _Output:
         target, facts_target = shard_name(split, number, settings.format), facts_file(split, number)
         temporary = files.temporary(target)
-        shard = open_shard(temporary, settings.format, compiled=compiled)
-        return _Output(target, facts_target, temporary, shard, settings.format)
+        return _Output(target, facts_target, temporary, open_shard(temporary, settings.format), settings.format)
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
         self.shard.write(facts, rows, places)

@@ -23,8 +23,8 @@ from headrace.formats.json_keys import loads
 from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.chats.layouts import Layout
 from headrace.settings import Names, Settings
-from headrace.storage.places import Places
-from headrace.storage.remote_path import expanded, is_remote, path_of
+from headrace.storage.places import expanded, is_address, path_of
+from headrace.storage.settings import Places
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -151,7 +151,7 @@ def located(record: Mapping[str, Any], blend: Path) -> dict[str, Any]:
 
 
 def _beside(blend: Path, path: str) -> str:
-    return path if is_remote(path) else str(blend.parent / expanded(Path(path)))
+    return path if is_address(path) else str(blend.parent / expanded(Path(path)))
 
 
 def _refuse_hub_keys(source: Mapping[str, Any], blend: Path) -> None:

@@ -14,7 +14,7 @@ from headrace.recipes.packed_sequences.assign import SPLITS, Split
 from headrace.recipes.packed_sequences.blend import SourceBlend, blend_of
 from headrace.recipes.packed_sequences.storage.packed_parquet import checked_level
 from headrace.run.settings import RecipeSettings
-from headrace.storage.places import LocalPath, PathOrTemplate
+from headrace.storage.settings import LocalPath, PathOrTemplate
 
 if TYPE_CHECKING:
     from headrace.run.context import RunContext
@@ -168,10 +168,10 @@ class PackedSequences(RecipeSettings):
     max_bad_share: float = Field(
         0.01, ge=0, le=1, json_schema_extra=_ROWS, description="More rejected rows than this share of all fail the run."
     )
-    packed_storage: Literal["parquet", "legacy_npy_pickle", "binary"] = Field(
+    packed_storage: Literal["parquet", "legacy_npy_pickle"] = Field(
         "parquet",
         json_schema_extra=_OUTPUT,
-        description="Format of the shards; legacy_npy_pickle for old readers; binary: of fixed size.",
+        description="Format of the shards; legacy_npy_pickle for old readers.",
     )
 
     @model_validator(mode="after")

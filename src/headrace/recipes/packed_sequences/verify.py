@@ -31,8 +31,7 @@ from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.fingerprint import sequence_prints
 from headrace.recipes.packed_sequences.storage.read_shard import read_bins_of
 from headrace.recipes.packed_sequences.tree import Written, blend_json, links_of, split_directory
-from headrace.storage.fetched import local_copy
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ def settings_of(run: FinishedRun) -> PackedSequences:
     """The settings a run was made with."""
     config = json.loads((run.root / "config.json").read_bytes())
     config.pop("recipe", None)
+    config.pop("algorithm", None)  # no law depends on the packer, and an older run may name one that is gone
     return PackedSequences(**config)
 
 
@@ -128,7 +128,7 @@ def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Ma
     splits = [split for split in SPLITS if split in run.manifest.splits]
     detail = f"{len(expected):,} links lead to their shards; blend.json names them"
     found = {}
-    if isinstance(run.root, RemotePath):  # stores have no links
+    if not place_of(run.root).has_links:
         expected, splits_with_links, detail = {}, [], "blend.json names the shards; an object store has no links"
     else:
         splits_with_links = splits
@@ -176,7 +176,7 @@ def _tokens_check(run: FinishedRun) -> Check:
 def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
     path = run.root / name
     try:
-        with local_copy(path) as file:
+        with place_of(path).local_copy() as file:
             return _look_at_file(run, settings, path, file)
     except FileNotFoundError:
         return _Seen(problem=f"{path}: is missing")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,16 @@ from headrace.digest import digest_file
 from headrace.formats.write import Block, Written
 from headrace.packing.alignment import ALIGNMENT_KEY
 from headrace.packing.bins import Bins
-from headrace.packing.lengths import padded_lengths
 from headrace.packing.rows import PackedRows
 from headrace.recipes.packed_sequences.config import PackedSequences
 from headrace.recipes.packed_sequences.pack_group import Group
-from headrace.recipes.packed_sequences.storage.binary import BinaryShardWriter
 from headrace.recipes.packed_sequences.storage.joined import JoinedSpool
 from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter
 from headrace.recipes.packed_sequences.storage.materialise import gather
 from headrace.recipes.packed_sequences.storage.packed_parquet import PackedParquet
 from headrace.run.context import TaskFiles
 
-EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy", "binary": "bin"}
+EXTENSIONS = {"parquet": "parquet", "legacy_npy_pickle": "npy"}
 
 
 @dataclass(frozen=True)
@@ -81,11 +78,7 @@ def write_shard(
             counted["mask_sum"] += int(np.sum(rows.mask, dtype=np.int64))
             yield rows
 
-    if settings.packed_storage == "binary":
-        stored = padded_lengths(spools.lengths, settings.pad_multiple, settings.capacity)
-        largest = max(int(bins.loads(stored).max()), settings.pack_size), int(bins.counts.max())
-        blocks = _write_binary(files, shard.target, largest, gathered(), metadata)
-    elif settings.packed_storage == "legacy_npy_pickle":
+    if settings.packed_storage == "legacy_npy_pickle":
         blocks = _write_legacy(files, shard.target, gathered())
     else:
         blocks = _write_parquet(files, settings, shard.target, gathered(), metadata)
@@ -117,23 +110,7 @@ def _write_legacy(files: TaskFiles, target: str, rows: Iterator[PackedRows]) -> 
         for each in rows:
             writer.write_bins(each)
         result = writer.finalize()
-    return _one_block(files, temporary, target, result["num_bins"])
-
-
-def _write_binary(
-    files: TaskFiles, target: str, largest: tuple[int, int], rows: Iterator[PackedRows], metadata: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Records as large as the largest bin of the group needs them, so that those of all its shards are of one size."""
-    temporary = files.temporary(target)
-    tokens, sequences = largest
-    with BinaryShardWriter(temporary, pack_size=tokens, max_sequences=sequences, metadata=metadata) as writer:
-        for each in rows:
-            writer.write_bins(each)
-        result = writer.finalize()
-    return _one_block(files, temporary, target, result["num_bins"])
-
-
-def _one_block(files: TaskFiles, temporary: Path, target: str, bins: int) -> list[dict[str, Any]]:
+    bins: int = result["num_bins"]
     size, digest = temporary.stat().st_size, digest_file(temporary)
     block = Block(first_row=0, rows=bins, offset=0, length=size, key_min=None, key_max=None)
     files.finished(temporary, target, Written(bins, size, digest.sha256, (block,), digest.checksum))

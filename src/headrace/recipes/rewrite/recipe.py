@@ -26,7 +26,7 @@ from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.storage import local
-from headrace.storage.remote_path import expanded
+from headrace.storage.places import expanded
 
 PLAIN_DIRECTORY = "data"
 

@@ -16,7 +16,7 @@ from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 from headrace.series.axis import Frequency
 from headrace.settings import Names, Settings
-from headrace.storage.places import LocalPath, Places
+from headrace.storage.settings import LocalPath, Places
 
 FILE_NAME = "file_name"
 SPLITS = ("train", "val", "test")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from headrace.formats.detect import DATA_NAMES, stem_of_name
 from headrace.formats.foreign import refuse_foreign
 from headrace.formats.listing import is_data_name, list_files
 from headrace.recipes.series.config import FILE_NAME, Series
-from headrace.storage.remote_path import RemotePath, expanded
+from headrace.storage.places import path_of, place_of
 
 SERIES, STATIC = "series", "static"
 _TEXT = (".txt", ".txt.gz", ".txt.zst")
@@ -84,7 +83,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
             refuse_foreign(path, {each.name for each in every})
             own = [each for each in every if each.name[0] not in "._" and is_table(each.name)]
         else:
-            own = [path] if path.is_file() else _matching(path)
+            own = [path] if path.is_file() else place_of(path).matches()
         if not own:
             raise InputError(f"{entry}: no such file, directory or match with tables; check the path of static")
         found.update(own)
@@ -92,13 +91,13 @@ def _tables(source: Iterable[Path]) -> list[Path]:
 
 
 def passed_over(settings: Series) -> list[str]:
-    """The files and directories in source directories that are not read, sorted; those in stores are not listed."""
+    """The files and directories in source directories that are not read, sorted; not where looking costs requests."""
     found: list[str] = []
     if settings.reader != "table":
         return found
     for each in (*settings.source, *settings.region_time_series_base_dirs.values()):
         directory = _absolute(each)
-        if not isinstance(directory, RemotePath) and directory.is_dir():
+        if place_of(directory).reads == "calls" and directory.is_dir():
             with os.scandir(directory) as entries:
                 found += [
                     str(directory / entry.name)
@@ -109,13 +108,7 @@ def passed_over(settings: Series) -> list[str]:
 
 
 def _absolute(path: Path) -> Path:
-    return path if isinstance(path, RemotePath) else Path(os.path.abspath(expanded(path)))
-
-
-def _matching(pattern: Path) -> list[Path]:
-    if isinstance(pattern, RemotePath):
-        return list(RemotePath(*pattern.parts[:2]).glob(pattern.key))
-    return [Path(each) for each in glob.glob(str(pattern), recursive=True)]
+    return place_of(path_of(path)).absolute()
 
 
 def is_table(name: str) -> bool:

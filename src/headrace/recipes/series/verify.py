@@ -29,8 +29,7 @@ from headrace.recipes.series.stored import stored_settings
 from headrace.recipes.series.write_batch import REPORTS, SERIES_DIRECTORY, split_directory
 from headrace.run.receipts import FileRecord, Receipt
 from headrace.series.axis import Axis, Frequency
-from headrace.storage.fetched import local_tree
-from headrace.storage.remote_path import RemotePath
+from headrace.storage.places import place_of
 
 
 def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
@@ -38,13 +37,12 @@ def verify_series(run: FinishedRun, workers: int | None = None) -> list[Check]:
 
     A run in an object store is fetched first: its many small files are mapped and compared with each other.
     """
-    if isinstance(run.root, RemotePath):
-        with local_tree(run.root) as here:
-            found = verify_series(FinishedRun(here, run.manifest), workers)
-        return [
-            replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found
-        ]
-    workers = workers or default_workers()
+    with place_of(run.root).local_tree() as here:
+        found = _verify_here(FinishedRun(here, run.manifest), workers or default_workers())
+    return [replace(each, problem=each.problem and each.problem.replace(str(here), str(run.root))) for each in found]
+
+
+def _verify_here(run: FinishedRun, workers: int) -> list[Check]:
     checks = [_files(run, workers)]
     if checks[-1].problem is None:
         settings = stored_settings(run)

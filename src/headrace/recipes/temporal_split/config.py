@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
-from headrace.storage.places import LocalPath, Places
+from headrace.storage.settings import LocalPath, Places
 
 if TYPE_CHECKING:
     from headrace.recipes.temporal_split.cutoff import Cutoff

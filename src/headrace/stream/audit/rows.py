@@ -8,7 +8,6 @@ collective call that every rank must make.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from headrace.arrays import I64
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.options import VALID
+from headrace.stream.ranks.topology import initialized_distributed
 
 _TEXT_KEY = derive_key(0, "audit key")
 _EXAMPLES = 10
@@ -78,7 +78,11 @@ class Audit:
         """The loader's batches, untouched. Raises `InputError` at one whose keys cannot be read."""
         self._keys, self._batches = [], 0
         for batch in self.loader:
-            self._count(batch)
+            column, valid = _column(batch, self._key)
+            keys, exact = _as_int64(column, f"audit: batch {self._batches}: key {self._key!r}")
+            self._keys.append(keys if valid is None else keys[valid])
+            self._exact &= exact
+            self._batches += 1
             yield batch
 
     def report(self) -> AuditReport:
@@ -105,15 +109,6 @@ class Audit:
             batches_per_rank=tuple(part[0] for part in parts),
             examples=tuple(distinct[counts > 1][:_EXAMPLES].tolist()) if exact else (),
         )
-
-    def _count(self, batch: Any) -> None:
-        column, valid = _column(batch, self._key)
-        keys, exact = _as_int64(column, f"audit: batch {self._batches}: key {self._key!r}")
-        if valid is not None:
-            keys = keys[valid]
-        self._keys.append(keys)
-        self._exact &= exact
-        self._batches += 1
 
 
 def audit(loader: Iterable[Any], *, key: str | int = "id", expected: Any = None) -> Audit:
@@ -204,9 +199,8 @@ def _of_arrow(column: pa.Array | pa.ChunkedArray, where: str) -> tuple[I64, bool
         raise InputError(f"{where}: holds {nulls} nulls, which tell no rows apart; pass another key=")
     if pa.types.is_null(kind):
         return np.empty(0, np.int64), True
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return hash_texts(_TEXT_KEY, column)[0].view(np.int64), False
     array = np.asarray(column)
     if array.dtype.kind not in "iubmMf":
@@ -216,9 +210,8 @@ def _of_arrow(column: pa.Array | pa.ChunkedArray, where: str) -> tuple[I64, bool
 
 def _of_all_ranks(part: Any) -> list[Any]:
     """What each rank holds, in rank order; our own alone where there is no process group."""
-    torch = sys.modules.get("torch")  # never imported here: a process without torch has no group
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed = initialized_distributed()
+    if distributed is None:
         return [part]
     parts: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(parts, part)

@@ -6,24 +6,33 @@ An epoch is a pass over everything, as in a torch loop:
 - A new iterator before the end begins the same pass again, so that looking at one batch on one rank moves nothing.
 - `load_state_dict` makes the next pass the rest of an epoch; `set_epoch` with that same epoch keeps it so. The state of
   an epoch's end gives an empty pass, as there is nothing left of it.
+
+Batches are counted as they are received, so that a state says what the loop has, and not what was made ahead for it.
+Two passes of one loader that are read by turns would be one count of both: the older one raises instead.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.checks import check_integer
+from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.accelerated import told_to_accelerate
 from headrace.stream.loader.rebatched import refuse_sharing_again
-from headrace.stream.loader.received import Given, Received, warn_of_repeat
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
 from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
+
+log = logging.getLogger("headrace")
+
+Given = TypeVar("Given")
 
 
 class AnyPass(Protocol):
@@ -63,6 +72,51 @@ class Source(Protocol[P]):
 
     def whole(self, of: P) -> P:
         """The epoch of a pass from its beginning, in its order."""
+
+
+class Received:
+    """How many batches of its present pass a loader has handed out. batches: received since that pass began.
+
+    has_ended: whether the last batch of the pass was received, after which the next pass is another one. is_over:
+    whether the loop has also asked for more and been told that there is none.
+    """
+
+    def __init__(self) -> None:
+        self._pass = 0
+        self.has_warned = False
+        self.forget()
+
+    def forget(self) -> None:
+        """The next pass begins elsewhere; one that is under way is not counted any more, and raises."""
+        self.begin()
+        self.has_ended = self.is_over = False
+
+    def begin(self) -> None:
+        """A pass begins now, from its beginning: none of it was received."""
+        self._pass += 1
+        self.batches = 0
+
+    def counted(
+        self, batches: Generator[Given, None, None], *, epoch: int, steps: int | None = None
+    ) -> Generator[Given, None, None]:
+        """The batches of the pass that began last, counted as they are received, and closed with this generator.
+
+        steps: how many they will be, so that the last one ends the pass: a loop that knows len() may never ask for
+        more. None: nobody knows yet. Raises `StreamError` at the next batch after `begin` or `forget`.
+        """
+        counted = self._pass
+        with closing(batches):
+            for batch in batches:
+                if counted != self._pass:
+                    raise StreamError(
+                        f"epoch {epoch}: a newer pass of this stream has begun, and one state cannot count two;"
+                        " finish one before the next, or make a second stream"
+                    )
+                self.batches += 1
+                self.has_ended = self.batches == steps
+                yield batch
+        if counted == self._pass:
+            self.has_ended = self.is_over = True
 
 
 class BaseLoader(ABC, Generic[S, P]):
@@ -175,11 +229,53 @@ class BaseLoader(ABC, Generic[S, P]):
         self._begin(self.passes.resume(values))
 
     def warn_of_repeat(self) -> None:
-        """Warn where a pass was left inside and begins again in the same order."""
-        if self.is_shuffled:
-            warn_of_repeat(self._received, self.epoch, of="stream")
+        """Warn, once, where a pass was left inside and begins again in the same order; one batch is but a look."""
+        received = self._received
+        if not self.is_shuffled or received.has_warned or received.has_ended or received.batches < 2:
+            return
+        received.has_warned = True
+        log.warning(
+            "epoch %d: was left after %d batches and begins again, with the same batches; for another order call"
+            " set_epoch(epoch) before each loop over the stream, for the rest load_state_dict(state_dict())",
+            self.epoch,
+            received.batches,
+        )
 
     def _begin(self, present: P) -> None:
         self._present = present
         self.progress = Progress()
         self._received.forget()
+
+
+def told_to_accelerate(batches: Iterator[Given], *, steps: int | None) -> Iterator[Given]:
+    """The same batches; Accelerate, where it is loaded, hears that number `steps` is the last. None: not known.
+
+    `accelerator.accumulate` steps the optimizer every few batches, and after the last batch of a loader, while
+    `GradientState().end_of_dataloader` is true.
+    """
+    return _told(batches, steps) if "accelerate.data_loader" in sys.modules else batches
+
+
+def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None, None]:
+    reading = _kind()()
+    reading.begin()
+    try:
+        for number, batch in enumerate(batches, start=1):
+            reading.end_of_dataloader = number == steps
+            yield batch
+    finally:
+        reading.end()
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+@functools.cache
+def _kind() -> Any:
+    """What stands for a pass in Accelerate's list of loaders that are being read."""
+    loaders: Any = sys.modules["accelerate.data_loader"]
+
+    class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types
+        def __init__(self) -> None:
+            self.gradient_state = loaders.GradientState()
+
+    return Reading

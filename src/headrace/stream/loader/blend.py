@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -27,21 +27,16 @@ if TYPE_CHECKING:
 Part = Dataset | tuple[Dataset, str]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Blend:
     """Datasets that are streamed as one, in fixed proportions. Made by `headrace.blend`; read-only.
 
     names: of the datasets; parts: each with its split, or None; weights: as given, None: by rows.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        parts: tuple[tuple[Dataset, str | None], ...],
-        weights: tuple[float, ...] | None,
-    ) -> None:
-        self.names = names
-        self.parts = parts
-        self.weights = weights
+    names: tuple[str, ...]
+    parts: tuple[tuple[Dataset, str | None], ...]
+    weights: tuple[float, ...] | None
 
     def __repr__(self) -> str:
         weights = self.weights or (None,) * len(self.names)
@@ -89,7 +84,7 @@ class Blend:
             indexes = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
             options = packed_options(indexes, options)
             return *self.source(split, options), options, None
-        from headrace.stream.packed.row_lengths import lengths_for
+        from headrace.stream.packed.passes import lengths_for
 
         index, read_block = self.source(split, replace(options, packed="off"))
         return index, read_block, options, lengths_for(index, read_block, options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
 from headrace.dataset.file_cache import FileCache, stored_bytes
-from headrace.dataset.filtered import FilterReport
+from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
@@ -20,14 +20,13 @@ from headrace.dataset.open import FinishedRun, find_run, is_prepared
 from headrace.dataset.plain import cache_directory, open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
-from headrace.storage.remote_path import RemotePath, local_path_of, path_of
+from headrace.storage.places import local_path_of, path_of, place_of
 from headrace.stream.loader.options import StreamArguments, StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.packed.packed_rows import PackedBlocks, packed_index, packed_options
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import import_torch
 from headrace.stream.read.cache import CachedBlocks
-from headrace.stream.read.filtered import FilteredRows
 
 if TYPE_CHECKING:
     from headrace.stream.loader.map import MapDataset
@@ -163,7 +162,7 @@ class Dataset(IndexedDataset):
         if options.pack_rows is None:
             options = packed_options([(self.root, index)], options)
             return packed_index(index, options), self.reader(split, options), options, None
-        from headrace.stream.packed.row_lengths import lengths_for
+        from headrace.stream.packed.passes import lengths_for
 
         read_block = self.reader(split, replace(options, packed="off"))
         try:
@@ -194,7 +193,7 @@ class Dataset(IndexedDataset):
 
     def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
         """Where whole shards are kept; a limit that they do not fit in is told now, not by a slow epoch."""
-        if not isinstance(self.root, RemotePath):
+        if place_of(self.root).reads == "calls":
             raise SettingsError(
                 f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'
                 ' out, or keep decoded blocks with cache="decoded"'
@@ -233,7 +232,7 @@ def stream_of(parts: Parts, *, workers: int, topology: Topology | None, store: A
     if not workers:
         return StreamLoader(*parts, topology=topology, store=store)
     import_torch()
-    from headrace.stream.loader.worker_stream import WorkerStream
+    from headrace.stream.loader.torch_dataset import WorkerStream
 
     return WorkerStream(*parts, workers=workers, topology=topology)
 
@@ -263,7 +262,8 @@ def open_dataset(
     kept = None if cache_dir is None else local_path_of(cache_dir, "cache_dir")
     if isinstance(path, str | Path):
         root = path_of(path)
-        empty = not isinstance(root, RemotePath) and root.is_dir() and not holds_data(str(root))
+        local = place_of(root).reads == "calls"
+        empty = local and root.is_dir() and not holds_data(str(root))
         if run is not None or is_prepared(root) or empty:
             if types or null_values:
                 raise SettingsError(
@@ -273,7 +273,7 @@ def open_dataset(
             if run is None and empty and not is_prepared(root) and any(root.iterdir()):
                 raise InputError(f"{root}: holds no finished run, and {no_data(str(root))}")
             return Dataset(FinishedRun(*find_run(root, run)), cache_dir=kept)
-        if not isinstance(root, RemotePath) and not root.exists() and not any(sign in str(path) for sign in "*?["):
+        if local and not root.exists() and not any(sign in str(path) for sign in "*?["):
             raise InputError(
                 f"{root}: no such file or directory; give a prepared dataset, or a file, directory or glob of shards"
             )

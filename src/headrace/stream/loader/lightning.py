@@ -122,8 +122,7 @@ class HeadraceDataModule(ResumedModule[PassLoader]):
             self._train = PassLoader(dataset, self.trainer)
             if earlier is not None:  # the order stays that of the first loader
                 dataset.load_state_dict(earlier.stream.epoch_start())
-                if earlier.is_of(self.trainer):
-                    self._train.begin_after(earlier)
+                self._train.begin_after(earlier)
             self._train.follow()
         own_lengths = self._train_options.get("pack") is not None  # every epoch has bins of its own
         self._ask_lengths_again(

@@ -23,7 +23,7 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.read.batch import Batch, make_batch
+from headrace.stream.read.batch import make_batch
 from headrace.stream.read.columns import Columns, from_table, gather, join, size_of
 from headrace.stream.read.reader import ReadBlock
 
@@ -106,7 +106,8 @@ class MapDataset(TorchDataset[dict[str, Any]]):
         """
         wanted = self._checked(rows)
         if not len(wanted):
-            return self._finished(gather([from_table(self._empty(), arrow=False, where="")], wanted))
+            nothing = pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
+            return self._finished(gather([from_table(nothing, arrow=False, where="")], wanted))
         block_of_row = np.searchsorted(self._stops, wanted, side="right")
         order = np.argsort(block_of_row, kind="stable")
         blocks, begins = np.unique(block_of_row[order], return_index=True)
@@ -160,12 +161,9 @@ class MapDataset(TorchDataset[dict[str, Any]]):
                     self._held -= self._blocks.popitem(last=False)[1][1]
         return columns
 
-    def _empty(self) -> pa.Table:
-        return pa.schema([self.index.schema.field(name) for name in self.columns]).empty_table()
-
     def _finished(self, columns: Columns) -> dict[str, Any]:
         rows = len(next(iter(columns.values())))
-        batch: Batch = make_batch({**columns, VALID: np.ones(rows, np.bool_)}, "torch")
+        batch = make_batch({**columns, VALID: np.ones(rows, np.bool_)}, "torch")
         assert isinstance(batch, dict)
         return batch
 

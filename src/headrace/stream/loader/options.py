@@ -14,10 +14,17 @@ from headrace.dataset.indexed import Verify
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
 from headrace.stream.order.lanes import OPEN_BYTES
-from headrace.stream.order.share import Remainder
-from headrace.stream.packed.batches import MADE, PACKED_COLUMNS, PackedBatches, PackedWord, packed_setting
-from headrace.stream.packed.pack_rows import PackRows, pack_setting
-from headrace.stream.read.padded import LENGTHS, Padding
+from headrace.stream.order.remaining import Remainder
+from headrace.stream.packed.batches import (
+    MADE,
+    PACKED_COLUMNS,
+    PackedBatches,
+    PackedWord,
+    PackRows,
+    pack_setting,
+    packed_setting,
+)
+from headrace.stream.read.ragged import LENGTHS, Padding
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
 Cache = Literal["none", "decoded", "files"]

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.packed.plan import PackingReport
 from headrace.stream.ranks.topology import Topology
 

@@ -7,7 +7,7 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,18 +17,20 @@ import pyarrow as pa
 
 from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
+from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.base import AnyPass, Source
-from headrace.stream.loader.distribute import regions_of
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.epoch import Order
-from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again
+from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
-from headrace.stream.order.share import Remainder, Share, advance, count_steps, resolve_remainder
+from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
+from headrace.stream.order.remaining import Remainder, Share, advance, count_steps, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
+from headrace.stream.read.columns import Columns
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import KeptSplit, ReadBlock, read_share
 from headrace.stream.read.transform import TransformContext
@@ -40,20 +42,18 @@ _WORTH_A_WORD_BYTES = 1 << 26  # decoded in less than a second
 _MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a second
 
 
-def _nothing() -> None:
-    """No other rank can have failed."""
-
-
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
 
-    check: raises where another rank has failed, for whoever waits for others.
+    check: raises where another rank has failed, for whoever waits for others. make: makes batches of so many rows of
+    columns; None: as the options say. Packed rows are always made as the options say.
     """
 
     read_block: ReadBlock
     quarantine: Quarantine | None = None
-    check: Callable[[], None] = _nothing
+    check: Callable[[], None] = lambda: None  # no other rank can have failed
+    make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
 class Pass(AnyPass, Protocol):
@@ -84,29 +84,21 @@ class Passes(Source[Pass], Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RowPass:
-    """What is left of an epoch of rows. start: where it begins."""
+    """What is left of an epoch of rows; see `Pass`. start: where it begins."""
 
     passes: RowPasses
     start: StreamState
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
         return self.start.epoch
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
         return bool(self.start.position)
 
     @property
-    def rows(self) -> int:
-        """Rows that are left, over all ranks."""
-        return self.start.remaining.total
-
-    @property
     def steps(self) -> int:
-        """Batches that each rank receives."""
         passes, left = self.passes, self.start.remaining
         if self.start.regions is not None:
             return self.start.regions.steps(
@@ -123,10 +115,9 @@ class RowPass:
             return 0
         if self.start.regions is not None:
             return self.plan().dropped_rows
-        return self.rows % (self.passes.ranks * self.passes.options.batch_size)
+        return self.start.remaining.total % (self.passes.ranks * self.passes.options.batch_size)
 
     def plan(self) -> Plan:
-        """Steps, rows and bytes of every rank."""
         return make_plan(
             self.passes.index,
             batch_size=self.passes.options.batch_size,
@@ -138,32 +129,21 @@ class RowPass:
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank."""
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
         """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
-        passes, left = self.passes, self.start.remaining
-        if self.start.regions is not None:
-            left = self.start.regions.advance(
-                left,
-                batches,
-                ranks=passes.ranks,
-                batch_size=passes.options.batch_size,
-                remainder=passes.remainder,
-            )
-        else:
-            left = advance(
-                left,
-                batches,
-                ranks=passes.ranks,
-                batch_size=passes.options.batch_size,
-                remainder=passes.remainder,
-            )
-        return replace(self, start=self.start.at(left))
+        passes = self.passes
+        start = state_after(
+            self.start,
+            batches,
+            ranks=passes.ranks,
+            batch_size=passes.options.batch_size,
+            remainder=passes.remainder,
+        )
+        return replace(self, start=start)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on."""
         passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
         columns = passes.options.check_columns(passes.index.schema.names)
         plan = self.after(first).plan()
@@ -174,13 +154,13 @@ class RowPass:
             share=plan.share(passes.topology.rank),
             options=passes.options,
             columns=columns if quarantine is None else (*columns, VALID),
-            reader=reader_name(passes.topology),
+            reader=str(passes.topology),
             quarantine=quarantine,
             kept=passes.kept,
+            make=reading.make,
         )
 
     def context(self, batch: int) -> TransformContext:
-        """Where this rank's batch of this number stands in the epoch."""
         options, share = self.passes.options, self._share
         first = batch * options.batch_size
         stop = min(first + options.batch_size, share.items)
@@ -195,7 +175,6 @@ class RowPass:
         )
 
     def rows_after(self, batches: int) -> int:
-        """Rows that this rank's first `batches` batches hold, without filling ones."""
         return min(batches * self.passes.options.batch_size, self._share.rows)
 
     @cached_property
@@ -366,9 +345,10 @@ class RowPasses:
         )
 
 
-def reader_name(topology: Topology) -> str:
-    """How messages call a rank."""
-    return f"rank {topology.rank} of {topology.world_size}"
+def state_after(start: StreamState, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
+    """The state after so many batches on every rank. Raises `StreamError` if there are fewer."""
+    go_on = advance if start.regions is None else start.regions.advance
+    return start.at(go_on(start.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
 
 
 def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> Remainder:
@@ -378,3 +358,35 @@ def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> R
     if options.batch_format == "torch":
         import_torch()
     return remainder
+
+
+def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:
+    """The regions of an epoch; None for "balanced", where every rank strides over all rows.
+
+    Raises `SettingsError` for blends and parts of epochs, which no whole shards make up.
+    """
+    if options.distribution == "balanced":
+        return None
+    if isinstance(index, BlendIndex) or options.samples_per_epoch is not None:
+        raise SettingsError(
+            f'distribution="{options.distribution}" gives out whole shards of one dataset and whole epochs; use'
+            ' "balanced" with blends and with samples_per_epoch'
+        )
+    if options.distribution == "round_robin":
+        rank = deal_shards(index, ranks=ranks, seed=options.seed, epoch=epoch, shuffle=options.shuffle)
+    else:
+        shards = len(index.shards)
+        block_bytes = estimate_block_bytes(index)
+        shard_bytes = np.bincount(index.shard_of_block, weights=block_bytes, minlength=shards).astype(np.int64)
+        allowed = None
+        if options.distribution == "local":
+            allowed = local_ranks(
+                index, options.locality or {}, ranks=ranks, ranks_per_node=options.ranks_per_node or ranks
+            )
+        rank = pack_shards(shard_bytes, ranks=ranks, allowed=allowed)
+    rows = np.bincount(rank[index.shard_of_block], weights=index.rows, minlength=ranks).astype(np.int64)
+    return Regions(
+        distribution=options.distribution,
+        rows=tuple(rows.tolist()),
+        assignment=None if options.distribution == "round_robin" else tuple(rank.tolist()),
+    )

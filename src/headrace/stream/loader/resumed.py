@@ -54,10 +54,6 @@ class CountedLoader(ABC, Generic[Stream]):
         self._loaded_ended = self._begun = False
         self._pass_epoch = 0  # the trainer's number of the present pass
 
-    def is_of(self, trainer: Trainer | None) -> bool:
-        """Whether this trainer counts the epochs here."""
-        return self._trainer is trainer
-
     def __len__(self) -> int:
         """Batches of the present epoch on this rank, those before a stop included; the same on every rank."""
         return self._earlier + len(self.stream)
@@ -91,10 +87,6 @@ class CountedLoader(ABC, Generic[Stream]):
         over: bool = self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         return over and self.done == self.received
 
-    def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps; see `resumed`."""
-        return {"stream": self.position(), "batches": self.batches, "ended": self.ended}
-
     def next_epoch(self) -> int:
         """The epoch that the next pass reads."""
         assert self._trainer is not None
@@ -126,8 +118,9 @@ class CountedLoader(ABC, Generic[Stream]):
             self._trainer.fit_loop.epoch_loop.restarting = False
 
     def begin_after(self, earlier: CountedLoader[Any]) -> None:
-        """The first pass here follows the last one of another loader of the same trainer."""
-        self._first = earlier.next_epoch()
+        """The first pass here follows the last one of another loader, where the same trainer counts their epochs."""
+        if earlier._trainer is self._trainer:
+            self._first = earlier.next_epoch()
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
@@ -142,13 +135,9 @@ class CountedLoader(ABC, Generic[Stream]):
 
     def resumed(self, saved: Mapping[str, Any]) -> None:
         """The stream is where `saved` says; Lightning counts the batches before that as well."""
-        self._resumed(saved["batches"])
+        self._loaded_epoch, self._before = self.stream.epoch, saved["batches"]
         self._loaded_ended = saved["ended"]
         self._first = self._loaded_epoch + self._loaded_ended
-
-    def _resumed(self, before: int) -> None:
-        """The stream is in a loaded epoch, of which so many batches were done before."""
-        self._loaded_epoch, self._before = self.stream.epoch, before
 
     @property
     def _earlier(self) -> int:
@@ -171,7 +160,9 @@ class ResumedModule(LightningDataModule, Generic[Loader]):
         """Goes into Lightning's checkpoint: the position, and how many batches of the epoch were received."""
         if self._train is None:
             return {} if self._loaded is None else self._loaded
-        return seal(_KIND, FORMAT_VERSION, self._train.saved())
+        train = self._train
+        saved = {"stream": train.position(), "batches": train.batches, "ended": train.ended}
+        return seal(_KIND, FORMAT_VERSION, saved)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Comes out of Lightning's checkpoint, before the loaders are made. Raises `StreamError` if it is not ours."""

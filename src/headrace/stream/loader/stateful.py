@@ -11,14 +11,15 @@ received, so the sum over workers is what the rank received, and the portable st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 from headrace.errors import StreamError
 from headrace.sealed import MOST_POSITIONS, is_marked, kind_of, seal, shown, unseal
-from headrace.stream.order.share import Remainder, advance
+from headrace.stream.loader.passes import state_after
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.order.state import FORMAT_VERSION, StreamState
-from headrace.stream.packed.state import PackingState
+from headrace.stream.packed.plan import PackingState
 
 _KIND = "worker"
 _MOST_DEPTH = 100  # of what others put around our states
@@ -43,8 +44,7 @@ class WorkerProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object; `from_dict` gives an equal progress back."""
-        values = {name: getattr(self, name) for name in (*_NUMBERS, "remainder")}
-        return seal(_KIND, FORMAT_VERSION, {"start": self.start, **values})
+        return seal(_KIND, FORMAT_VERSION, asdict(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkerProgress:
@@ -57,8 +57,7 @@ class WorkerProgress:
             for name, least in _NUMBERS.items()
         ):
             raise StreamError(f"worker state: {shown(values)} is not what a worker saved; pass it on unchanged")
-        rest = {name: values[name] for name in (*_NUMBERS, "remainder")}
-        return cls(start=dict(values["start"]), **rest)
+        return cls(**{name: values[name] for name in (*_NUMBERS, "remainder")}, start=dict(values["start"]))
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
@@ -114,15 +113,9 @@ def _after(part: WorkerProgress, batches: int) -> dict[str, Any]:
     if kind_of(part.start) == "packing":
         packing = PackingState.from_dict(part.start)
         return replace(packing, batches=packing.batches + batches).to_dict()
-    start = StreamState.from_dict(part.start)
+    start, ranks = StreamState.from_dict(part.start), part.world_size
     remainder: Remainder = part.remainder  # type: ignore[assignment]  # checked when it was read
-    if start.regions is not None:
-        left = start.regions.advance(
-            start.remaining, batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder
-        )
-    else:
-        left = advance(start.remaining, batches, ranks=part.world_size, batch_size=part.batch_size, remainder=remainder)
-    return start.at(left).to_dict()
+    return state_after(start, batches, ranks=ranks, batch_size=part.batch_size, remainder=remainder).to_dict()
 
 
 def _inside(values: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

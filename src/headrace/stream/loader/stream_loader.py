@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.arrays import I32
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.stream.loader.base import BaseLoader
+from headrace.stream.loader.items import ItemIndex, ItemPasses
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, reader_name
+from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import Remainder
+from headrace.stream.order.remaining import Remainder
 from headrace.stream.packed.plan import PackingReport
-from headrace.stream.ranks.agreement import contract_of
 from headrace.stream.ranks.topology import Topology, capture
 from headrace.stream.ranks.watch import Progress, Watch
 from headrace.stream.read.batch import Batch
@@ -24,6 +25,9 @@ from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
 from headrace.stream.read.transform import transformed
 
+_ALIKE = (  # options that are equal on all ranks
+    "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
+)  # fmt: skip
 Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions, I32 | None]  # the arguments of a `StreamLoader`
 
 
@@ -50,14 +54,27 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         store: Any = None,
     ) -> None:
         topology = capture() if topology is None else topology
-        super().__init__(passes_of(index, read_block, options, lengths, topology=topology, store=store), topology)
+        passes: Passes
+        if isinstance(index, ItemIndex):
+            passes = ItemPasses(index, options, topology)
+        elif options.pack is not None:
+            if lengths is None:
+                raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
+            from headrace.stream.packed.passes import PackingPasses
+
+            passes = PackingPasses(index, read_block, options, lengths=lengths, topology=topology)
+        elif options.distribution == "dynamic":
+            from headrace.stream.loader.dynamic.passes import DynamicPasses
+
+            passes = DynamicPasses(index, read_block, options, topology, store)
+        else:
+            passes = RowPasses(index, read_block, options, topology)
+        super().__init__(passes, topology)
         self.quarantined = self.make_quarantine()
 
     def __repr__(self) -> str:
         batches = f"batches of {self.options.batch_size:,}"
-        return (
-            f"{type(self).__name__}({self.index.split!r}: {batches}, {reader_name(self.topology)}, epoch {self.epoch})"
-        )
+        return f"{type(self).__name__}({self.index.split!r}: {batches}, {self.topology}, epoch {self.epoch})"
 
     @property
     def index(self) -> SplitIndex:
@@ -106,17 +123,36 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         yield from watch.over(self.delivered(batches))
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
-        """What every rank must say alike before the present pass. workers: of a DataLoader."""
-        return contract_of(
-            self.index,
-            self.options,
-            self.state_after(0),
-            source=type(self.present).__name__,
-            epoch=self.epoch,
-            workers=workers,
-            remainder=self.remainder,
-            steps=self.present.steps,
-        )
+        """What every rank must say alike before the present pass: rows, batches, positions, formats. workers: of a
+        DataLoader. Options that only change how fast a rank reads are left out.
+        """
+        index, options, state = self.index, self.options, self.state_after(0)
+        start = state.get("start", state)  # a stream that packs rows nests the state of the rows
+        transform: Any = options.transform
+        while isinstance(transform, partial):
+            transform = transform.func
+        if transform is not None and not hasattr(transform, "__qualname__"):
+            transform = type(transform)
+        return {
+            "source": type(self.present).__name__,
+            "split": index.split,
+            "index": index.identity,
+            "rows": index.total_rows,
+            "filter": index.condition,
+            "num_workers": workers,
+            "remainder": self.remainder,
+            "epoch": self.epoch,
+            **{name: getattr(options, name) for name in _ALIKE},
+            **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
+            "columns": list(index.schema.names if options.columns is None else options.columns),
+            "transform": transform
+            and f"{transform.__module__}.{transform.__qualname__}",  # ranks have different objects
+            "packed": repr(options.packed),
+            "pack": repr(options.pack),
+            "batches": state.get("batches"),
+            "steps": self.present.steps,
+            "state": state.get("digest"),
+        }
 
     def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
         """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all."""
@@ -130,7 +166,7 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         """
         options = self.options
         if options.transform is not None:
-            name, context = reader_name(self.topology), self.present.context
+            name, context = str(self.topology), self.present.context
             batches = transformed(batches, options.transform, reader=name, context=context)
         elif options.memory == "pageable" and options.device is None:
             return batches
@@ -143,7 +179,7 @@ class StreamLoader(BaseLoader[Passes, Pass]):
         return Quarantine(
             index=self.index,
             limit=self.options.quarantine_limit,
-            reader=reader_name(self.topology),
+            reader=str(self.topology),
             batch_size=self.options.batch_size,
         )
 
@@ -151,26 +187,3 @@ class StreamLoader(BaseLoader[Passes, Pass]):
     def is_shuffled(self) -> bool:
         """Whether every epoch has an order of its own."""
         return bool(self.options.shuffle or self.options.samples_per_epoch)
-
-
-def passes_of(
-    index: SplitIndex,
-    read_block: ReadBlock,
-    options: StreamOptions,
-    lengths: I32 | None,
-    *,
-    topology: Topology,
-    store: Any = None,
-) -> Passes:
-    """Passes over the rows of a split as they are, claimed, or packed. Raises `SettingsError` where these cannot be."""
-    if options.pack is not None:
-        if lengths is None:
-            raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
-        from headrace.stream.packed.passes import PackingPasses
-
-        return PackingPasses(index, read_block, options, lengths=lengths, topology=topology)
-    if options.distribution == "dynamic":
-        from headrace.stream.loader.dynamic.passes import DynamicPasses
-
-        return DynamicPasses(index, read_block, options, topology, store)
-    return RowPasses(index, read_block, options, topology)

@@ -36,7 +36,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
 from headrace.stream.loader.over_stream import OverStream
-from headrace.stream.loader.passes import Pass, Reading, reader_name
+from headrace.stream.loader.passes import Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.order.plan import Plan
@@ -54,8 +54,8 @@ try:
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.loader.watched_loader import WatchedLoader
     from headrace.stream.workers.deaths import died, told_by_torch
-    from headrace.stream.workers.inherited import keep_inherited
-    from headrace.stream.workers.serving import Beginning, Client, Opened, Server
+    from headrace.stream.workers.parcel import unmade_batches
+    from headrace.stream.workers.serving import Beginning, Client, Opened, Server, keep_inherited
     from headrace.stream.workers.table_parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
@@ -72,26 +72,6 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
     of your own may have another number. topology is found out in the process that builds the dataset, and carried to
     workers. read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that cannot work.
     """
-
-    # In the process that reads: what serves workers, and since when.
-    _server: Server | None
-    _address: Any
-    _process: int
-    _copies: int  # workers that were given a copy of this so far; in a worker, those before it
-    _skip: int  # batches of the watched pass that its earlier workers gave; see `going_on_after`
-    _reading: Callable[[], Progress | None]  # of a pass that is watched here
-    _is_unseen: bool  # whether workers read for a loop that is not watched here
-    _was_named: bool  # whether set_epoch said which epoch is meant
-    _is_workers_own: bool  # whether workers go on from progress of their own, in `_own_epoch`
-    _own_epoch: int
-    _read_to_end: Pass | None  # the pass that workers took to its end
-    _has_warned: bool  # of one that they begin again
-    # In a worker: its connection, the pass it is in, and what it gave of it.
-    _client: Client | None
-    _beginning: Beginning | None
-    _has_begun: bool
-    _given: int
-    _progress: WorkerProgress | None  # that of a worker before it was stopped
 
     def __init__(
         self,
@@ -116,15 +96,36 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
     def _begin_with(self, stream: StreamLoader, num_workers: int) -> None:
         super().__init__()
         check_integer("num_workers", num_workers, least=0)
-        options = stream.options
-        check_memory(options, num_workers)
-        if options.distribution == "dynamic":
+        check_memory(stream.options, num_workers)
+        if stream.options.distribution == "dynamic":
             raise SettingsError(
                 'distribution="dynamic" claims blocks in the loop of its rank, and not for DataLoader workers; use'
                 ' headrace.open(...).stream(..., distribution="dynamic"), or distribution="balanced" here'
             )
         self.num_workers, self.stream = num_workers, stream
         self._serve_nothing()
+
+    def _serve_nothing(self) -> None:
+        """What a dataset is before workers ask it, and in every worker."""
+        # In the process that reads: what serves workers, and since when.
+        self._server: Server | None = None
+        self._address: Any = None
+        self._process = os.getpid()
+        self._copies = 0  # workers that were given a copy of this so far; in a worker, those before it
+        self._skip = 0  # batches of the watched pass that its earlier workers gave; see `going_on_after`
+        self._reading: Callable[[], Progress | None] = lambda: None  # of a pass that is watched here
+        self._is_unseen = False  # whether workers read for a loop that is not watched here
+        self._was_named = False  # whether set_epoch said which epoch is meant
+        self._own_epoch: int | None = None  # in which workers go on from progress of their own
+        self._read_to_end: Pass | None = None  # the pass that workers took to its end
+        self._has_warned = False  # of one that they begin again
+        # In a worker: its connection, the pass it is in, and what it gave of it.
+        self._client: Client | None = None
+        self._beginning: Beginning | None = None
+        self._has_begun = False
+        self._given = 0
+        self._progress: WorkerProgress | None = None  # that of a worker before it was stopped
+        _SERVING.add(self)
 
     @property
     def quarantined_rows(self) -> int:
@@ -203,26 +204,21 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         if self._has_begun:  # the pass before stays known until now, for those who ask for its state
             self._beginning = None
         begun, self._has_begun = self._begun(), True
-        with closing(self._worker_batches(begun, in_place=in_place)) as batches:
+        assert self._client is not None
+        made = self._client.batches(begun, in_place=in_place)
+        if self.options.transform is not None:
+            made = transformed(
+                made,
+                self.options.transform,
+                reader=f"{self.topology}, worker {info.id}",
+                context=self.stream.passes.resume(begun.start).context,
+                first=begun.first,
+                stride=info.num_workers,
+            )
+        with closing(made) as batches:
             for batch in batches:
                 self._given += 1
                 yield batch
-
-    def _worker_batches(self, begun: Beginning, *, in_place: bool) -> Generator[Any, None, None]:
-        assert self._client is not None
-        batches = self._client.batches(begun, in_place=in_place)
-        transform, info = self.options.transform, get_worker_info()
-        assert info is not None
-        if transform is None:
-            return batches
-        return transformed(
-            batches,
-            transform,
-            reader=f"{reader_name(self.topology)}, worker {info.id}",
-            context=self.stream.passes.resume(begun.start).context,
-            first=begun.first,
-            stride=info.num_workers,
-        )
 
     def _begun(self) -> Beginning:
         """Where the present pass of this worker began; begins one."""
@@ -279,18 +275,17 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         progress = Progress(self.index)
         # Known now, as workers begin before the loop asks for a batch. A loop that never does leaves no trace.
         self._reading, self._is_unseen, self._skip = weakref.ref(progress), False, 0
-        return self._watched_workers(batches, progress, workers)
 
-    def _watched_workers(
-        self, batches: Iterable[Batch], progress: Progress, workers: int
-    ) -> Generator[Batch, None, None]:
-        self.stream.progress = progress
-        watch = self.stream.watch(progress, workers=workers)
-        try:
-            yield from self.stream.counted(watch.over(self._named_deaths(batches)))
-        finally:
-            if self._reading() is progress:
-                self._reading, self._skip = _nobody, 0
+        def over_workers() -> Generator[Batch, None, None]:
+            self.stream.progress = progress
+            watch = self.stream.watch(progress, workers=workers)
+            try:
+                yield from self.stream.counted(watch.over(self._named_deaths(batches)))
+            finally:
+                if self._reading() is progress:
+                    self._reading, self._skip = lambda: None, 0
+
+        return over_workers()
 
     @contextmanager
     def going_on_after(self, batches: int) -> Generator[None, None, None]:
@@ -307,8 +302,8 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         """
         self.stream.set_epoch(epoch)
         self._was_named, self._read_to_end, self._is_unseen = True, None, False
-        if self._is_workers_own and self._own_epoch != epoch:
-            self._is_workers_own = False
+        if self._own_epoch != epoch:
+            self._own_epoch = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is after the batches handed out so far, without workers or in `data_loader()`.
@@ -331,7 +326,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         batches: received from the DataLoader since the pass began, by this rank as by every other.
         Raises `StreamError` if a pass has fewer batches, or if the workers went on from progress of their own.
         """
-        if self._is_workers_own:
+        if self._own_epoch is not None:
             raise StreamError(
                 f"state: the workers resumed epoch {self.epoch} from a StatefulDataLoader's state, which this process"
                 " did not see; use headrace.stream_state(loader.state_dict())"
@@ -347,7 +342,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         """
         if not is_worker_state(values):
             self.stream.load_state_dict(values)
-            self._is_workers_own, self._read_to_end, self._is_unseen = False, None, False
+            self._own_epoch, self._read_to_end, self._is_unseen = None, None, False
             self._forget_run()
             return
         progress, info = WorkerProgress.from_dict(values), get_worker_info()
@@ -356,7 +351,8 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 f"state: it is worker {progress.worker}'s own progress, and this is no worker process; pass"
                 " headrace.stream_state(saved) of the whole loader's state"
             )
-        progress.check(worker=info.id, topology=self._topology_of_workers(info.num_workers))
+        here = self.topology.world_size, info.num_workers, self.options.batch_size, self.remainder
+        progress.check(worker=info.id, topology=here)
         self._progress, self._beginning, self._has_begun = progress, None, False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -373,31 +369,14 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         self._serve_nothing()
         self.__dict__.update(values)
 
-    def _serve_nothing(self) -> None:
-        """What a dataset is before workers ask it, and in every worker."""
-        self._server = self._address = self._read_to_end = None
-        self._reading = _nobody
-        self._client = self._beginning = self._progress = None
-        self._was_named = self._is_workers_own = self._is_unseen = self._has_begun = self._has_warned = False
-        self._skip = self._given = self._copies = 0
-        self._own_epoch, self._process = -1, os.getpid()
-        _SERVING.add(self)
-
     def _serve(self) -> Any:
         """The address at which workers are served; in a worker, or a copy of it, that of its parent."""
         if get_worker_info() is not None:
             return self._address
         if self._server is None or self._process != os.getpid():
             owner = weakref.ref(self)
-
-            def open_pass(worker: int, workers: int, progress: Any) -> Opened:
-                dataset = owner()
-                if dataset is None:
-                    raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
-                return dataset._opened(worker, workers, progress)
-
             self._process = os.getpid()
-            self._server = Server(open_pass)
+            self._server = Server(lambda worker, workers, progress: _alive(owner)._opened(worker, workers, progress))
             self._address = self._server.address
             weakref.finalize(self, self._server.close)
         return self._address
@@ -412,7 +391,7 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         if progress is not None and not (self._was_named and self.epoch != progress.epoch):
             stream.load_state_dict(progress.start)
             stream.quarantined = stream.make_quarantine()
-            self._is_workers_own, self._own_epoch = True, progress.epoch
+            self._own_epoch = progress.epoch
             # Some workers are a batch behind this one, or ahead of it.
             first = max(0, (progress.batches - 1) * workers + worker + 1) if progress.batches else 0
         present = stream.present
@@ -425,16 +404,12 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
                 self.epoch,
             )
         owner = weakref.ref(self)
+        return Opened(
+            Beginning(stream.state_after(0), present.epoch, first),
+            lambda first, in_place: _alive(owner)._read(present, workers, first, in_place),
+        )
 
-        def read(first: int) -> Generator[Batch, None, None]:
-            dataset = owner()
-            if dataset is None:
-                raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
-            return dataset._read(present, first, workers)
-
-        return Opened(stream.state_after(0), present.epoch, first, read)
-
-    def _read(self, present: Pass, first: int, workers: int) -> Generator[Batch, None, None]:
+    def _read(self, present: Pass, workers: int, first: int, in_place: bool) -> Generator[Any, None, None]:
         if present.steps is not None and first > present.steps:  # a worker that begins when the others have had all
             return
         stream = self.stream
@@ -445,7 +420,9 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             stream.quarantined = stream.make_quarantine()
         else:
             stream.quarantined.go_back(first)
-        batches = present.batches(Reading(progress.noted(stream.passes.read_block), stream.quarantined), first=first)
+        make = None if in_place or self.options.batch_format == "arrow" else unmade_batches(self.options)
+        reading = Reading(progress.noted(stream.passes.read_block), stream.quarantined, make=make)
+        batches = present.batches(reading, first=first)
         # The ranks agree and hear of each other here, where nobody watches the loop itself.
         yield from batches if watched is not None else stream.watch(progress, workers=workers).over(batches)
         if watched is None and (stream.options.shuffle or stream.options.samples_per_epoch or present.is_partial):
@@ -455,20 +432,16 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
         info = get_worker_info()
         assert info is not None
         begun = self._begun()
-        world_size, workers, batch_size, remainder = self._topology_of_workers(info.num_workers)
         return WorkerProgress(
             start=begun.start,
             epoch=begun.epoch,
             worker=info.id,
-            batches=(begun.first - info.id) // workers + self._given,
-            world_size=world_size,
-            workers=workers,
-            batch_size=batch_size,
-            remainder=remainder,
+            batches=(begun.first - info.id) // info.num_workers + self._given,
+            world_size=self.topology.world_size,
+            workers=info.num_workers,
+            batch_size=self.options.batch_size,
+            remainder=self.remainder,
         )
-
-    def _topology_of_workers(self, workers: int) -> tuple[int, int, int, str]:
-        return self.topology.world_size, workers, self.options.batch_size, self.remainder
 
     def _named_deaths(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         """The batches of any DataLoader; an error that names processes of workers that died says what to do."""
@@ -478,11 +451,32 @@ class StreamingDataset(OverStream, IterableDataset[Batch]):
             processes = told_by_torch(error)
             if not processes:
                 raise
-            raise EngineError(died(reader_name(self.topology), processes)) from error
+            raise EngineError(died(str(self.topology), processes)) from error
 
 
-def _nobody() -> None:
-    """No pass is watched."""
+class WorkerStream(StreamLoader):
+    """A stream whose transform runs in worker processes; see `StreamingDataset`. The batches are the same.
+
+    Workers are spawned when a pass begins, and end with it.
+    """
+
+    def __init__(self, *parts: Any, workers: int, topology: Topology | None = None) -> None:
+        super().__init__(*parts, topology=topology)
+        self.workers = workers
+        StreamingDataset.over(self, num_workers=workers)  # what is wrong with workers is said now
+
+    def __iter__(self) -> Iterator[Batch]:
+        """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""
+        refuse_sharing_again(self, world_size=self.topology.world_size, caller=sys._getframe(1))
+        return iter(StreamingDataset.over(self, num_workers=self.workers).data_loader())
+
+
+def _alive(owner: weakref.ref[StreamingDataset]) -> StreamingDataset:
+    """The dataset, whose own server must not keep it alive."""
+    dataset = owner()
+    if dataset is None:
+        raise StreamError("worker: the dataset it reads for has gone; keep it for as long as the loop runs")
+    return dataset
 
 
 def _before_fork() -> None:

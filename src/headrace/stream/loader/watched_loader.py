@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
 from collections.abc import Generator
-from multiprocessing import get_start_method
+from contextlib import contextmanager
+from multiprocessing import forkserver, get_start_method, resource_tracker
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.stream.loader.accelerated import told_to_accelerate
-from headrace.stream.loader.passes import reader_name
+from headrace.stream.loader.base import told_to_accelerate
 from headrace.stream.ranks.stats import StreamStats
 from headrace.stream.read.batch import Batch
 from headrace.stream.workers.deaths import death_of, why_not_again
-from headrace.stream.workers.sheltered import sheltered_start
 
 if TYPE_CHECKING:
     from headrace.stream.workers.guarded_workers import GuardedWorkers
@@ -45,19 +45,20 @@ class WatchedLoader(DataLoader[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the following passes this epoch; trainers that tell their loader the epoch call it."""
-        dataset: Any = self.dataset
-        dataset.set_epoch(epoch)
+        self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
         """What the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
-        dataset: Any = self.dataset
-        found: StreamStats = dataset.stats()
+        found: StreamStats = self._source.stats()
         return found
 
     def __len__(self) -> int:
         """Batches of the next pass; torch's own would warn when a later pass, of a whole epoch, is longer."""
-        dataset: Any = self.dataset
-        return len(dataset)
+        return len(self._source)
+
+    @property
+    def _source(self) -> Any:  # torch knows no more of it than that it is a dataset
+        return self.dataset
 
     def __iter__(self) -> Any:  # torch names its private iterator here
         begin_next = getattr(self.dataset, "begin_next", None)
@@ -89,12 +90,11 @@ class WatchedLoader(DataLoader[Batch]):
             log.warning("DataLoader: workers %s died between two passes; all are begun anew", idle.fallen())
             self._iterator = None
         method = self.multiprocessing_context.get_start_method() if self.multiprocessing_context else get_start_method()
-        with sheltered_start(method):
+        with _sheltered_start(method):
             return cast("GuardedWorkers", super().__iter__())
 
     def _unharmed(self, begun: list[GuardedWorkers]) -> Generator[Batch, None, None]:
         """The batches of a pass, whichever workers die. begun: its workers, when the first batch is asked for."""
-        dataset: Any = self.dataset
         workers = begun.pop()
         earlier: list[int] = []
         received = 0
@@ -107,7 +107,7 @@ class WatchedLoader(DataLoader[Batch]):
                 fallen = workers.fallen(patience_s=0 if isinstance(error, HeadraceError) else _PATIENCE_S)
                 if not fallen:
                     raise
-                rank = reader_name(dataset.topology)
+                rank = str(self._source.topology)
                 deaths = [death_of(f"{rank}, worker {number}", *workers.ending(number)) for number in fallen]
                 final = why_not_again(earlier, deaths, received)
                 if final is not None:
@@ -124,9 +124,8 @@ class WatchedLoader(DataLoader[Batch]):
 
     def _begin_anew(self, received: int) -> GuardedWorkers:
         """New workers for the rest of the pass; the loop's random numbers stay what they were."""
-        dataset: Any = self.dataset
         self._iterator = None
-        with torch.random.fork_rng(devices=[]), dataset.going_on_after(received):
+        with torch.random.fork_rng(devices=[]), self._source.going_on_after(received):
             return self._begin()
 
 
@@ -137,3 +136,25 @@ def _say_once(what: str) -> None:
         " resumed from the last state; for workers that are begun anew use torch 2.4 to 2.13",
         what,
     )
+
+
+@contextmanager
+def _sheltered_start(method: str) -> Generator[None, None, None]:
+    """Processes begun inside never see SIGINT; this one sees it at the latest when the block is left.
+
+    A terminal signals Ctrl-C to all its processes, and this one decides. A worker that dies of it while it imports its
+    libraries makes the DataLoader's own ending fail: at times the loop then waits for ever. method: how workers start.
+    A fork server is no one's own: it is started without the shelter, and so are its children.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    if method != "fork":
+        resource_tracker.ensure_running()  # starting it inside would let SIGINT through again
+    if method == "forkserver":
+        forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -12,14 +12,15 @@ mixes all lanes. The order is a function of the index, seed, epoch, L, D and win
 or memory. Unshuffled, D = L and each lane is read from its first row to its last. Building an order costs
 O(blocks + L); a question about n positions costs O(n) plus the rounds that they touch, each permuted alone.
 
-`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `mixed`, `chain`.
+`Order` is what plans, readers and questions ask of an order. Other orders are made of this one: see `joined`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 import pyarrow as pa
@@ -44,16 +45,22 @@ class Reads(NamedTuple):
     laying: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Rows of blocks that hold what some positions ask for: item i is row index[i] of the pieces laid end to end.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """Rows of blocks that hold what some positions ask for: item i is row `index[i]` of the pieces laid end to end.
 
-    pieces: (block number, first row, stop row), none empty, a block maybe more than once; index: int64 [n], None: all
-    rows of the pieces as they lie.
+    pieces: (block number, first row, stop row), none empty, a block maybe more than once. index: int64 [items]; None:
+    all rows of the pieces as they lie. items: how many there are.
     """
 
     pieces: list[tuple[int, int, int]]
     index: I64 | None
+    items: int
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of the pieces, each once, in the order they are met."""
+        return list(dict.fromkeys(block for block, _, _ in self.pieces))
 
     @property
     def rows(self) -> int:
@@ -61,46 +68,67 @@ class Pieces:
         return sum(stop - start for _, start, stop in self.pieces)
 
 
-class Order(Protocol):
+class OrderSettings(TypedDict):
+    """What the order of an epoch depends on, beside its blocks; see the top."""
+
+    seed: int
+    epoch: int
+    lanes: int
+    window_rows: int
+    groups: int
+    shuffle: bool
+
+
+def settings_of(values: Any) -> OrderSettings:
+    """Those of an order or a state, which has them all."""
+    return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order(ABC):
     """One epoch's order of rows: positions 0..rows-1, places on a line of blocks, rows in blocks.
 
-    Consumers whose number divides `groups` need different lanes. The positions of one round are shuffled among
-    themselves within their groups, so whoever reads round by round needs few blocks at a time.
+    lanes: L, the slices of the line that are read side by side; window_rows: rows of a lane that one round takes.
+    groups: D; positions of one residue modulo D take their rows from the lanes of one group, so consumers whose number
+    divides D need different lanes. shuffle: whether rows are shuffled at all. The positions of one round are shuffled
+    among themselves within their groups, so whoever reads round by round needs few blocks at a time.
     """
 
+    seed: int
+    epoch: int
+    lanes: int
+    window_rows: int
+    groups: int
+    shuffle: bool
+
     @property
+    def settings(self) -> OrderSettings:
+        """Everything that the order depends on, beside its blocks."""
+        return settings_of(self)
+
+    @property
+    @abstractmethod
     def rows(self) -> int:
         """The number of positions."""
 
-    @property
-    def lanes(self) -> int:
-        """L, the slices of the line that are read side by side."""
-
-    @property
-    def groups(self) -> int:
-        """D: positions of one residue modulo D take their rows from the lanes of one group."""
-
-    @property
-    def window_rows(self) -> int:
-        """Rows of a lane that one round takes."""
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether rows are shuffled at all."""
-
+    @abstractmethod
     def line_of(self, positions: I64) -> I64:
         """The place on the line of each position; int64, same length."""
 
+    @abstractmethod
     def locate(self, places: I64) -> tuple[I64, I64]:
         """(block number, row inside the block) of each place on the line."""
 
+    @abstractmethod
     def positions_of_row(self, block: int, row: int) -> I64:
         """Every position at which a row is delivered, ascending; none or several where an epoch is no whole pass."""
 
+    @abstractmethod
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds."""
 
-    def pieces_of(self, positions: I64) -> Pieces:
+    @abstractmethod
+    def pieces_of(self, positions: I64) -> Pool:
         """What holds the rows of ascending positions [n > 0]."""
 
 
@@ -114,8 +142,8 @@ def block_identities(index: SplitIndex) -> U64:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EpochOrder:
-    """One epoch's order of rows.
+class EpochOrder(Order):
+    """The order of one whole pass over blocks.
 
     blocks: block numbers along the line, int64 [P]; line: the first place of each, then N, int64 [P+1]. firsts: the
     row of each block that its first place holds, int64 [P], where the line is made of parts of blocks; None: 0.
@@ -125,12 +153,6 @@ class EpochOrder:
     blocks: I64
     line: I64
     firsts: I64 | None = None
-    seed: int
-    epoch: int
-    lanes: int
-    window_rows: int
-    groups: int
-    shuffle: bool
     _large_round: dict[tuple[int, int], I64] = field(default_factory=dict, repr=False)  # the last one, by group, round
 
     @property
@@ -156,7 +178,6 @@ class EpochOrder:
         return starts
 
     def line_of(self, positions: I64) -> I64:
-        """The place on the line of each position; int64 in [0, N) → int64, same length."""
         group, offset = positions % self.groups, positions // self.groups
         if not self.shuffle:
             return self.lane_starts[group] + offset
@@ -165,14 +186,13 @@ class EpochOrder:
         keys, members = _grouped(round_ * self.groups + group)
         for key, of_key in zip(keys.tolist(), members, strict=True):
             at_group, at_round = key % self.groups, key // self.groups
-            starts, counts = self._round(at_group, at_round)
-            mixed = self._mixed(at_group, at_round, counts)[inside[of_key]]
-            ends = np.cumsum(counts)
+            starts, counts, mixed = self._round(at_group, at_round)
+            mixed, ends = mixed[inside[of_key]], np.cumsum(counts)
             lane = np.searchsorted(ends, mixed, side="right")
             places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
         return places
 
-    def pieces_of(self, positions: I64) -> Pieces:
+    def pieces_of(self, positions: I64) -> Pool:
         """What holds the rows of ascending positions [n > 0]: all rows of the rounds of the groups they lie in.
 
         Without shuffle, the rows between the first and the last asked for of each lane.
@@ -192,8 +212,8 @@ class EpochOrder:
             at_group = one % self.groups
             if self.shuffle:
                 at_round = one // self.groups + int(round_[0])
-                begins, counts = self._round(at_group, at_round)
-                index[of_key] = base + self._mixed(at_group, at_round, counts)[within]
+                begins, counts, mixed = self._round(at_group, at_round)
+                index[of_key] = base + mixed[within]
             else:
                 first = int(within[0])
                 begins = self.lane_starts[at_group : at_group + 1] + first
@@ -205,53 +225,29 @@ class EpochOrder:
         as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
         found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
-        return Pieces(pieces, None if as_it_lies else index)
+        return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
 
     def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place on the line."""
         at = np.searchsorted(self.line, places, side="right") - 1
         rows = places - self.line[at]
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
-    def places_of(self, blocks: I64, rows: I64) -> I64:
-        """The inverse of `locate`: the place on the line of each (block number, row inside the block).
-
-        Any place, where the line does not hold the row.
-        """
-        firsts = np.zeros_like(self.blocks) if self.firsts is None else self.firsts
-        stride = int(max(rows.max(initial=0), firsts.max(initial=0))) + 1
-        keys = self.blocks * stride + firsts
-        held = np.flatnonzero(np.diff(self.line))
-        by_key = held[np.argsort(keys[held])]
-        along = by_key[np.searchsorted(keys[by_key], blocks * stride + rows, side="right") - 1]
-        return self.line[along] + rows - firsts[along]
-
-    def positions_of(self, places: I64) -> I64:
-        """The inverse of `line_of`: the position of each place on the line; int64 in [0, N) → int64, same length."""
-        held = np.flatnonzero(self.lane_rows)  # an empty lane begins where another one does
-        by_start = held[np.argsort(self.lane_starts[held])]
-        lane = by_start[np.searchsorted(self.lane_starts[by_start], places, side="right") - 1]
-        offset, group = places - self.lane_starts[lane], lane % self.groups
-        if self.shuffle:
-            round_ = offset // self.window_rows
-            keys, members = _grouped(round_ * self.groups + group)
-            for key, of_key in zip(keys.tolist(), members, strict=True):
-                at_group, at_round = key % self.groups, key // self.groups
-                starts, counts = self._round(at_group, at_round)
-                mixed = self._mixed(at_group, at_round, counts)
-                back = np.empty_like(mixed)
-                back[mixed] = np.arange(len(mixed), dtype=np.int64)
-                among = lane[of_key] // self.groups
-                inside = (np.cumsum(counts) - counts)[among] + places[of_key] - starts[among]
-                offset[of_key] = at_round * self._group_round + back[inside]
-        return offset * self.groups + group
-
     def positions_of_row(self, block: int, row: int) -> I64:
         """The one position at which a row is delivered: int64 [1]; none if the line does not hold it."""
-        wanted = np.array([block], np.int64), np.array([row], np.int64)
-        places = self.places_of(*wanted) if self.rows else wanted[0][:0]
-        places = places[(places >= 0) & (places < self.rows)]
-        return self.positions_of(places) if len(places) and self.locate(places) == wanted else places[:0]
+        along = np.flatnonzero(self.blocks == block)  # several where the line is made of parts of blocks
+        inside = row - (np.zeros_like(along) if self.firsts is None else self.firsts[along])
+        places = (self.line[along] + inside)[(inside >= 0) & (inside < np.diff(self.line)[along])]
+        if not len(places):
+            return places
+        lane = np.flatnonzero((self.lane_starts <= places) & (places < self.lane_starts + self.lane_rows))
+        offset, group = places - self.lane_starts[lane], int(lane[0]) % self.groups
+        if self.shuffle:
+            round_ = int(offset[0]) // self.window_rows
+            starts, counts, mixed = self._round(group, round_)
+            among = lane // self.groups
+            before = (np.cumsum(counts) - counts)[among] + places - starts[among]
+            offset = round_ * self._group_round + np.flatnonzero(mixed == before)
+        return offset * self.groups + group
 
     def reads(self, first: I64, last: I64) -> Reads:
         """The blocks that each run of positions first, first + D, .. last needs for its rounds.
@@ -280,24 +276,22 @@ class EpochOrder:
         """The rows of a group's whole round."""
         return self.lanes // self.groups * self.window_rows
 
-    def _round(self, group: int, round_: int) -> tuple[I64, I64]:
-        """(first place on the line, rows) of each lane of a group's round: int64 [L / D]."""
+    def _round(self, group: int, round_: int) -> tuple[I64, I64, I64]:
+        """(first place on the line, rows) of each lane of a group's round, int64 [L / D], and its permutation.
+
+        That is which of its rows, its lanes laid end to end, is delivered first, second, …: int64 [rows].
+        """
         lanes = slice(group, None, self.groups)
         taken = round_ * self.window_rows
         counts = np.clip(self.lane_rows[lanes] - taken, 0, self.window_rows)
-        return self.lane_starts[lanes] + taken, counts
-
-    def _mixed(self, group: int, round_: int, counts: I64) -> I64:
-        """Which row of a round, its lanes laid end to end, is delivered first, second, …"""
         rows = int(counts.sum())
-        if rows <= _LARGE_ROUND_ROWS:
-            return permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
-        kept = self._large_round.get((group, round_))
-        if kept is None:  # a small split asks for its only round piece by piece
-            kept = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
-            self._large_round.clear()
-            self._large_round[group, round_] = kept
-        return kept
+        mixed = self._large_round.get((group, round_))
+        if mixed is None:
+            mixed = permutation(derive_key(self.seed, "round", self.epoch, group, round_), rows)
+            if rows > _LARGE_ROUND_ROWS:  # a small split asks for its only round piece by piece
+                self._large_round.clear()
+                self._large_round[group, round_] = mixed
+        return self.lane_starts[lanes] + taken, counts, mixed
 
     def rows_between(self, starts: I64, stops: I64) -> tuple[I64, I64, I64]:
         """Stretches of the line as (block number, first row, stop row), none empty; int64, parallel."""
@@ -310,7 +304,7 @@ class EpochOrder:
         return self.blocks[along], begins - shift, ends - shift
 
 
-def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:
+def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
     """Of each block the rows from the first to the last asked for: item i is row rows[i] of blocks[which[i]]."""
     starts = np.full(len(blocks), np.iinfo(np.int64).max)
     stops = np.zeros(len(blocks), np.int64)
@@ -318,7 +312,7 @@ def span_rows(blocks: I64, which: I64, rows: I64) -> Pieces:
     np.maximum.at(stops, which, rows + 1)
     begins = np.cumsum(stops - starts) - (stops - starts)
     pieces = list(zip(blocks.tolist(), starts.tolist(), stops.tolist(), strict=True))
-    return Pieces(pieces, rows - starts[which] + begins[which])
+    return Pool(pieces=pieces, index=rows - starts[which] + begins[which], items=len(rows))
 
 
 def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
@@ -330,34 +324,20 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
 
 
 def epoch_order(
-    rows: I64,
-    identities: U64,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_rows: int,
-    groups: int,
-    shuffle: bool,
+    rows: I64, identities: U64, *, numbers: I64 | None = None, **settings: Unpack[OrderSettings]
 ) -> EpochOrder:
     """The order of one epoch from the rows [B] and identities [B, 3] of its blocks.
 
-    Without shuffle the blocks keep their natural order, each lane is a group of its own, and `groups` is not looked at.
+    numbers: of the blocks; None: from 0. Without shuffle the blocks keep their natural order, each lane is a group of
+    its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
-    if shuffle:
-        blocks = _shuffled_blocks(derive_key(seed, "blocks", epoch), identities)
+    if settings["shuffle"]:
+        blocks = _shuffled_blocks(derive_key(settings["seed"], "blocks", settings["epoch"]), identities)
+    else:
+        settings["groups"] = settings["lanes"]
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
-    return EpochOrder(
-        blocks=blocks,
-        line=line,
-        seed=seed,
-        epoch=epoch,
-        lanes=lanes,
-        window_rows=window_rows,
-        groups=groups if shuffle else lanes,
-        shuffle=shuffle,
-    )
+    return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
 
 
 def _grouped(groups: I64) -> tuple[I64, list[Any]]:

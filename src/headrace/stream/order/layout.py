@@ -1,4 +1,13 @@
-"""From an index and settings to the order of an epoch: which kind of order it is, is decided here. Pure."""
+"""From an index and settings to the order of an epoch: which kind of order it is, is decided here. Pure.
+
+A number of ranks that divides the groups changes nothing. Other ranks would need every lane each, so a change takes two
+steps. What is left of the round is dealt to the new ranks group by group (`RestOfRound`), and no row moves. From the
+round's border on, where every lane stands at the border of a window, the tails of the lanes are laid end to end and cut
+into new lanes (`cut_again`). Every row that is left comes once, and the state needs a few integers for each change.
+
+The order of a blend, or of a part of the rows, is never cut again, since its sources go on in later epochs. All that is
+left of its epoch is dealt to the new ranks group by group instead, as the rest of a round is.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Unpack
 
 import numpy as np
 
+from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.stream.order.chain import ChainedOrder, Part, RestOfRound, cut_again
-from headrace.stream.order.epoch import EpochOrder, Order, block_identities, epoch_order
+from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, block_identities, epoch_order
 from headrace.stream.order.interleave import Interleave, quotas
-from headrace.stream.order.lanes import Lanes
-from headrace.stream.order.mixed import MixedOrder, Source
-from headrace.stream.order.regions import RegionOrder, Regions, lay_regions
-from headrace.stream.order.shards import deal_shards
+from headrace.stream.order.joined import ChainedOrder, MixedOrder, Part, RegionOrder, Source, lay_regions
+from headrace.stream.order.regions import Regions, deal_shards
 from headrace.stream.order.state import Change, StreamState
 
 
@@ -57,70 +65,39 @@ def samples_of_epoch(index: SplitIndex, samples_per_epoch: int | None) -> int | 
     return samples
 
 
-def lay_epoch(
-    index: SplitIndex,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_rows: int,
-    groups: int,
-    shuffle: bool,
-    samples_per_epoch: int | None = None,
-) -> Order:
+def lay_epoch(index: SplitIndex, *, samples_per_epoch: int | None = None, **settings: Unpack[OrderSettings]) -> Order:
     """The order of one epoch of a split, of a part of it, or of a blend. O(blocks)."""
     if samples_per_epoch is None and not isinstance(index, BlendIndex):
-        return epoch_order(
-            index.rows,
-            block_identities(index),
-            seed=seed,
-            epoch=epoch,
-            lanes=lanes,
-            window_rows=window_rows,
-            groups=groups,
-            shuffle=shuffle,
-        )
-    groups = groups if shuffle else lanes
+        return epoch_order(index.rows, block_identities(index), **settings)
+    if not settings["shuffle"]:
+        settings["groups"] = settings["lanes"]
     counts = _quotas(index, index.total_rows if samples_per_epoch is None else samples_per_epoch)
     parts = _parts(index)
-    firsts = np.cumsum([0, *(len(part.rows) for part in parts)]).tolist()
-    sources = tuple(
-        Source(
+    firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
+    sources = []
+    for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        own: OrderSettings = {**settings}
+        if len(parts) > 1:  # shards of two datasets may have the same names: each source shuffles by a key of its own
+            own["seed"] = derive_key(settings["seed"], "source of a blend", number)[0]
+        source = Source(
             block_rows=part.rows,
             identities=block_identities(part),
-            first_block=firsts[number],
-            rows=part.total_rows,
-            start=epoch * counts[number],
-            count=counts[number],
-            # Shards of two datasets may have the same names: each source shuffles by a key of its own.
-            seed=seed if len(parts) == 1 else derive_key(seed, "source of a blend", number)[0],
-            lanes=lanes,
-            window_rows=window_rows,
-            groups=groups,
-            shuffle=shuffle,
+            numbers=np.arange(firsts[number], firsts[number + 1], dtype=np.int64),
+            own_rows=part.total_rows,
+            start=settings["epoch"] * count,
+            count=count,
+            **own,
         )
-        for number, part in enumerate(parts)
-    )
-    turns = Interleave(counts=tuple(counts), round_rows=groups)
-    return MixedOrder(
-        sources=sources, interleave=turns, lanes=lanes, window_rows=window_rows, groups=groups, shuffle=shuffle
-    )
+        sources.append(source)
+    turns = Interleave(counts=tuple(counts), round_rows=settings["groups"])
+    return MixedOrder(sources=tuple(sources), interleave=turns, **settings)
 
 
 def order_of_state(index: SplitIndex, state: StreamState) -> Order:
     """The order of the epoch that a state is in."""
     if state.regions is not None:
         return _whole_shards(index, state, state.regions)
-    order = lay_epoch(
-        index,
-        seed=state.seed,
-        epoch=state.epoch,
-        lanes=state.lanes,
-        window_rows=state.window_rows,
-        groups=state.groups,
-        shuffle=state.shuffle,
-        samples_per_epoch=state.samples_per_epoch,
-    )
+    order = lay_epoch(index, samples_per_epoch=state.samples_per_epoch, **state.order_settings)
     return chained(order, state.changes) if state.changes else order
 
 
@@ -138,10 +115,9 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
         if change.ranks is not None:
             cuts = [each.position for each in changes[number:] if each.ranks is None]
             end = min([*cuts, order.rows]) - parts[-1].begin
-            following = RestOfRound(base=last, begin=since, end=end, ranks=change.ranks)
+            following = RestOfRound.of(last, since, end, ranks=change.ranks)
         elif isinstance(base, EpochOrder):
-            lanes = Lanes(change.lanes or 1, change.window_rows or 1, change.groups or 1)
-            following = base = cut_again(base, change.position - begin, lanes)
+            following = base = cut_again(base, change.position - begin, change)
             begin = change.position
         else:
             raise StreamError(
@@ -150,37 +126,125 @@ def chained(order: Order, changes: Sequence[Change]) -> ChainedOrder:
             )
         parts[-1] = parts[-1]._replace(end=change.position)
         parts.append(Part(change.position, order.rows, following))
-    return ChainedOrder(parts=tuple(parts))
+    return ChainedOrder(parts=tuple(parts), **following.settings)
+
+
+def cut_again(order: EpochOrder, border: int, change: Change) -> EpochOrder:
+    """The rows that an order leaves from the border of a round on, in other lanes. O(blocks left + lanes)."""
+    taken = np.minimum(border // order.lanes, order.lane_rows)
+    by_start = np.argsort(order.lane_starts, kind="stable")
+    starts = (order.lane_starts + taken)[by_start]
+    stops = (order.lane_starts + order.lane_rows)[by_start]
+    blocks, firsts, ends = order.rows_between(starts, stops)
+    lanes = change.lanes or 1
+    settings: OrderSettings = {
+        **order.settings,
+        "seed": derive_key(order.seed, "cut again", order.epoch, border)[0],
+        "lanes": lanes,
+        "window_rows": change.window_rows or 1,
+        "groups": (change.groups or 1) if order.shuffle else lanes,
+    }
+    line = np.concatenate([[0], np.cumsum(ends - firsts)]).astype(np.int64)
+    return EpochOrder(blocks=blocks, firsts=firsts, line=line, **settings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RestOfRound(Order):
+    """Positions [begin, end) of `base`, mostly of one round, dealt to R ranks: each has a run of whole groups.
+
+    Position p here is for rank p mod R, which takes its R-th part of the groups' rows, laid end to end group by group.
+    There is a lane and a group for each rank. Positions come from all over the round, even if `base` is not shuffled.
+    """
+
+    base: Order
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, base: Order, begin: int, end: int, *, ranks: int) -> RestOfRound:
+        """Deal the rows to so many ranks; a round is the part of a rank of one round of `base`, or of all if less."""
+        round_rows = base.lanes * (base.window_rows if base.shuffle else 1)
+        window = max(1, -(-min(end - begin, round_rows) // ranks))
+        own: OrderSettings = {**base.settings, "lanes": ranks, "groups": ranks, "window_rows": window, "shuffle": True}
+        return cls(base=base, begin=begin, end=end, **own)
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    def line_of(self, positions: I64) -> I64:
+        return self.base.line_of(self._base_positions(positions))
+
+    def locate(self, places: I64) -> tuple[I64, I64]:
+        return self.base.locate(places)
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        position = self.base.positions_of_row(block, row)
+        position = position[(position >= self.begin) & (position < self.end)]
+        group, offset = position % self.base.groups, position // self.base.groups
+        dealt = self._group_starts[group] + offset - self._first[group]
+        rank = np.searchsorted(self._rank_starts, dealt, side="right") - 1
+        positions: I64 = np.sort(rank + (dealt - self._rank_starts[rank]) * self.groups)
+        return positions
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        rank = first % self.groups
+        begin = self._rank_starts[rank] + first // self.groups
+        end = self._rank_starts[rank] + last // self.groups + 1
+        lowest = np.searchsorted(self._group_starts, begin, side="right") - 1
+        counts = np.searchsorted(self._group_starts, end - 1, side="right") - lowest
+        run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
+        group = lowest[run] + np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        from_ = np.maximum(begin[run], self._group_starts[group])
+        until = np.minimum(end[run], self._group_starts[group + 1]) - 1
+        held = from_ <= until
+        run, group, from_, until = run[held], group[held], from_[held], until[held]
+        shift = self._first[group] - self._group_starts[group]
+        found = self.base.reads((from_ + shift) * self.base.groups + group, (until + shift) * self.base.groups + group)
+        return Reads(run[found.run], found.block, found.laying)
+
+    def pieces_of(self, positions: I64) -> Pool:
+        return self.base.pieces_of(self._base_positions(positions))
+
+    def _base_positions(self, positions: I64) -> I64:
+        dealt = self._rank_starts[positions % self.groups] + positions // self.groups
+        group = np.searchsorted(self._group_starts, dealt, side="right") - 1
+        return (self._first[group] + dealt - self._group_starts[group]) * self.base.groups + group
+
+    @cached_property
+    def _first(self) -> I64:
+        """The place in its own sequence of the first row that is left of each group: int64 [D]."""
+        group = np.arange(self.base.groups, dtype=np.int64)
+        return (self.begin - group + self.base.groups - 1) // self.base.groups
+
+    @cached_property
+    def _group_starts(self) -> I64:
+        """Where each group's rows begin, laid end to end, then their number: int64 [D + 1]."""
+        group = np.arange(self.base.groups, dtype=np.int64)
+        stops = (self.end - group + self.base.groups - 1) // self.base.groups
+        return np.concatenate([[0], np.cumsum(stops - self._first)]).astype(np.int64)
+
+    @cached_property
+    def _rank_starts(self) -> I64:
+        """Where each rank's part of them begins, then their number: int64 [R + 1]."""
+        short, longer = divmod(self.rows, self.groups)
+        rows = short + (np.arange(self.groups) < longer)
+        return np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
 
 
 def _whole_shards(index: SplitIndex, state: StreamState, regions: Regions) -> RegionOrder:
+    ranks = len(regions.rows)
     if regions.assignment is not None:
         rank = np.array(regions.assignment, np.int64)
     else:
-        rank = deal_shards(
-            index,
-            ranks=len(regions.rows),
-            seed=state.seed,
-            epoch=state.epoch,
-            shuffle=state.shuffle,
-        )
+        rank = deal_shards(index, ranks=ranks, seed=state.seed, epoch=state.epoch, shuffle=state.shuffle)
     if len(rank) == len(index.shards):
-        order = lay_regions(
-            index.rows,
-            block_identities(index),
-            rank[index.shard_of_block],
-            ranks=len(regions.rows),
-            seed=state.seed,
-            epoch=state.epoch,
-            lanes=state.lanes,
-            window_rows=state.window_rows,
-            groups=state.groups,
-            shuffle=state.shuffle,
-        )
+        of_block = rank[index.shard_of_block]
+        order = lay_regions(index.rows, block_identities(index), of_block, ranks=ranks, **state.order_settings)
         if np.array_equal(order.bases, regions.bases):
             return order
     raise StreamError(
-        f'stream state: the shards that "{regions.distribution}" gave to its {len(regions.rows)} ranks do not have'
+        f'stream state: the shards that "{regions.distribution}" gave to its {ranks} ranks do not have'
         " the rows it says; pass what state_dict() gave, unchanged"
     )
 

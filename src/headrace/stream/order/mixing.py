@@ -18,8 +18,8 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.stream.order.epoch import Order
+from headrace.stream.order.joined import RegionOrder
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.regions import RegionOrder
 
 SAMPLED_ROWS = 200_000
 _KINDS = 4  # of batches that a plan is asked about; they share the sample

@@ -6,12 +6,16 @@ each pool the rounds that lie there. A block is decoded once for each row of poo
 a small split, once by every rank. If R divides D every block is decoded by one rank, except for the at most L-1 blocks
 that a lane border cuts. That is what a stream decodes, or a little more: see `bytes_per_rank`. Where ranks changed in
 the middle of an epoch, the parts of its order follow one another. Cost is O(blocks + pools * L + R).
+
+A rank's items come as pools: what to decode and gather together. Lanes advance in lockstep, so a rank's rows of one
+window round (the next window of every lane it touches) lie together in the global order. Small rounds are taken several
+at a time, as a pool has a fixed cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import gcd
 
@@ -20,15 +24,15 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.html import table_html
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.chain import Part, parts_of
-from headrace.stream.order.epoch import Order
-from headrace.stream.order.lanes import OPEN_BYTES, choose_lanes, estimate_block_bytes, is_small
-from headrace.stream.order.layout import lay_epoch, sources_of
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, least_pool_rows, pool_limits
-from headrace.stream.order.regions import Regions, RegionShare
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share, count_steps, resolve_remainder, share_of
+from headrace.stream.order.epoch import Order, Pool
+from headrace.stream.order.joined import Part, parts_of
+from headrace.stream.order.lanes import estimate_block_bytes, is_small
+from headrace.stream.order.regions import Regions
+from headrace.stream.order.remaining import Remainder, Remaining, Share, resolve_remainder, share_of
 
+MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
+_LEAST_POOL_ROWS = 1 << 15
+_LEAST_POOL_BYTES = 1 << 24
 _PREFETCH_BYTES, _PREFETCH_BLOCKS = 1 << 25, 256  # what streams decode ahead unless told otherwise
 _WORTH_A_WORD, _WORTH_A_CHANGE = 1.01, 1.05
 _NEARLY = 1.3  # more lanes mix more rows, which is worth some decoding
@@ -97,20 +101,12 @@ class Plan:
     @property
     def steps_per_rank(self) -> int:
         """Batches each rank receives; the same for all."""
-        if self.regions is not None:
-            return self.regions.steps(
-                self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
-            )
-        return count_steps(
-            self.remaining.total, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
-        )
+        return self.share(0).steps
 
     @property
     def dropped_rows(self) -> int:
         """Rows that "drop" leaves out: less than one global batch, but for whole shards."""
-        if self.regions is not None:
-            return self.remaining.total - int(self.rows_per_rank.sum())
-        return self.remaining.total % (self.world_size * self.batch_size) if self.remainder == "drop" else 0
+        return self.remaining.total - int(self.rows_per_rank.sum())
 
     @property
     def padded_rows(self) -> int:
@@ -122,20 +118,15 @@ class Plan:
         """The part of one rank."""
         if self.regions is not None:
             return self._region_shares[rank]
-        return share_of(
-            self.remaining.total,
-            rank=rank,
-            ranks=self.world_size,
-            batch_size=self.batch_size,
-            remainder=self.remainder,
-        )
+        left, size = self.remaining.total, self.batch_size
+        return share_of(left, rank=rank, ranks=self.world_size, batch_size=size, remainder=self.remainder)
 
     @cached_property
     def rows_per_rank(self) -> I64:
         """Real rows each rank delivers: int64 [R]."""
         if self.regions is not None:
             return np.array([share.rows for share in self._region_shares], np.int64)
-        delivered = self.remaining.total - self.dropped_rows
+        delivered = min(self.remaining.total, self.steps_per_rank * self.world_size * self.batch_size)
         rank = np.arange(self.world_size, dtype=np.int64)
         return np.maximum(0, -(-(delivered - rank) // self.world_size))
 
@@ -152,16 +143,15 @@ class Plan:
             reads = np.array([self.share(rank).items > 0 for rank in range(self.world_size)])
             return np.where(reads, self._needed_bytes, 0).astype(np.int64)
         total = self._bytes_of_filling
-        for needs in self._needs:
-            pairs, where = np.unique(needs.group * max(1, len(self.block_bytes)) + needs.block, return_inverse=True)
-            order = np.lexsort((needs.pool, where))
-            along, pool = where[order], needs.pool[order]
-            again = np.ones(len(along), np.bool_)
-            again[1:] = (np.diff(along) > 0) | (np.diff(pool) > self._pools_kept)
-            blocks = pairs[along[again]] % max(1, len(self.block_bytes))
-            group = pairs[along[again]] // max(1, len(self.block_bytes))
-            per_group = np.bincount(group, self.block_bytes[blocks], needs.kinds)
-            total = total + per_group[np.arange(self.world_size) % needs.kinds].astype(np.int64)
+        small = int(self.block_bytes.sum()) <= _PREFETCH_BYTES and len(self.block_bytes) <= _PREFETCH_BLOCKS
+        pools_kept = MOST_POOLS_AHEAD if small else 1  # a block stays decoded for so many that do not need it
+        for kinds, (group, block, pool, _) in self._needs.items():
+            order = np.lexsort((pool, block, group))
+            group, block, pool = group[order], block[order], pool[order]
+            again = np.ones(len(group), np.bool_)
+            again[1:] = (np.diff(group) > 0) | (np.diff(block) > 0) | (np.diff(pool) > pools_kept)
+            per_group = np.bincount(group[again], self.block_bytes[block[again]], kinds)
+            total = total + per_group[np.arange(self.world_size) % kinds].astype(np.int64)
         return total
 
     @property
@@ -182,7 +172,7 @@ class Plan:
         if self.keeps_split:
             return int(self.block_bytes.sum()) if self.remaining.total else 0
         blocks = max(1, len(self.block_bytes))
-        needed = [needs.laying * blocks + needs.block for needs in self._needs]
+        needed = [laying * blocks + block for _, block, _, laying in self._needs.values()]
         return int(self.block_bytes[np.unique(np.concatenate([np.empty(0, np.int64), *needed])) % blocks].sum())
 
     @property
@@ -191,12 +181,6 @@ class Plan:
         order, decoded = self.order, int(self.block_bytes.sum())
         one_round = order.groups == 1 and order.lanes * order.window_rows >= self.split_rows
         return order.shuffle and self.regions is None and one_round and is_small(self.split_rows, decoded)
-
-    @cached_property
-    def _pools_kept(self) -> int:
-        """For how many pools a block stays decoded that the pools between do not need."""
-        small = int(self.block_bytes.sum()) <= _PREFETCH_BYTES and len(self.block_bytes) <= _PREFETCH_BLOCKS
-        return MOST_POOLS_AHEAD if small else 1
 
     @cached_property
     def _bytes_of_filling(self) -> I64:
@@ -233,44 +217,47 @@ class Plan:
         """(rank, item) that a place of what remains belongs to; the item may be beyond what "drop" delivers."""
         if self.regions is None:
             return place % self.world_size, place // self.world_size
-        begins = np.array([share.begin for share in self._region_shares], np.int64)
-        rank = int(np.searchsorted(begins, place, side="right")) - 1
-        return rank, place - int(begins[rank])
+        bounds = self.regions.bounds(self.remaining, self.world_size)
+        rank = int(np.searchsorted(bounds[:-1], place, side="right")) - 1
+        return rank, place - int(bounds[rank])
 
     @cached_property
-    def _region_shares(self) -> list[RegionShare]:
+    def _region_shares(self) -> list[Share]:
         assert self.regions is not None
         return self.regions.shares(
             self.remaining, ranks=self.world_size, batch_size=self.batch_size, remainder=self.remainder
         )
 
     @cached_property
-    def _needs(self) -> list[_Needs]:
-        """The blocks that pools need, by the kinds of ranks that the parts of the order tell apart."""
-        by_kinds: dict[int, list[_Needs]] = {}
+    def _needs(self) -> dict[int, I64]:
+        """The blocks that pools need: int64 [4, needs] of (kind of rank, block, pool, laying), see `Reads`.
+
+        By the number of kinds of ranks that the parts of the order tell apart, which is r mod that number. Parts with
+        the same kinds are one sequence of pools: a block at their border stays decoded.
+        """
+        found: dict[int, list[I64]] = {}
         for part in parts_of(self.order):
             if part.end <= self.remaining.first:
                 continue
-            found = [self._needs_of(part, self.share(0), kind=None)] if self.regions is None else []
-            if self.regions is not None:
-                found = [self._needs_of(part, share, kind=rank) for rank, share in enumerate(self._region_shares)]
-            by_kinds.setdefault(found[0].kinds, []).extend(found)
-        # Parts with the same kinds are one sequence of pools: a block at their border stays decoded.
-        return [_Needs.join(parts) for parts in by_kinds.values()]
+            if self.regions is None:
+                kinds = gcd(part.order.groups, self.world_size)
+                found.setdefault(kinds, []).append(self._needs_of(part, self.share(0), kinds=kinds, rank=None))
+            for rank in range(self.world_size) if self.regions is not None else ():
+                needs = self._needs_of(part, self.share(rank), kinds=self.world_size, rank=rank)
+                found.setdefault(self.world_size, []).append(needs)
+        return {kinds: np.concatenate(parts, axis=1) for kinds, parts in found.items()}
 
-    def _needs_of(self, part: Part, share: Share, *, kind: int | None) -> _Needs:
-        """Those of one rank's region in a part (kind: its rank), or of all ranks together where they stride (None)."""
-        order, strides, residues = part.order, kind is None, part.order.groups
-        kinds = gcd(residues, self.world_size) if strides else self.world_size
-        begin, rows = (0, self.remaining.total - self.dropped_rows) if strides else (share.place_of(0), share.rows)
+    def _needs_of(self, part: Part, share: Share, *, kinds: int, rank: int | None) -> I64:
+        """Those of one rank's region in a part, or of all ranks together where they stride (rank: None)."""
+        residues = part.order.groups
+        begin, rows = (0, int(self.rows_per_rank.sum())) if rank is None else (share.place_of(0), share.rows)
         before, after = self.remaining.count_below(part.begin), self.remaining.count_below(part.end)
         begin, end = max(begin, before), min(begin + rows, after)
         left = self.remaining.keep(np.array([begin], np.int64), np.array([end], np.int64))
         if not left.total:
-            nothing = np.empty(0, np.int64)
-            return _Needs(nothing, nothing, nothing, nothing, kinds)
-        least_rows = least_pool_rows(int(self.block_bytes.sum()) // max(1, self.split_rows))
-        limits = np.array(list(pool_limits(self.order, share, self.remaining.first, least_rows=least_rows)), np.int64)
+            return np.empty((4, 0), np.int64)
+        ends = pool_limits(self.order, share, self.remaining.first, least_rows=least_pool_rows(self))
+        limits = np.array(list(ends), np.int64)
         starts, stops = np.array(left.ranges, np.int64).T
         places = np.array([self.remaining.count_below(int(each)) for each in starts], np.int64)
         cuts = np.unique(np.concatenate([starts, limits[(limits > starts[0]) & (limits < stops[-1])]]))
@@ -282,29 +269,11 @@ class Plan:
         run = np.repeat(np.arange(len(cuts)), counts)
         first = cuts[run] + np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
         last = first + (until[run] - 1 - first) // residues * residues
-        reads = order.reads(first - part.begin, last - part.begin)
+        reads = part.order.reads(first - part.begin, last - part.begin)
         place = places[of_range[run]] + first - starts[of_range[run]]
-        group = place % kinds if strides else np.full(len(run), kind or 0)
+        group = place % kinds if rank is None else np.full(len(run), rank)
         pool = np.searchsorted(limits, cuts, side="right")[run]
-        return _Needs(group[reads.run], reads.block, pool[reads.run], reads.laying, kinds)
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """Blocks that pools need; int64, parallel. group: the kind of rank, r mod `kinds`; laying: see `Reads`."""
-
-    group: I64
-    block: I64
-    pool: I64
-    laying: I64
-    kinds: int
-
-    @classmethod
-    def join(cls, parts: Sequence[_Needs]) -> _Needs:
-        """Put those of several regions, or of several parts, together."""
-        arrays = ([each.group, each.block, each.pool, each.laying] for each in parts)
-        group, block, pool, laying = (np.concatenate(each) for each in zip(*arrays, strict=True))
-        return cls(group, block, pool, laying, parts[0].kinds)
+        return np.stack([group[reads.run], reads.block, pool[reads.run], reads.laying])
 
 
 def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float] | None:
@@ -329,51 +298,20 @@ def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float
 def make_plan(
     index: SplitIndex,
     *,
+    order: Order,
+    remaining: Remaining,
+    world_size: int,
     batch_size: int,
-    world_size: int = 1,
-    seed: int = 0,
-    epoch: int = 0,
-    shuffle: bool = False,
-    lanes: int | None = None,
-    window_rows: int | None = None,
-    shuffle_rows: int | None = None,
     remainder: Remainder | None = None,
-    remaining: Remaining | None = None,
-    groups: int | None = None,
-    memory_bytes: int = OPEN_BYTES,
-    samples_per_epoch: int | None = None,
-    order: Order | None = None,
     regions: Regions | None = None,
 ) -> Plan:
-    """The plan of one epoch; what is None is chosen as a stream chooses it. O(blocks).
+    """The plan of what remains of an epoch in an order; `remainder` is chosen as a stream chooses it where it is None.
 
-    order: of the epoch, where it is known already; the settings of an order are not looked at then.
     regions: of whole shards, in that order.
     """
-    if order is None:
-        chosen = choose_lanes(
-            index,
-            shuffle=shuffle,
-            ranks=world_size,
-            batch_size=batch_size,
-            lanes=lanes,
-            shuffle_rows=shuffle_rows,
-            memory_bytes=memory_bytes,
-            sources=sources_of(index),
-        )
-        order = lay_epoch(
-            index,
-            seed=seed,
-            epoch=epoch,
-            lanes=chosen.lanes,
-            window_rows=chosen.window_rows if window_rows is None else window_rows,
-            groups=chosen.groups if groups is None else groups,
-            shuffle=shuffle,
-            samples_per_epoch=samples_per_epoch,
-        )
     return Plan(
         order=order,
-        remaining=Remaining.everything(order.rows) if remaining is None else remaining,
+        remaining=remaining,
         world_size=world_size,
         batch_size=batch_size,
         remainder=resolve_remainder(remainder, world_size),
@@ -381,3 +319,64 @@ def make_plan(
         regions=regions,
         block_bytes=estimate_block_bytes(index),
     )
+
+
+def least_pool_rows(plan: Plan) -> int:
+    """How many rows are worth a pool: 32,768, or as many as 16 MiB hold."""
+    row_bytes = int(plan.block_bytes.sum()) // max(1, plan.split_rows)
+    return max(1, min(_LEAST_POOL_ROWS, _LEAST_POOL_BYTES // max(1, row_bytes)))
+
+
+def pool_limits(order: Order, share: Share, first: int, *, least_rows: int = _LEAST_POOL_ROWS) -> Iterator[int]:
+    """Ascending positions at which pools of a pass from position `first` end: borders of whole rounds, and of parts.
+
+    The loop has to wait for the first pool, so it is a quarter as long as the others.
+    """
+    quarter = True
+    for begin, end, part in parts_of(order):
+        if end <= first:
+            continue
+        round_rows = part.lanes * (part.window_rows if part.shuffle else 1)
+        pool_rows = max(1, -(-least_rows * share.stride // round_rows)) * round_rows  # whole rounds
+        origin = max(begin, share.origin)
+        at = max(first, begin)
+        last = origin + (at - origin) // pool_rows * pool_rows
+        if quarter:
+            begun = origin + (at - origin) // round_rows * round_rows
+            limit = begun + max(1, pool_rows // round_rows // 4) * round_rows
+            if limit < min(last + pool_rows, end):
+                yield limit
+            quarter = False
+        yield from range(last + pool_rows, end, pool_rows)
+        yield end
+
+
+def plan_pools(
+    order: Order, remaining: Remaining, share: Share, *, least_rows: int = _LEAST_POOL_ROWS
+) -> Iterator[Pool]:
+    """The rank's pools in order, all its items once; made one at a time.
+
+    least_rows: of a pool, if there are as many; of the first, which the loop has to wait for, a quarter will do.
+    """
+    if not share.items:
+        return
+    item = 0
+    for limit in pool_limits(order, share, remaining.first, least_rows=least_rows) if share.rows else ():
+        stop = share.items_below(remaining.count_below(limit))
+        if stop > item:
+            filling = share.items - share.rows if stop == share.rows else 0  # the last pool also fills the last step
+            yield _pool(order, remaining.positions(share.places(item, stop)), filling)
+            item = stop
+        if item == share.rows:
+            return
+    if not share.rows:
+        yield _pool(order, remaining.positions(np.array([share.place_of(0)])), share.items - 1)
+
+
+def _pool(order: Order, positions: I64, filling: int) -> Pool:
+    """The pool of ascending positions, the last of them repeated `filling` times more."""
+    pool = order.pieces_of(positions)
+    if not filling:
+        return pool
+    index = np.arange(pool.items, dtype=np.int64) if pool.index is None else pool.index
+    return replace(pool, index=np.append(index, np.full(filling, index[-1])), items=pool.items + filling)

@@ -4,23 +4,28 @@ Rank r has the positions [base_r, base_r + n_r), its region, and takes them one 
 same: with "pad" as many as the longest region needs, with "drop" as many as the shortest one fills. What is left after
 a stop is a range of each region. Another number of ranks takes what is left, laid end to end, in equal parts: every
 stop leaves equal parts of these again, so a state needs no word of it.
+
+"round_robin" deals the epoch's shards out in turns, shards[rank::world_size]; "by_size" packs them, the largest first,
+each to whoever has the fewest bytes; "local" does so among the ranks of the nodes that have a shard, then with all
+others. Ties go to the smaller number, so that every rank finds the same. Cost is O(blocks + shards log ranks).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from headrace.arrays import I64, U64
-from headrace.digest import derive_key
-from headrace.errors import StreamError
-from headrace.stream.order.epoch import EpochOrder, Pieces, Reads, epoch_order, expand
-from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Remainder, Share, check_batches
+from headrace.arrays import I64
+from headrace.dataset.index import SplitIndex
+from headrace.digest import derive_key, hash_texts
+from headrace.errors import SettingsError, StreamError
+from headrace.stream.order.remaining import Remainder, Remaining, Share, check_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,29 +58,26 @@ class Regions:
         left = np.diff(self.bounds(remaining, ranks))
         return int((left // batch_size).min() if remainder == "drop" else (-(-left // batch_size)).max())
 
-    def shares(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> list[RegionShare]:
-        """What each rank takes."""
+    def shares(self, remaining: Remaining, *, ranks: int, batch_size: int, remainder: Remainder) -> list[Share]:
+        """What each rank takes; its rounds count from where the region begins in which its first row lies."""
         bounds = self.bounds(remaining, ranks)
         steps = self.steps(remaining, ranks=ranks, batch_size=batch_size, remainder=remainder)
         begins = remaining.positions(np.minimum(bounds[:-1], remaining.total - 1)) if remaining.total else bounds[:-1]
-        bases = self.bases[np.searchsorted(self.bases, begins, side="right") - 1].tolist()
-        shares = []
-        for rank, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-            rows = min(end - begin, steps * batch_size)
-            shares.append(
-                RegionShare(
-                    rank=rank,
-                    ranks=ranks,
-                    batch_size=batch_size,
-                    steps=steps,
-                    rows=rows,
-                    items=steps * batch_size if remainder == "pad" else rows,
-                    rows_left=remaining.total,
-                    begin=begin,
-                    base=bases[rank],
-                )
+        origins = self.bases[np.searchsorted(self.bases, begins, side="right") - 1].tolist()
+        rows = np.minimum(np.diff(bounds), steps * batch_size).tolist()
+        return [
+            Share(
+                begin=begin,
+                stride=1,
+                batch_size=batch_size,
+                steps=steps,
+                rows=own,
+                items=steps * batch_size if remainder == "pad" else own,
+                filler=rank % max(1, remaining.total),
+                origin=origin,
             )
-        return shares
+            for rank, (begin, own, origin) in enumerate(zip(bounds[:-1].tolist(), rows, origins, strict=True))
+        ]
 
     def advance(
         self, remaining: Remaining, batches: int, *, ranks: int, batch_size: int, remainder: Remainder
@@ -107,163 +109,68 @@ class Regions:
         raise StreamError("stream state: regions are not what state_dict() gave; pass it on unchanged")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegionShare(Share):
-    """The places of one part of what is left. begin: the first of them; base: the position where its region begins."""
-
-    begin: int
-    base: int
-
-    @property
-    def stride(self) -> int:
-        """Its places follow one another."""
-        return 1
-
-    @property
-    def origin(self) -> int:
-        """The position from which its rounds of windows count."""
-        return self.base
-
-    def place_of(self, item: int) -> int:
-        """The place item takes; a filling item repeats the last row, or one of another rank's."""
-        if item < self.rows:
-            return self.begin + item
-        return self.place_of(self.rows - 1) if self.rows else self.rank % self.rows_left
-
-    def places(self, start: int, stop: int) -> I64:
-        """The places of the own items start..stop-1: int64, ascending."""
-        return self.begin + np.arange(start, min(stop, self.rows), dtype=np.int64)
-
-    def items_below(self, place: int) -> int:
-        """How many own items lie below a place."""
-        return min(self.rows, max(0, place - self.begin))
+def deal_shards(index: SplitIndex, *, ranks: int, seed: int, epoch: int, shuffle: bool) -> I64:
+    """The rank of each shard, int64 [shards]: in turns, over shuffled shards, or over shards by name."""
+    order = np.arange(len(index.shards), dtype=np.int64)
+    if shuffle:
+        order = np.lexsort(hash_texts(derive_key(seed, "shards", epoch), pa.array(index.shards, pa.large_string())))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order), dtype=np.int64) % ranks
+    return rank
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RegionOrder:
-    """One order for each rank, end to end. parts: the orders; numbers: the blocks of each in the whole index."""
+def pack_shards(shard_bytes: I64, *, ranks: int, allowed: Sequence[Sequence[int] | None] | None = None) -> I64:
+    """The rank of each shard, int64 [shards]: the largest first, each to the one with the fewest bytes.
 
-    parts: tuple[EpochOrder, ...]
-    numbers: tuple[I64, ...]
-    shuffle: bool
-
-    @cached_property
-    def bases(self) -> I64:
-        """The position, and the place, at which each part begins, then N."""
-        return np.cumsum([0, *(part.rows for part in self.parts)]).astype(np.int64)
-
-    @property
-    def rows(self) -> int:
-        """N, the rows of the epoch."""
-        return int(self.bases[-1])
-
-    @property
-    def lanes(self) -> int:
-        """One: the positions follow the lines of the parts, but for the lanes and rounds inside them."""
-        return 1
-
-    @property
-    def groups(self) -> int:
-        """One: a region is read as a whole."""
-        return 1
-
-    @property
-    def window_rows(self) -> int:
-        """Rows of a part that are shuffled among themselves, over all its lanes."""
-        return self.parts[0].lanes * self.parts[0].window_rows
-
-    def line_of(self, positions: I64) -> I64:
-        """The place on the line of each position; int64 in [0, N) → int64, same length."""
-        which = np.searchsorted(self.bases, positions, side="right") - 1
-        places = np.empty_like(positions)
-        for number in np.unique(which).tolist():
-            members = which == number
-            base = self.bases[number]
-            places[members] = base + self.parts[number].line_of(positions[members] - base)
-        return places
-
-    def pieces_of(self, positions: I64) -> Pieces:
-        """What holds the rows of ascending positions [n > 0]: the windows of the parts they lie in."""
-        which = np.searchsorted(self.bases, positions, side="right") - 1
-        pieces: list[tuple[int, int, int]] = []
-        index, base = np.empty_like(positions), 0
-        for number in np.unique(which).tolist():
-            members = which == number
-            found = self.parts[number].pieces_of(positions[members] - self.bases[number])
-            among = np.arange(int(members.sum()), dtype=np.int64) if found.index is None else found.index
-            index[members] = base + among
-            pieces += [(int(self.numbers[number][block]), start, stop) for block, start, stop in found.pieces]
-            base += found.rows
-        return Pieces(pieces, index)
-
-    def locate(self, places: I64) -> tuple[I64, I64]:
-        """(block number, row inside the block) of each place on the line."""
-        which = np.searchsorted(self.bases, places, side="right") - 1
-        blocks, rows = np.empty_like(places), np.empty_like(places)
-        for number in np.unique(which).tolist():
-            members = which == number
-            inside, rows[members] = self.parts[number].locate(places[members] - self.bases[number])
-            blocks[members] = self.numbers[number][inside]
-        return blocks, rows
-
-    def positions_of_row(self, block: int, row: int) -> I64:
-        """The one position at which a row is delivered: int64 [1]."""
-        for base, part, numbers in zip(self.bases.tolist(), self.parts, self.numbers, strict=False):
-            inside = int(np.searchsorted(numbers, block))
-            if inside < len(numbers) and numbers[inside] == block:
-                position: I64 = base + part.positions_of_row(inside, row)
-                return position
-        raise StreamError(f"block {block}: is in no region of the order; it has {sum(map(len, self.numbers))} blocks")
-
-    def reads(self, first: I64, last: I64) -> Reads:
-        """The blocks that each run of positions first .. last needs for its rounds."""
-        run, which = expand(first, last + 1, self.bases)
-        found = [Reads(*(np.empty(0, np.int64) for _ in range(3)))]
-        for number in np.unique(which).tolist():
-            part, base, runs = self.parts[number], int(self.bases[number]), run[which == number]
-            if not part.rows:
-                continue
-            begin = np.maximum(first[runs] - base, 0)[:, None] + np.arange(part.groups)
-            end = np.minimum(last[runs] - base, part.rows - 1)[:, None]
-            held = begin <= end
-            owner = np.broadcast_to(runs[:, None], begin.shape)[held]
-            begin, end = begin[held], np.broadcast_to(end, begin.shape)[held]
-            each, block, laying = part.reads(begin, end - (end - begin) % part.groups)
-            found.append(Reads(owner[each], self.numbers[number][block], laying))
-        reads = np.stack([np.concatenate(parts) for parts in zip(*found, strict=True)])
-        return Reads(*np.unique(reads, axis=1))
+    allowed: ranks that may have a shard; None: all, which are served when every other shard has its place.
+    """
+    by_size = np.lexsort((np.arange(len(shard_bytes)), -shard_bytes)).tolist()
+    load = [0] * ranks
+    found = np.zeros(len(shard_bytes), np.int64)
+    free = []
+    for shard in by_size:
+        here = None if allowed is None else allowed[shard]
+        if here is None:
+            free.append(shard)
+            continue
+        chosen = min(here, key=lambda rank: (load[rank], rank))
+        load[chosen] += int(shard_bytes[shard])
+        found[shard] = chosen
+    heap = [(bytes_, rank) for rank, bytes_ in enumerate(load)]
+    heapq.heapify(heap)
+    for shard in free:
+        bytes_, chosen = heap[0]
+        found[shard] = chosen
+        heapq.heapreplace(heap, (bytes_ + int(shard_bytes[shard]), chosen))
+    return found
 
 
-def lay_regions(
-    block_rows: I64,
-    identities: U64,
-    rank_of_block: I64,
+def local_ranks(
+    index: SplitIndex,
+    locality: Mapping[str, int | Sequence[int]],
     *,
     ranks: int,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_rows: int,
-    groups: int,
-    shuffle: bool,
-) -> RegionOrder:
-    """The order of an epoch in which each rank has whole shards. O(blocks log blocks)."""
-    by_rank = np.argsort(rank_of_block, kind="stable")
-    numbers = np.split(by_rank, np.searchsorted(rank_of_block[by_rank], np.arange(1, ranks)))
-    parts = tuple(
-        epoch_order(
-            block_rows[each],
-            identities[each],
-            seed=derive_key(seed, "region", rank)[0],
-            epoch=epoch,
-            lanes=lanes,
-            window_rows=window_rows,
-            groups=groups,
-            shuffle=shuffle,
+    ranks_per_node: int,
+) -> list[Sequence[int] | None]:
+    """The ranks on the nodes that have each shard; None for a shard that no node of this job has.
+
+    Raises `SettingsError` for shards that the split does not have.
+    """
+    unknown = sorted(set(locality) - set(index.shards))
+    if unknown:
+        raise SettingsError(
+            f"locality names {unknown[0]!r}, which split {index.split} does not have; give paths as the index has them,"
+            f" e.g. {index.shards[0] if index.shards else 'none, it is empty'!r}"
         )
-        for rank, each in enumerate(numbers)
-    )
-    return RegionOrder(parts=parts, numbers=tuple(numbers), shuffle=shuffle)
+    on_node: dict[int, list[int]] = {}
+    for rank in range(ranks):
+        on_node.setdefault(rank // ranks_per_node, []).append(rank)
+    found: list[Sequence[int] | None] = []
+    for shard in index.shards:
+        nodes = locality.get(shard, ())
+        here = {each for node in ([nodes] if isinstance(nodes, int) else nodes) for each in on_node.get(node, ())}
+        found.append(sorted(here) or None)
+    return found
 
 
 def _numbers(values: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.dataset.index import SplitIndex
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, MOST_LANES, MOST_POSITIONS, seal, shown, unseal
+from headrace.stream.order.epoch import OrderSettings, settings_of
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
 
@@ -25,7 +26,7 @@ _REMEDY = "pass what state_dict() gave, unchanged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From `position` on the epoch has another order: see `chain`.
+    """From `position` on the epoch has another order: see `layout`.
 
     ranks: what is left until lanes are cut again, or all of it, is dealt to so many ranks; or lanes, window_rows and
     groups of what is left, cut again.
@@ -54,6 +55,7 @@ class StreamState:
     changes: what other ranks made of the order since the epoch began, by position.
     samples_per_epoch: where an epoch is no whole pass of all rows, how many it has.
     regions: which rank has which whole shards; None where all stride over all rows.
+    pass_number, chunk: where an epoch is a chunk of the rows, which chunk of which pass over all of them.
     """
 
     split: str
@@ -70,6 +72,13 @@ class StreamState:
     changes: tuple[Change, ...] = ()
     samples_per_epoch: int | None = None
     regions: Regions | None = None
+    pass_number: int | None = None
+    chunk: int | None = None
+
+    @property
+    def order_settings(self) -> OrderSettings:
+        """What the order of the epoch depends on, beside its blocks."""
+        return settings_of(self)
 
     @property
     def remaining(self) -> Remaining:
@@ -92,22 +101,22 @@ class StreamState:
             {name: value for name in _CHANGE if (value := getattr(change, name)) is not None} for change in self.changes
         ]
         values["regions"] = None if self.regions is None else self.regions.to_dict()
-        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k in _KINDS or v is not None})
+        return seal(kind, FORMAT_VERSION, {k: v for k, v in values.items() if k not in _LATER or v is not None})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], kind: str = _KIND) -> StreamState:
         """Read a state back. Raises `StreamError` if it is not one, was changed, or is of another format version."""
         values = unseal(values, kind=kind, version=FORMAT_VERSION)
-        missing = sorted(_KINDS.keys() - values.keys())
-        unknown = sorted(values.keys() - _KINDS.keys() - _LATER_KINDS.keys())
+        missing = sorted(set(_ALWAYS) - values.keys())
+        unknown = sorted(values.keys() - {*_ALWAYS, *_LATER})
         if missing or unknown:
             raise StreamError(f"stream state: keys missing {shown(missing)}, keys unknown {shown(unknown)}; {_REMEDY}")
-        later = {name: kind for name, kind in _LATER_KINDS.items() if name in values}
-        for name, expected in (_KINDS | later).items():
-            value = values[name]
+        names = [name for name in (*_ALWAYS, *_LATER) if name in values]
+        for name in names:
+            value, (expected, said) = values[name], _KINDS.get(name, (int, "an integer"))
             if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-                raise _bad(name, value, f"expected {_EXPECTED[expected]}")
-        plain = {name: values[name] for name in (*_KINDS, *later) if name not in ("holes", "changes", "regions")}
+                raise _bad(name, value, f"expected {said}")
+        plain = {name: values[name] for name in names if name not in ("holes", "changes", "regions")}
         state = cls(
             **plain,
             holes=tuple(_hole(hole) for hole in values["holes"]),
@@ -148,31 +157,19 @@ class StreamState:
             )
 
 
-_KINDS: dict[str, Any] = {
-    "split": str,
-    "index": str,
-    "rows": int,
-    "seed": int,
-    "epoch": int,
-    "lanes": int,
-    "window_rows": int,
-    "groups": int,
-    "shuffle": bool,
-    "position": int,
-    "holes": list | tuple,
-    "changes": list | tuple,
+# What is not an integer, and what is expected in its place.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "split": (str, "text"),
+    "index": (str, "text"),
+    "shuffle": (bool, "true or false"),
+    "holes": (list | tuple, "a list"),
+    "changes": (list | tuple, "a list"),
+    "regions": (Mapping, "a mapping"),
 }
 
 # What is written only where it is not None: a state without them is that of a split, one epoch a pass.
-_LATER_KINDS: dict[str, Any] = {"samples_per_epoch": int, "regions": Mapping}
-
-_EXPECTED: dict[Any, str] = {
-    str: "text",
-    int: "an integer",
-    bool: "true or false",
-    list | tuple: "a list",
-    Mapping: "a mapping",
-}
+_LATER = ("samples_per_epoch", "regions", "pass_number", "chunk")
+_ALWAYS = tuple(each.name for each in fields(StreamState) if each.name not in _LATER)
 
 # Of every number but the seed: the least and the most that it may be.
 _BOUNDS = {
@@ -182,6 +179,8 @@ _BOUNDS = {
     "window_rows": (1, MOST_POSITIONS),
     "groups": (1, MOST_LANES),
     "samples_per_epoch": (1, MOST_POSITIONS),
+    "pass_number": (0, MOST_EPOCHS),
+    "chunk": (0, MOST_POSITIONS),
     "ranks": (1, MOST_LANES),
 }
 _CHANGE = tuple(each.name for each in fields(Change))

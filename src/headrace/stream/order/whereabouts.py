@@ -13,9 +13,8 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
-from headrace.stream.order.chain import parts_of
+from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.layout import order_of_state
-from headrace.stream.order.mixed import MixedOrder
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
@@ -53,32 +52,23 @@ def find_row(plan: Plan, *, block: int, row: int) -> Sighting | None:
 
     None if "drop" leaves it out, it was received before, or the epoch is too short for it.
     """
-    order, remaining = plan.order, plan.remaining
-    for position in order.positions_of_row(block, row).tolist():
-        before = remaining.count_below(position)
-        if before < remaining.count_below(position + 1):
-            return _sighting(plan, position, before)
+    for position in plan.order.positions_of_row(block, row).tolist():
+        before = plan.remaining.count_below(position)
+        if before < plan.remaining.count_below(position + 1):
+            rank, item = plan.owner(before)
+            if item >= plan.share(rank).rows:
+                return None
+            step, place = divmod(item, plan.batch_size)
+            return Sighting(position=position, rank=rank, step=step, place=place)
     return None
-
-
-def _sighting(plan: Plan, position: int, before: int) -> Sighting | None:
-    """Who delivers a position that is left, `before` others before it; None if "drop" leaves it out."""
-    rank, item = plan.owner(before)
-    if item >= plan.share(rank).rows:
-        return None
-    step, inside = divmod(item, plan.batch_size)
-    return Sighting(position=position, rank=rank, step=step, place=inside)
 
 
 def seen_per_shard(index: SplitIndex, state: StreamState) -> I64:
     """Rows of each shard that a state has received, repeats counted: int64, parallel to `index.shards`."""
-    counts = _seen_per_block(index, state)
-    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)
-
-
-def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
     left = state.remaining
-    received = _complement(left)
+    borders = [0, *(border for pair in left.ranges for border in pair), left.rows]
+    gaps = ((start, stop) for start, stop in zip(borders[0::2], borders[1::2], strict=True) if start < stop)
+    received = Remaining(rows=left.rows, ranges=tuple(gaps))
     order = order_of_state(index, state)
     # An order of one whole pass holds every row once, so that what is left may be counted instead.
     fewer = received if isinstance(parts_of(order)[0].order, MixedOrder) or left.total >= received.total else left
@@ -93,11 +83,4 @@ def _seen_per_block(index: SplitIndex, state: StreamState) -> I64:
             start = end
     if fewer is left:
         counts = index.rows - counts
-    return counts
-
-
-def _complement(remaining: Remaining) -> Remaining:
-    """The positions that are not in `remaining`."""
-    borders = [0, *(border for pair in remaining.ranges for border in pair), remaining.rows]
-    pairs = zip(borders[0::2], borders[1::2], strict=True)
-    return Remaining(rows=remaining.rows, ranges=tuple((start, stop) for start, stop in pairs if start < stop))
+    return np.bincount(index.shard_of_block, weights=counts, minlength=len(index.shards)).astype(np.int64)

@@ -8,10 +8,9 @@ sequence; starts that begin at 0, rise, and end below the row's length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ from headrace.stream.packed.batches import (
     MaskAlignment,
     PackedBatches,
 )
+from headrace.stream.read.columns import whole_array
 
 
 def aligned_to_labels(mask: U8, *, rows: I64, sequences: I64, alignment: MaskAlignment) -> U8:
@@ -71,23 +71,13 @@ def checked_ends(starts: I64, *, counts: I64, lengths: I64) -> tuple[I64, int]:
     return ends, int(found[0]) if len(found) else -1
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """A column of lists: values end to end, and the length of each list."""
-
-    values: npt.NDArray[Any]
-    lengths: I64
-
-    @classmethod
-    def of(cls, chunks: pa.ChunkedArray, name: str) -> _Lists:
-        whole = chunks.combine_chunks() if chunks.num_chunks != 1 else chunks.chunk(0)
-        if isinstance(whole, pa.ChunkedArray):  # of no chunks
-            whole = pa.array([], chunks.type)
-        if whole.null_count or whole.flatten().null_count:
-            raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
-        offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
-        values = whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]]
-        return cls(values, np.diff(offsets))
+def _lists(table: pa.Table, name: str) -> tuple[npt.NDArray[Any], I64]:
+    """(the values end to end, the length of each list) of a column of lists."""
+    whole = whole_array(table[name])
+    if whole.null_count or whole.flatten().null_count:
+        raise InputError(f"column {name} holds nulls; a packed row has none: write the file anew")
+    offsets = whole.offsets.to_numpy().astype(np.int64, copy=False)
+    return whole.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
@@ -95,31 +85,30 @@ def normal_rows(table: pa.Table, alignment: MaskAlignment) -> pa.Table:
 
     Raises `InputError` naming the row (from 0, in the table) that is no packed row.
     """
-    ids = _Lists.of(table[INPUT_IDS], INPUT_IDS)
-    mask = _Lists.of(table[LOSS_MASK], LOSS_MASK)
-    starts = _Lists.of(table[SEQ_START_ID], SEQ_START_ID)
-    unlike = np.flatnonzero(ids.lengths != mask.lengths)
+    lengths = _lists(table, INPUT_IDS)[1]
+    values, mask_lengths = _lists(table, LOSS_MASK)
+    starts, counts = _lists(table, SEQ_START_ID)
+    unlike = np.flatnonzero(lengths != mask_lengths)
     if len(unlike):
         row = int(unlike[0])
         raise InputError(
-            f"row {row}: {ids.lengths[row]} input_ids and {mask.lengths[row]} values of loss_mask; a packed row has as"
+            f"row {row}: {lengths[row]} input_ids and {mask_lengths[row]} values of loss_mask; a packed row has as"
             " many of both: write the file anew"
         )
-    begin = starts.values.astype(np.int64, copy=False)
-    ends, bad = checked_ends(begin, counts=starts.lengths, lengths=ids.lengths)
+    begin = starts.astype(np.int64, copy=False)
+    ends, bad = checked_ends(begin, counts=counts, lengths=lengths)
     if bad >= 0:
-        first = int(starts.lengths[:bad].sum())
-        shown = begin[first : first + int(starts.lengths[bad])].tolist()
+        first = int(counts[:bad].sum())
+        shown = begin[first : first + int(counts[bad])].tolist()
         raise InputError(
-            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {ids.lengths[bad]}"
+            f"row {bad}: seq_start_id is {shown[:8]}{'…' if len(shown) > 8 else ''} in a row of {lengths[bad]}"
             " tokens; it begins with 0, rises, and stays below the length: write the file anew"
         )
-    values = mask.values
     if values.dtype != np.bool_ and len(values) and not 0 <= int(values.min()) <= int(values.max()) <= 255:
         raise InputError(f"loss_mask holds {values.min()}..{values.max()}; expected 0 and 1: write the file anew")
-    row_ends = np.cumsum(ids.lengths)[ids.lengths > 0]
+    row_ends = np.cumsum(lengths)[lengths > 0]
     made = aligned_to_labels(values.astype(np.uint8), rows=row_ends, sequences=ends, alignment=alignment)
-    offsets = np.concatenate([[0], np.cumsum(mask.lengths)]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(mask_lengths)]).astype(np.int32)
     column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(made))
     return table.set_column(table.schema.get_field_index(LOSS_MASK), LOSS_MASK, column)
 
@@ -135,7 +124,7 @@ class PackedBlocks:
         self, read_block: ReadBlock, *, root: Path, index: SplitIndex, alignment: MaskAlignment | None
     ) -> None:
         self._read_block, self._root, self._index, self._alignment = read_block, root, index, alignment
-        self._begin()
+        self._found: dict[int, MaskAlignment] = {}
 
     def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
         table = self._read_block(number, columns)
@@ -147,21 +136,9 @@ class PackedBlocks:
         except InputError as error:
             raise InputError(f"{self._root / self._index.shards[shard]}: {error}") from error
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_found")}
-
-    def __setstate__(self, values: dict[str, Any]) -> None:
-        self.__dict__.update(values)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = Lock()
-        self._found: dict[int, MaskAlignment] = {}
-
     def _alignment_of(self, shard: int) -> MaskAlignment:
-        with self._lock:
-            if shard in self._found:
-                return self._found[shard]
+        if shard in self._found:
+            return self._found[shard]
         path = self._root / self._index.shards[shard]
         said = stored_alignment(path, self._index.formats[shard])
         if said is None and self._alignment is None:
@@ -174,10 +151,7 @@ class PackedBlocks:
                 f'{path}: its metadata says {ALIGNMENT_KEYS[1]} "{said}", and "{self._alignment}" was asked for; leave'
                 " loss_mask_alignment out, or open files of one kind at a time"
             )
-        found: MaskAlignment | None = self._alignment if said is None else said
-        assert found is not None
-        with self._lock:
-            self._found[shard] = found
+        found = self._found[shard] = cast(MaskAlignment, said or self._alignment)
         return found
 
 
@@ -195,14 +169,12 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
     if said is None:
         return None
     found = said.decode("utf-8", "replace")
-    for known in get_args(MaskAlignment):
-        if found == known:
-            alignment: MaskAlignment = known
-            return alignment
-    raise InputError(
-        f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
-        f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
-    )
+    if found not in get_args(MaskAlignment):
+        raise InputError(
+            f"{path}: its metadata says {ALIGNMENT_KEYS[1]} {found!r}; this version knows"
+            f" {', '.join(get_args(MaskAlignment))}: upgrade headrace, or write the file anew"
+        )
+    return cast(MaskAlignment, found)
 
 
 def packed_options(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> StreamOptions:
@@ -216,7 +188,11 @@ def packed_options(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOpti
         return options
     if options.packed_batches is not None:
         for root, index in parts:
-            check_types(index.schema, root)
+            for name in _of_other_types(index.schema):
+                raise SettingsError(
+                    f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
+                    ' numbers there; use packed="off" for rows as they are'
+                )
         return options
     wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
     possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
@@ -233,22 +209,8 @@ def packed_index(index: SplitIndex, options: StreamOptions) -> SplitIndex:
     return replace(index, schema=index.schema.set(place, field))
 
 
-def check_types(schema: pa.Schema, where: Path) -> None:
-    """Raise `SettingsError` unless the packed columns that there are hold what packed rows hold."""
-    for name in PACKED_COLUMNS:
-        if name in schema.names and not _is_packed_type(schema.field(name).type, name):
-            kind = schema.field(name).type
-            raise SettingsError(
-                f'{where}: column {name} is {kind}, and packed rows have lists of whole numbers there; use packed="off"'
-                " for rows as they are"
-            )
-
-
 def _says_packed(root: Path, index: SplitIndex) -> bool:
-    names = index.schema.names
-    if not all(name in names and _is_packed_type(index.schema.field(name).type, name) for name in PACKED_COLUMNS):
-        return False
-    if not index.shards:
+    if not set(PACKED_COLUMNS) <= set(index.schema.names) or _of_other_types(index.schema) or not index.shards:
         return False
     try:
         return stored_alignment(root / index.shards[0], index.formats[0]) is not None
@@ -256,8 +218,12 @@ def _says_packed(root: Path, index: SplitIndex) -> bool:
         return False  # reading will say what is wrong with it
 
 
-def _is_packed_type(kind: pa.DataType, name: str) -> bool:
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return False
-    inner = kind.value_type
-    return bool(pa.types.is_integer(inner) or (name == LOSS_MASK and pa.types.is_boolean(inner)))
+def _of_other_types(schema: pa.Schema) -> list[str]:
+    """The packed columns that there are and that do not hold what packed rows hold."""
+    found = []
+    for name in (name for name in PACKED_COLUMNS if name in schema.names):
+        kind = schema.field(name).type
+        inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else None
+        if inner is None or not (pa.types.is_integer(inner) or (name == LOSS_MASK and pa.types.is_boolean(inner))):
+            found.append(name)
+    return found

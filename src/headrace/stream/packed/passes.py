@@ -11,43 +11,49 @@ is in one bin. A part of a window is laid end to end by one gather for each colu
 A state is where the pass began and how many batches every rank has received. On as many ranks with the same batch size
 the window it stands in is read and packed again, and the next batch is the one that would have come. Elsewhere the rows
 that nobody has received are dealt out anew. Memory: a window of rows beside what a stream holds, and lengths, 4 bytes a
-row.
+row. Lengths are counted once by reading one column, and kept beside the index.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.arrays import I32, I64
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
-from headrace.errors import CorruptShard, InputError, SettingsError, StreamError
+from headrace.digest import canonical_json, sha256_hex
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, StreamError
 from headrace.packing.alignment import shift_left
 from headrace.packing.bins import Bins
+from headrace.packing.preference import preference_field
+from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options, reader_name
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.share import Remainder, check_batches, resolve_remainder
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options
+from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import StreamState
-from headrace.stream.packed.batches import MADE, PackedBatches
-from headrace.stream.packed.pack_rows import PackRows
-from headrace.stream.packed.packed_batch import Laid, make_packed_batch
-from headrace.stream.packed.plan import PackingPlan, PackingReport
-from headrace.stream.packed.state import PackingState
+from headrace.stream.packed.batches import MADE, Laid, PackedBatches, PackRows, make_packed_batch
+from headrace.stream.packed.plan import PackingPlan, PackingReport, PackingState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.ragged import Ragged
 from headrace.stream.read.reader import read_share
 from headrace.stream.read.transform import TransformContext
+
+_LENGTHS_VERSION = 1  # of the files that keep them
 
 
 class PackingPasses:
@@ -65,10 +71,15 @@ class PackingPasses:
         self.index, self.options, self.topology = index, options, topology
         self.pack, self.form = options.pack_rows, packing_settings(options)
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
+        own = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
+        others = [name for name in options.columns or () if name not in own]
+        taken = [name for name in others if name in (*MADE, VALID)]
+        if taken:
+            raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
-            columns=columns_to_read(self.pack, options.columns),
+            columns=(*own, *others),
             batch_format="numpy",
             remainder="pad",
             packed="off",
@@ -89,12 +100,10 @@ class PackingPasses:
         return f"{self.pack.identity}-{self.form.last_token}"
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
-        """An epoch from its beginning."""
         rows = after.rows if isinstance(after, PackingPass) else None
         return PackingPass(self, self.rows.begin(epoch, rows))
 
     def whole(self, of: Pass) -> PackingPass:
-        """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, PackingPass)
         return PackingPass(self, self.rows.whole(of.rows))
 
@@ -119,18 +128,22 @@ class PackingPasses:
 
     def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
         """The bins of a pass that begins at `start`, on so many ranks."""
-        there = replace(self.topology, rank=0, world_size=world_size)
-        rows = RowPasses(self.index, self.read_block, self.rows.options, there)
+        plan = make_plan(
+            self.index,
+            order=self.rows.order(start),
+            remaining=start.remaining,
+            world_size=world_size,
+            batch_size=self.pack.buffer_rows,
+            remainder="pad",
+        )
         return PackingPlan(
-            plan=RowPass(rows, start).plan(),
+            plan=plan,
+            start=start,
             lengths=self.lengths,
             first_row=self.index.first_row,
             pack=self.pack,
             counted="runtime" if self.form.last_token == "drop" else "stored",
             batch_size=batch_size,
-            shuffle=rows.options.shuffle,
-            seed=rows.options.seed,
-            epoch=start.epoch,
         )
 
 
@@ -144,12 +157,10 @@ class PackingPass:
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
         return self.rows.epoch
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
         return bool(self.given or self.rows.is_partial)
 
     @property
@@ -177,7 +188,6 @@ class PackingPass:
         return self.packing.report()
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank."""
         check_batches(batches, self.steps)
         return PackingState(
             start=self.rows.start,
@@ -186,10 +196,6 @@ class PackingPass:
             batch_size=self.passes.options.batch_size,
             identity=self.passes.identity,
         ).to_dict()
-
-    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches from number `first` on."""
-        return Packer(self.passes, self.rows, self.packing, reading.read_block).batches(self.given + first)
 
     def context(self, batch: int) -> TransformContext:
         """Where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
@@ -202,29 +208,15 @@ class PackingPass:
         bins, size = int(self.packing.bins_of_windows(self.passes.topology.rank).sum()), self.passes.options.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"passes": self.passes, "rows": self.rows, "given": self.given}
-
-
-class Packer:
-    """Makes one rank's batches of bins from its rows."""
-
-    def __init__(self, passes: PackingPasses, rows: RowPass, plan: PackingPlan, read_block: ReadBlock) -> None:
-        self.passes, self.pack, self.form, self.options = passes, passes.pack, passes.form, passes.options
-        self.rank, self.reader = passes.topology.rank, reader_name(passes.topology)
-        self._rows, self._plan, self._read_block = rows, plan, read_block
-
-    def batches(self, given: int) -> Generator[Batch, None, None]:
-        """All batches but the first `given`."""
-        plan = self._plan
-        left = plan.steps - given
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
+        size, left = self.packing.batch_size, self.steps - first
         parts: list[tuple[Laid, Columns]] = []
         ready = 0
-        with closing(self._laid(given)) as laid:
+        with closing(self._laid(reading, self.given + first)) as laid:
             for part in laid:
                 parts.append(part)
                 ready += len(part[0].tokens)
-                if ready == plan.batch_size:
+                if ready == size:
                     yield self._batch(parts, ready)
                     parts, ready, left = [], 0, left - 1
         if self.passes.remainder == "exact":
@@ -232,21 +224,21 @@ class Packer:
                 yield self._batch(parts, ready)
             return
         for _ in range(left):
-            yield self._batch([*parts, (self._filling(plan.batch_size - ready), {})], ready)
+            yield self._batch([*parts, (self._filling(size - ready), {})], ready)
             parts, ready = [], 0
 
-    def _laid(self, given: int) -> Generator[tuple[Laid, Columns], None, None]:
+    def _laid(self, reading: Reading, given: int) -> Generator[tuple[Laid, Columns], None, None]:
         """Bins from where the pass goes on, in parts that end where batches and windows end."""
-        plan, size = self._plan, self._plan.batch_size
-        ends = np.cumsum(plan.bins_of_windows(self.rank))
+        plan, rank = self.packing, self.passes.topology.rank
+        size = plan.batch_size
+        ends = np.cumsum(plan.bins_of_windows(rank))
         window = int(np.searchsorted(ends, given * size, side="right"))
         if window == len(ends):
             return
         at = given * size - (int(ends[window - 1]) if window else 0)
         room = size
-        known = zip(plan.windows(self.rank, window), plan.window_lengths(self.rank, window), strict=True)
-        with closing(self._windows(window)) as windows:
-            for columns, (bins, lengths) in zip(windows, known, strict=True):
+        with closing(self._windows(reading, window)) as windows:
+            for columns, (lengths, bins) in zip(windows, plan.windows(rank, window), strict=True):
                 columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
                 self._check(columns, lengths)
                 kept = plan.kept(lengths)
@@ -257,64 +249,63 @@ class Packer:
                     at = stop
                 at = 0
 
-    def _windows(self, first: int) -> Generator[Columns, None, None]:
+    def _windows(self, reading: Reading, first: int) -> Generator[Columns, None, None]:
         """The columns of each window of this rank's rows, from window `first` on."""
-        rows = self._rows.after(first)
-        plan = rows.plan()
+        plan, options = self.rows.after(first).plan(), self.rows.passes.options
         return read_share(
             self.passes.index,
-            self._read_block,
+            reading.read_block,
             plan=plan,
-            share=plan.share(self.rank),
-            options=rows.passes.options,
-            columns=rows.passes.options.check_columns(self.passes.index.schema.names),
-            reader=self.reader,
+            share=plan.share(self.passes.topology.rank),
+            options=options,
+            columns=options.check_columns(self.passes.index.schema.names),
+            reader=str(self.passes.topology),
             make=_whole_windows,
         )
 
     def _check(self, columns: Columns, lengths: I64) -> None:
-        tokens: Any = columns[self.pack.tokens]
+        pack, reader = self.passes.pack, str(self.passes.topology)
+        tokens: Any = columns[pack.tokens]
         if not np.array_equal(tokens.lengths, lengths):
             raise CorruptShard(
-                f"{self.reader}: rows have other lengths than when they were counted; the shards changed, or column"
-                f" {self.pack.lengths or self.pack.tokens} says something else: open the dataset again"
+                f"{reader}: rows have other lengths than when they were counted; the shards changed, or column"
+                f" {pack.lengths or pack.tokens} says something else: open the dataset again"
             )
-        if self.pack.mask is None:
+        if pack.mask is None:
             return
-        mask: Any = columns[self.pack.mask]
+        mask: Any = columns[pack.mask]
         unlike = np.flatnonzero(mask.lengths != lengths)
         if len(unlike):
             row = int(unlike[0])
             raise InputError(
-                f"{self.reader}: a row has {lengths[row]} values in column {self.pack.tokens} and {mask.lengths[row]}"
-                f" in {self.pack.mask}; a mask is as long as its tokens: write the file anew"
+                f"{reader}: a row has {lengths[row]} values in column {pack.tokens} and {mask.lengths[row]} in"
+                f" {pack.mask}; a mask is as long as its tokens: write the file anew"
             )
 
     def _lay(self, columns: Columns, bins: Bins, kept: I64) -> tuple[Laid, Columns]:
         """Some bins of a window, end to end, and the other columns of their rows."""
-        rows = bins.sequences
+        pack, rows = self.passes.pack, bins.sequences
         lengths = kept[rows]
         ends = np.cumsum(lengths)
-        ids = _picked(columns[self.pack.tokens], rows, lengths).astype(np.int64)
-        if self.pack.mask is None:
-            mask = np.ones(len(ids), np.uint8)
-        else:
-            mask = _picked(columns[self.pack.mask], rows, lengths).astype(np.uint8)
-        if self.pack.mask is None or self.pack.mask_alignment == "unshifted":
+        ids = _picked(columns[pack.tokens], rows, lengths).astype(np.int64)
+        mask = np.ones(len(ids), np.uint8)
+        if pack.mask is not None:
+            mask = _picked(columns[pack.mask], rows, lengths).astype(np.uint8)
+        if pack.mask is None or pack.mask_alignment == "unshifted":
             mask = shift_left(mask, ends)
         else:
             mask[ends - 1] = 0
         laid = Laid(input_ids=ids, loss_mask=mask, lengths=lengths, sequences=bins.counts, tokens=bins.loads(kept))
-        own = (self.pack.tokens, self.pack.mask, VALID)
+        own = (pack.tokens, pack.mask, VALID)
         others = {name: column for name, column in columns.items() if name not in own}
         return laid, gather([others], rows) if others else {}
 
     def _filling(self, bins: int) -> Laid:
         """Bins of a few filling tokens, that train nothing."""
-        tokens = min(2, self.pack.capacity)
+        tokens = min(2, self.passes.pack.capacity)
         ones = np.ones(bins, np.int64)
         return Laid(
-            input_ids=np.full(bins * tokens, self.form.pad_id, np.int64),
+            input_ids=np.full(bins * tokens, self.passes.form.pad_id, np.int64),
             loss_mask=np.zeros(bins * tokens, np.uint8),
             lengths=ones * tokens,
             sequences=ones,
@@ -323,22 +314,25 @@ class Packer:
 
     def _batch(self, parts: Sequence[tuple[Laid, Columns]], real: int) -> Batch:
         laid = Laid.join([part for part, _ in parts])
-        batch = in_format(make_packed_batch(laid, self.form), self.options.batch_format)
+        batch = in_format(make_packed_batch(laid, self.passes.form), self.passes.options.batch_format)
         others = [columns for _, columns in parts if columns] or self._no_others()
         if others:
-            beside = make_batch(join(others), self.options.batch_format)
+            beside = make_batch(join(others), self.passes.options.batch_format)
             assert isinstance(beside, dict)
             batch |= beside
-        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.options.batch_format)
+        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.passes.options.batch_format)
 
     def _no_others(self) -> list[Columns]:
         """The other columns of no sequence; nothing where none were asked for."""
-        own = (self.pack.tokens, self.pack.mask)
-        names = [name for name in self._rows.passes.options.columns or () if name not in own]
+        own = (self.passes.pack.tokens, self.passes.pack.mask)
+        names = [name for name in self.rows.passes.options.columns or () if name not in own]
         fields = [self.passes.index.schema.field(name) for name in names]
         empty = pa.schema(fields).empty_table()
         none = np.zeros(0, np.int64)
         return [gather([from_table(empty, arrow=False, where="no rows")], none)] if fields else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"passes": self.passes, "rows": self.rows, "given": self.given}
 
 
 def packing_settings(options: StreamOptions) -> PackedBatches:
@@ -361,16 +355,6 @@ def packing_settings(options: StreamOptions) -> PackedBatches:
             'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
         )
     return options.packed_batches or PackedBatches()
-
-
-def columns_to_read(pack: PackRows, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Tokens, mask, and what else was asked for. Raises `SettingsError` for names that batches have otherwise."""
-    own = [name for name in (pack.tokens, pack.mask) if name is not None]
-    others = [name for name in asked or () if name not in own]
-    taken = [name for name in others if name in (*MADE, VALID)]
-    if taken:
-        raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
-    return (*own, *others)
 
 
 class _TokenBlocks:
@@ -405,3 +389,73 @@ def _whole_windows(columns: Columns, batch_size: int) -> Iterator[Columns]:
 def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
     """The first `lengths` values of these rows' lists, end to end."""
     return Ragged(values=column.values, starts=column.starts[rows], lengths=lengths, missing=None).compact().values
+
+
+def lengths_for(
+    index: SplitIndex,
+    read_block: ReadBlock,
+    options: StreamOptions,
+    *,
+    contents: str | None = None,
+    cache_dir: Path | None = None,
+) -> I32:
+    """Tokens of each row of the split, in the order of its blocks, for packing with these options: int32 [N].
+
+    contents: a word that changes whenever the rows may, to keep lengths under; None: they are not kept. Raises
+    `SettingsError` for settings that cannot work, before anything is read, and what `read_block` raises.
+    """
+    assert options.pack_rows is not None
+    packing_settings(options)
+    judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
+    if judged is not None:
+        raise SettingsError(
+            f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
+            f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+        )
+    column = options.pack_rows.lengths or options.pack_rows.tokens
+    kind = index.schema.field(column).type if column in index.schema.names else None
+    if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
+        raise SettingsError(
+            f"pack: column {column} is {'not there' if kind is None else kind}; packing needs lists of token ids, or"
+            f" their lengths, and the dataset has {index.schema.names}"
+        )
+    kept = None
+    if contents is not None and cache_dir is not None:
+        key = sha256_hex(canonical_json([_LENGTHS_VERSION, contents, index.identity, column]))
+        kept = cache_dir / f"lengths-{key}.npy"
+        with suppress(OSError, ValueError):  # a file that is missing or damaged is made again
+            data, digest = (whole := kept.read_bytes())[:-64], whole[-64:]
+            if sha256_hex(data).encode() == digest:
+                found: I32 = np.load(io.BytesIO(data), allow_pickle=False)
+                if found.dtype == np.int32 and found.shape == (index.total_rows,):
+                    return found
+    counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
+    parts = run_tasks(counting, default_workers())
+    lengths = np.concatenate([np.zeros(0, np.int32), *parts])
+    if kept is not None:
+        written = io.BytesIO()
+        np.save(written, lengths)
+        with suppress(StoreError, CorruptShard, OSError):
+            make_directory(kept.parent)
+            kept.unlink(missing_ok=True)
+            write_new(kept, written.getvalue() + sha256_hex(written.getvalue()).encode(), sync="none")
+    return lengths
+
+
+def _count_tokens(index: SplitIndex, read_block: ReadBlock, column: str, block: int) -> I32:
+    where = f"{index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+    values = read_block(block, [column])[column]
+    if len(values) != index.rows[block]:
+        raise CorruptShard(
+            f"{where}: has {len(values)} rows, the index says {index.rows[block]}; the shard changed after it was"
+            " indexed: restore it or index the dataset again"
+        )
+    if values.null_count:
+        raise InputError(
+            f"{where}: column {column} holds {values.null_count} nulls; a sequence without tokens is an empty list"
+        )
+    counted = values if pa.types.is_integer(values.type) else pc.list_value_length(values)
+    lengths: npt.NDArray[np.int64] = counted.to_numpy().astype(np.int64)
+    if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) < 1 << 31:
+        raise InputError(f"{where}: column {column} holds {lengths.min()}..{lengths.max()}, which are no lengths")
+    return lengths.astype(np.int32)

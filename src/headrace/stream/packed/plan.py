@@ -1,4 +1,4 @@
-"""Which rows lie in which bin of a pass, and how many batches every rank has: arithmetic over lengths. Pure.
+"""Which rows lie in which bin of a pass, how many batches every rank has, and the state of a pass. Pure.
 
 A rank's own rows, in the order of its share, are cut into windows, and each window is packed by itself. So bins
 depend on the order of the pass and on lengths alone; any rank can say what the others do, and a place in a pass is a
@@ -7,23 +7,27 @@ number of batches. Cost: O(rows of the split) for the number of steps, once a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from headrace.arrays import I32, I64
 from headrace.digest import derive_key
-from headrace.errors import InputError
+from headrace.errors import InputError, StreamError
 from headrace.packing.bins import Bins
 from headrace.packing.lengths import Counted, costs
 from headrace.packing.pack import pack
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.pools import plan_pools
+from headrace.sealed import MOST_POSITIONS, seal, unseal
+from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.share import Share
-from headrace.stream.packed.pack_rows import PackRows
+from headrace.stream.order.state import FORMAT_VERSION, StreamState
+from headrace.stream.packed.batches import PackRows
+
+_KIND = "packing"
+_LEAST = {"batches": 0, "world_size": 1, "batch_size": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +56,16 @@ class PackingPlan:
     """The bins of a pass that begins where `plan` does; batches of `batch_size` bins.
 
     plan: of rows, cut into "batches" of pack.buffer_rows, remainder "pad". lengths: of all rows, int32 [N], by their
-    number in the split; first_row: of each block. seed: of the stream; epoch: of the pass.
+    number in the split; first_row: of each block. start: the state at which the pass begins.
     """
 
     plan: Plan
+    start: StreamState
     lengths: I32
     first_row: I64
     pack: PackRows
     counted: Counted
     batch_size: int
-    shuffle: bool
-    seed: int
-    epoch: int
     _known: dict[int, I64] = field(default_factory=dict, repr=False)
 
     @property
@@ -89,43 +91,45 @@ class PackingPlan:
                 f' {self.lengths[long[0]]}; choose a larger capacity, or too_long="truncate" or "drop"'
             )
 
-    def share(self, rank: int) -> Share:
-        """The rows of one rank."""
-        return self.plan.share(rank)
-
     def lengths_of(self, rank: int) -> I64:
         """Tokens of each of its rows, in its order, as they are stored: int64 [rows]."""
-        share = self.share(rank)
+        share = self.plan.share(rank)
         if not share.rows:
             return np.zeros(0, np.int64)
         parts = []
         for pool in plan_pools(self.plan.order, self.plan.remaining, share):
-            laid = np.concatenate(
-                [
-                    self.lengths[self.first_row[block] + start : self.first_row[block] + stop]
-                    for block, start, stop in pool.pieces
-                ]
-            )
+            firsts = self.first_row
+            rows = [self.lengths[firsts[block] + start : firsts[block] + stop] for block, start, stop in pool.pieces]
+            laid = np.concatenate(rows)
             parts.append(laid if pool.index is None else laid[pool.index])
         return np.concatenate(parts)[: share.rows].astype(np.int64)
 
     def bins_of_windows(self, rank: int) -> I64:
         """How many bins each window of a rank makes: int64 [windows]."""
         if rank not in self._known:
-            counts = [len(bins) for bins in self.windows(rank)]
-            self._known[rank] = np.array(counts, np.int64)
+            self._known[rank] = np.array([len(bins) for _, bins in self.windows(rank)], np.int64)
         return self._known[rank]
 
-    def windows(self, rank: int, first: int = 0) -> Iterator[Bins]:
-        """The bins of each window of a rank, from window `first` on; their sequences are places in the window."""
-        for window, lengths in enumerate(self.window_lengths(rank, first), start=first):
-            yield self._bins(lengths, rank, window)
+    def windows(self, rank: int, first: int = 0) -> Iterator[tuple[I64, Bins]]:
+        """Each window of a rank, from window `first` on: tokens of its rows as they are stored, and its bins.
 
-    def window_lengths(self, rank: int, first: int = 0) -> Iterator[I64]:
-        """Tokens of the rows of each window of a rank, as they are stored, from window `first` on."""
+        Sequences of the bins are places in the window.
+        """
         lengths, size = self.lengths_of(rank), self.pack.buffer_rows
         for window in range(first, -(-len(lengths) // size)):
-            yield lengths[window * size : (window + 1) * size]
+            of_window = lengths[window * size : (window + 1) * size]
+            kept = self.kept(of_window)
+            taking = np.flatnonzero(kept)
+            seed = derive_key(self.start.seed, "stream.pack", self.start.epoch, rank, window)[0] >> 1
+            bins = pack(
+                costs(kept[taking], self.counted),
+                self.pack.capacity,
+                algorithm=self.pack.algorithm,
+                seed=seed,
+                max_sequences=self.pack.max_sequences,
+            )
+            bins = Bins(bins.offsets, taking[bins.sequences])
+            yield of_window, bins.shuffled(seed) if self.start.shuffle else bins
 
     def kept(self, lengths: I64) -> I64:
         """The tokens of rows as they are packed: what is too long cut, or 0 where a row takes no part."""
@@ -140,10 +144,10 @@ class PackingPlan:
         """
         positions = [np.zeros(0, np.int64)]
         for rank in range(self.plan.world_size):
-            share = self.share(rank)
+            share = self.plan.share(rank)
             left = np.ones(share.rows, np.bool_)
             given = int(batches[rank]) * self.batch_size
-            for window, bins in enumerate(self.windows(rank)):
+            for window, (_, bins) in enumerate(self.windows(rank)):
                 begin = window * self.pack.buffer_rows
                 if given >= len(bins):
                     left[begin : begin + self.pack.buffer_rows] = False
@@ -176,16 +180,33 @@ class PackingPlan:
             empty_rows=int(np.count_nonzero(packed == 0)),
         )
 
-    def _bins(self, lengths: I64, rank: int, window: int) -> Bins:
-        kept = self.kept(lengths)
-        taking = np.flatnonzero(kept)
-        seed = derive_key(self.seed, "stream.pack", self.epoch, rank, window)[0] >> 1
-        bins = pack(
-            costs(kept[taking], self.counted),
-            self.pack.capacity,
-            algorithm=self.pack.algorithm,
-            seed=seed,
-            max_sequences=self.pack.max_sequences,
-        )
-        bins = Bins(bins.offsets, taking[bins.sequences])
-        return bins.shuffled(seed) if self.shuffle else bins
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingState:
+    """`batches` batches of the pass from `start`, on each of `world_size` ranks. identity: of how rows are packed."""
+
+    start: StreamState
+    batches: int
+    world_size: int
+    batch_size: int
+    identity: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object; `from_dict` gives an equal state back."""
+        numbers = {name: getattr(self, name) for name in _LEAST}
+        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PackingState:
+        """Read a state back. Raises `StreamError` if it is none, or was changed."""
+        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
+        sound = set(values) == {"start", "pack", *_LEAST}
+        if not sound or any(
+            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
+            for name, least in _LEAST.items()
+        ):
+            raise StreamError(
+                "packing state: it is not what state_dict() of a packing stream gave; pass it on unchanged"
+            )
+        start = StreamState.from_dict(values["start"])
+        return cls(start=start, identity=values["pack"], **{name: values[name] for name in _LEAST})

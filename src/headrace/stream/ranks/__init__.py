@@ -17,12 +17,8 @@
     └──────────────────────┘                                             └──────────────────────┘
                    group: the keys of the store, below the name of the present group
 
-- `topology` answers rank and world size, once, before anything is read.
-- `group` holds what one process knows of its process group: its connection to the store, the failures of all
-  processes, and which processes of this machine are alive.
-- `agreement` is the start barrier: before the first batch of a pass it compares the contracts of all ranks.
-- `watch` surrounds a pass. A loader says `Watch(self, contract).over(batches)`, and gets the barrier, errors that stop
-  every rank, and warnings about ranks that stall.
+A loader says `Watch(self, contract).over(batches)` around a pass, and gets the barrier, errors that stop every rank,
+and warnings about ranks that stall.
 
 No module here decides which rank reads which row: that is arithmetic (see `order`). Without a process group everything
 but `topology` does nothing, except that a rank still logs its own errors and stalls.

@@ -28,14 +28,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from headrace.dataset.index import SplitIndex
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StreamError
 from headrace.sealed import shown
-from headrace.stream.loader.options import StreamOptions
 from headrace.stream.ranks.group import Group, default_store, text_of
 from headrace.stream.ranks.topology import Topology
 
@@ -45,10 +42,7 @@ _LOOK_S, _SAY_S = 0.05, 5.0
 _TIMEOUT_S = 1800.0  # of a store that does not say; torch's own collectives wait as long
 _MOST_FIELDS, _MOST_RANKS = 4, 8
 # Equal in all processes of one stream: recognises it where fewer ranks than processes share the rows.
-_SHARED = ("split", "index", "windows", "world_size", "num_workers", "batch_size", "remainder")
-_OPTIONS = (
-    "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
-)  # fmt: skip
+_SHARED = ("split", "index", "world_size", "num_workers", "batch_size", "remainder")
 _ALONE = "if only one rank reads this stream, open it with topology=headrace.Topology(rank=0, world_size=1)"
 
 
@@ -61,7 +55,7 @@ def start_together(
 ) -> None:
     """Wait until all ranks start this pass of a stream, and compare their contracts.
 
-    contract: JSON by name, equal on all ranks; see `contract_of`. check: raises when another rank has failed.
+    contract: JSON by name, equal on all ranks, of `BaseLoader.contract`. check: raises when another rank has failed.
     Raises `RanksDiffer` if contracts differ, `StreamError` if a rank does not arrive.
     """
     if topology.world_size < 2:
@@ -110,10 +104,9 @@ class _Start:
     def mine(self) -> tuple[int, Mapping[str, Any]]:
         return self.topology.rank, self.contract
 
-    def arrive_first(self) -> tuple[int, Mapping[str, Any]]:
+    def arrive_first(self) -> Any:
         """Return the side that arrived first, perhaps this one."""
-        rank, contract = json.loads(text_of(self.group.store.compare_set(self.key, "", json.dumps(self.mine))))
-        return rank, contract
+        return json.loads(text_of(self.group.store.compare_set(self.key, "", json.dumps(self.mine))))
 
     def meet(self, check: Callable[[], None]) -> None:
         store, key, (rank, _), process = self.group.store, self.key, self.mine, self.group.process
@@ -180,47 +173,3 @@ class _Start:
             f"{self.topology}: the ranks are about to read different data: {differences}{more}; open the same data with"
             f" the same settings, load the same state and set the same epoch on every rank; {_ALONE}"
         )
-
-
-def contract_of(
-    index: SplitIndex,
-    options: StreamOptions,
-    state: Mapping[str, Any] | None,
-    *,
-    source: str,
-    epoch: int,
-    workers: int,
-    remainder: str,
-    steps: int | None,
-) -> dict[str, Any]:
-    """Return what must be equal on all ranks for a pass over rows: which rows, batches, positions and formats.
-
-    state: of the stream at the start of the pass, None if its workers keep their own. source: the kind of stream.
-    steps: per rank, None if unknown. Options that only change how fast a rank reads are left out.
-    """
-    state = {} if state is None else state
-    start = state.get("start", state)  # a stream that packs rows nests the state of the rows
-    transform = options.transform
-    while isinstance(transform, partial):
-        transform = transform.func
-    if transform is not None and not hasattr(transform, "__qualname__"):
-        transform = type(transform)
-    return {
-        "source": source,
-        "split": index.split,
-        "index": index.identity,
-        "rows": index.total_rows,
-        "filter": index.condition,
-        "num_workers": workers,
-        "remainder": remainder,
-        "epoch": epoch,
-        **{name: getattr(options, name) for name in _OPTIONS},
-        **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
-        "columns": list(index.schema.names if options.columns is None else options.columns),
-        "transform": transform and f"{transform.__module__}.{transform.__qualname__}",  # ranks have different objects
-        "packed": repr(options.packed),
-        "pack": repr(options.pack),
-        "batches": state.get("batches"),
-        "steps": steps,
-        "state": state.get("digest"),
-    }

@@ -74,13 +74,15 @@ class Failure:
 class Group:
     """One process group, as the process with this number sees it. Safe to call from any thread.
 
-    topology: what this process reads as. known: number of the last failure that it read or posted. settled: the same
+    topology: what this process reads as. keeps_latest: whether the store drops a value that is replaced; a file store
+    keeps every value it was ever given. known: number of the last failure that it read or posted. settled: the same
     when a loop of this process last ended because of a failure. Methods raise `RuntimeError` once the store is gone,
     as it is when the process that keeps it has ended.
     """
 
     def __init__(self, store: Any, *, process: int, processes: int) -> None:
         self.store, self.process, self.processes = store, process, processes
+        self.keeps_latest = _kind_of(store) != "FileStore"
         self.topology = Topology(rank=process, world_size=processes)
         self.local: LocalProcesses | None = None
         self.known = self.settled = 0
@@ -88,11 +90,6 @@ class Group:
         self.starts: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each stream, see `agreement`
         self.streams: Counter[tuple[int, str]] = Counter()  # numbers them
         self._posting = Lock()
-
-    @property
-    def keeps_latest(self) -> bool:
-        """Whether the store drops a value that is replaced; a file store keeps every value it was ever given."""
-        return _kind_of(self.store) != "FileStore"
 
     def failure(self, error: BaseException) -> Failure:
         """Describe an error of this process."""

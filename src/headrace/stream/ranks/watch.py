@@ -24,7 +24,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -35,7 +35,9 @@ from headrace.errors import StreamError
 from headrace.stream.ranks.agreement import RanksDiffer, start_together
 from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure_of
 from headrace.stream.ranks.stats import Waits
-from headrace.stream.ranks.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.stream.loader.base import BaseLoader
 
 log = logging.getLogger("headrace")
 
@@ -49,28 +51,19 @@ _SHARE, _TIMES_THE_OTHERS = 0.2, 3.0
 Given = TypeVar("Given")
 
 
-class Stream(Protocol):
-    """What a watch asks of a loader; it must be hashable and allow weak references."""
-
-    topology: Topology
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the present pass."""
-
-
 class Watch:
     """Watches one pass of a loader: `for batch in Watch(loader, contract).over(batches)`.
 
-    It changes no batch, only which error is seen where. contract: see `agreement.contract_of`; None skips the start
-    barrier. progress: where the reading threads note what they read. stall_seconds: None never logs a stall.
+    It changes no batch, only which error is seen where. stream: the loader; hashable, with weak references. contract:
+    see `BaseLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
+    stall_seconds: None never logs a stall.
     """
 
     _is_finalizing = staticmethod(sys.is_finalizing)  # still found when the interpreter has emptied this module
 
     def __init__(
         self,
-        stream: Stream,
+        stream: BaseLoader[Any, Any],
         contract: Mapping[str, Any] | None,
         progress: Progress | None = None,
         *,
@@ -280,9 +273,20 @@ class Progress:
         """The pass is over."""
         self._enter("done")
 
-    def noted(self, read_block: ReadBlock) -> Noted:
-        """Return a `read_block` that notes here what it reads."""
-        return Noted(read_block, self.reading, self.waits.blocks_read)
+    def noted(self, read_block: ReadBlock) -> ReadBlock:
+        """Return a `read_block` that notes here which blocks are being read, since when, and how many were."""
+        reading, finished = self.reading, self.waits.blocks_read  # alone: the pass may be held by what reads for it
+
+        def noted(block: int, columns: Sequence[str] | None) -> pa.Table:
+            reading[block] = time.monotonic()
+            try:
+                return read_block(block, columns)
+            finally:
+                reading.pop(block, None)
+                thread = threading.get_ident()
+                finished[thread] = finished.get(thread, 0) + 1
+
+        return noted
 
     def _enter(self, phase: str) -> None:
         """Leave the loop, or a wait that came to nothing."""
@@ -305,27 +309,6 @@ class Progress:
             phase=phase, seconds=now - self._since, batches=self.waits.steps, waited=waited,
             elapsed=now - self._began, place=place,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Noted:
-    """A `read_block` that notes in `reading` which blocks are being read, and since when.
-
-    finished: how many each thread has read.
-    """
-
-    read_block: ReadBlock
-    reading: dict[int, float]
-    finished: dict[int, int] = field(default_factory=dict)
-
-    def __call__(self, block: int, columns: Sequence[str] | None) -> pa.Table:
-        self.reading[block] = time.monotonic()
-        try:
-            return self.read_block(block, columns)
-        finally:
-            self.reading.pop(block, None)
-            thread = threading.get_ident()
-            self.finished[thread] = self.finished.get(thread, 0) + 1
 
 
 # --- stalls: from a snapshot of each rank to the sentences worth logging. Pure.

@@ -11,13 +11,22 @@
     everything else               list of Python objects         object array             as it is
 
 A date32 counts days in torch. Tensors share memory with the arrays, which are
-made for this pass alone, so a batch may be written to. Of rows see `python_rows`.
+made for this pass alone, so a batch may be written to. Rows are dicts of plain
+Python values, the slow, friendly form:
+
+    null                            None
+    date; timestamp                 datetime.date; datetime.datetime, with its time zone
+    duration; time                  datetime.timedelta; datetime.time
+    list; struct; map               list; dict; list of (key, value)
+    decimal; binary; text           decimal.Decimal; bytes; str
+
+What is not there in Python is an `InputError`, not another value: moments finer than a microsecond, years beyond 9999.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +34,9 @@ import pyarrow as pa
 
 from headrace.errors import InputError, MissingExtra
 from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat
-from headrace.stream.packed.batches import PackedBatches
-from headrace.stream.packed.packed_batch import packed_batches, packed_columns
+from headrace.stream.packed.batches import PACKED_COLUMNS, PackedBatches, packed_batches
 from headrace.stream.read.columns import Column, Columns
-from headrace.stream.read.padded import LENGTHS, Padding, padded_batches
-from headrace.stream.read.python_rows import python_rows
-from headrace.stream.read.ragged import Ragged
+from headrace.stream.read.ragged import LENGTHS, Padding, Ragged, padded_batches
 
 Batch: TypeAlias = dict[str, Any] | list[dict[str, Any]] | pa.Table
 
@@ -45,7 +51,7 @@ def make_batches(
     """The rows as batches of `batch_size`, the last with what is left; a bool column `VALID` is the mask of real rows.
 
     padding: lists of numbers become matrices [rows, longest], with a column of their lengths more. packed: rows are
-    bins, see `packed_batch`; other columns come beside, a value a bin. Batches share memory with the columns.
+    bins, see `packed_batches`; other columns come beside, a value a bin. Batches share memory with the columns.
     Raises `InputError` for a null date or moment in torch and for what Python has no value for in rows, `MissingExtra`
     if torch is asked for and not installed.
     """
@@ -59,33 +65,39 @@ def make_batches(
     if packed is not None:
         yield from _packed_batches(columns, batch_size, batch_format, packed)
         return
-    cut = _torch_parts if batch_format == "torch" else _numpy_parts
+    torch = import_torch() if batch_format == "torch" else None
     cuts: dict[str, Iterable[Any]] = {}
     for name, column in columns.items():
         if padding is not None and isinstance(column, Ragged):
             fill = padding.values.get(name, 0)
             matrices = padded_batches(column, batch_size, fill=fill, multiple=padding.multiple)
-            cuts[name] = map(import_torch().from_numpy, matrices) if batch_format == "torch" else matrices
-            cuts[name + LENGTHS] = cut(name, column.lengths.copy(), batch_size)
+            cuts[name] = matrices if torch is None else map(torch.from_numpy, matrices)
+            cuts[name + LENGTHS] = _parts(name, column.lengths.copy(), batch_size, torch)
         else:
-            cuts[name] = cut(name, column, batch_size)
+            cuts[name] = _parts(name, column, batch_size, torch)
     names = list(cuts)
     for parts in zip(*cuts.values(), strict=True):
         yield dict(zip(names, parts, strict=True))
 
 
-def make_batch(columns: Columns, batch_format: BatchFormat) -> Batch:
+def make_batch(
+    columns: Columns,
+    batch_format: BatchFormat,
+    padding: Padding | None = None,
+    packed: PackedBatches | None = None,
+) -> Batch:
     """All rows as one batch; see `make_batches`."""
     rows = len(next(iter(columns.values())))
-    return next(make_batches(columns, max(1, rows), batch_format))
+    return next(make_batches(columns, max(1, rows), batch_format, padding, packed))
 
 
 def _packed_batches(
     columns: Columns, batch_size: int, batch_format: BatchFormat, settings: PackedBatches
 ) -> Iterator[Batch]:
     """Bins as batches, and the other columns of theirs beside, a value a bin."""
-    (ids, mask, starts), rest = packed_columns(columns)
-    made = packed_batches(ids, mask, starts, valid=rest.get(VALID), batch_size=batch_size, settings=settings)
+    ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
+    rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
+    made = packed_batches(ids, mask, starts, valid=cast(Any, rest.get(VALID)), batch_size=batch_size, settings=settings)
     beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
     for batch, more in zip(made, beside, strict=True):
         assert isinstance(more, dict)
@@ -109,10 +121,12 @@ def import_torch() -> Any:
     return torch
 
 
-def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
-    """A column cut into batches, in the form of torch."""
-    torch = import_torch()
+def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Iterable[Any]:
+    """A column cut into batches, in the form of torch, or of numpy where that is None."""
+    parts: Iterable[Any] = _slices(column, batch_size)
     if isinstance(column, np.ndarray):
+        if torch is None:
+            return parts
         if column.dtype.kind in "mM":
             if np.isnat(column).any():
                 raise InputError(
@@ -121,24 +135,14 @@ def _torch_parts(name: str, column: Column, batch_size: int) -> Iterable[Any]:
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        parts: Iterable[Any] = torch.from_numpy(column).split(batch_size)  # one call for all batches
+        parts = torch.from_numpy(column).split(batch_size)  # one call for all batches
         return parts
     if isinstance(column, Ragged):
-        return ([_tensor(torch, row) for row in part] for part in _slices(column, batch_size))
-    return (_objects(part).tolist() for part in _slices(column, batch_size))
-
-
-def _tensor(torch: Any, row: npt.NDArray[Any] | None) -> Any:
-    return None if row is None else torch.from_numpy(row)
-
-
-def _numpy_parts(_name: str, column: Column, batch_size: int) -> Iterable[Any]:
-    """A column cut into batches, in the form of numpy."""
-    if isinstance(column, np.ndarray):
-        return _slices(column, batch_size)
-    if isinstance(column, Ragged):
-        return (list(part) for part in _slices(column, batch_size))
-    return (_objects(part) for part in _slices(column, batch_size))
+        if torch is None:
+            return map(list, parts)
+        return ([None if row is None else torch.from_numpy(row) for row in part] for part in parts)
+    objects = map(_objects, parts)
+    return objects if torch is None else (each.tolist() for each in objects)
 
 
 def _slices(column: Any, batch_size: int) -> Iterator[Any]:
@@ -152,3 +156,48 @@ def _objects(column: pa.Array) -> npt.NDArray[np.object_]:
         texts: npt.NDArray[np.object_] = column.to_numpy(zero_copy_only=False)
         return texts
     return np.fromiter(column.to_pylist(), object, len(column))
+
+
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows in order. Raises `InputError` for a value that Python's types cannot hold, naming its column."""
+    names = table.schema.names
+    columns = [_values(name, column) for name, column in zip(names, table.columns, strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if text or (number and not column.null_count):  # many times faster than to_pylist
+        plain: list[Any] = column.to_numpy().tolist()
+        return plain
+    try:
+        rows: list[Any] = column.cast(_in_microseconds(kind)).to_pylist()
+    except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+        raise InputError(
+            f"column {name} of type {kind}: a value is no Python value ({error}); Python counts moments in microseconds"
+            ' of the years 1 to 9999: leave the column out with columns=, or use batch_format="arrow" or "numpy"'
+        ) from error
+    return rows
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds for nanoseconds, inside nested types too."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return pa.time64("us")
+    if pa.types.is_map(kind):
+        return pa.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_microseconds(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    return kind

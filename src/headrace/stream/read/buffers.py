@@ -39,13 +39,9 @@ class Buffers:
             fits = size <= capacity <= _WASTE * size and sys.getrefcount(self._kept[place]) == _ONLY_OURS
             if fits and (best < 0 or capacity < len(self._kept[best])):
                 best = place
-        if best < 0:
-            best = len(self._kept)
-            self._kept.append(np.empty(size, np.uint8))
-        else:
-            self._kept.append(self._kept.pop(best))  # the least recently used stay in front
-            best = -1
-        return self._kept[best][:size].view(kind).reshape(shape)
+        # The least recently used stay in front.
+        self._kept.append(np.empty(size, np.uint8) if best < 0 else self._kept.pop(best))
+        return self._kept[-1][:size].view(kind).reshape(shape)
 
     def trim(self, most: int) -> None:
         """Let go of free buffers, least recently used first, until at most so many are kept."""

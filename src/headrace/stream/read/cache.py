@@ -5,20 +5,27 @@ by the contents of the dataset, the split and the columns; it gets its name when
 a node share a directory without talking. A file is checked against its checksum when a process first touches it; what
 is torn or changed is removed and decoded again. A block that cannot be stored is delivered all the same.
 
-Mapped files must not be written to by others; one that is cut short while it is mapped ends the process (SIGBUS).
+A file is an uncompressed Arrow file, followed by its length and a checksum of all its bytes:
+
+    Arrow file ‖ magic (8 bytes) ‖ length of the Arrow file (8) ‖ CRC-32 of it (4), little-endian
+
+Mapping it costs no copy: columns are views of the page cache. Mapped files must not be written to by others; one that
+is cut short while it is mapped ends the process (SIGBUS).
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import warnings
+import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -27,10 +34,12 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import StoreError
 from headrace.storage.cache_room import Room, use
 from headrace.storage.local import make_directory, storing, temporary_for
-from headrace.stream.read.decoded_file import TornFile, encode, map_file
 
 _VERSION = 1
 _MOST_MAPS = 1024  # kept by a process; what is mapped takes address space, and disk even after it was swept
+
+_MAGIC = b"headrac1"
+_TRAILER = struct.Struct("<8sQI")
 
 _Stamp = tuple[int, int, int]
 
@@ -73,16 +82,14 @@ class CachedBlocks:
         path = f"{self._place(columns)}/{number}.arrow"
         try:
             table = self._mapped(path)
+            self._count(hits=1)
+            return table
         except FileNotFoundError:
-            table = None
+            pass
         except (TornFile, OSError):
             self._count(damaged=1)
             with suppress(OSError):
                 os.unlink(path)
-            table = None
-        if table is not None:
-            self._count(hits=1)
-            return table
         table = self._read_block(number, columns)
         self._count(misses=1)
         self._store(Path(path), table)
@@ -172,3 +179,39 @@ def _write(file: Any, data: Any) -> None:
     view = memoryview(data)
     while len(view):
         view = view[file.write(view) :]
+
+
+class TornFile(Exception):
+    """A cached file is not what was written: cut short, changed, or of another kind."""
+
+
+def encode(table: pa.Table) -> tuple[pa.Buffer, bytes]:
+    """The Arrow file of a table, one record batch where offsets allow it, and what stands behind it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    data = sink.getvalue()
+    return data, _TRAILER.pack(_MAGIC, data.size, zlib.crc32(data))
+
+
+def map_file(path: str | Path, contents: Literal["check", "trust"]) -> pa.Table:
+    """The table of a file, as views of it. contents: whether the checksum is computed, which reads every byte.
+
+    Raises `FileNotFoundError`, `OSError`, or `TornFile` if it is not whole. What is mapped outlives its name.
+    """
+    try:
+        source = pa.memory_map(str(path))
+        size = source.size() - _TRAILER.size
+        if size < 0:
+            raise TornFile(f"{path}: has only {source.size()} bytes")
+        source.seek(size)
+        magic, length, checksum = _TRAILER.unpack(source.read(_TRAILER.size))
+        source.seek(0)
+        data = source.read_buffer(size)
+        if (magic, length) != (_MAGIC, size):
+            raise TornFile(f"{path}: was cut or written by another version")
+        if contents == "check" and zlib.crc32(data) != checksum:
+            raise TornFile(f"{path}: its bytes are not those that were written")
+        return pa.ipc.open_file(data).read_all()
+    except pa.ArrowException as error:
+        raise TornFile(f"{path}: {error}") from error

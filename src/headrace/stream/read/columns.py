@@ -87,7 +87,8 @@ def copied(columns: Columns, memory: Callable[[int], npt.NDArray[np.uint8]]) -> 
             copy = copies[name] = block[at : at + column.nbytes].view(column.dtype).reshape(column.shape)
             np.copyto(copy, column)
         else:
-            copies[name] = column.copy() if isinstance(column, Ragged) else pa.concat_arrays([column])
+            rows = isinstance(column, Ragged)
+            copies[name] = Ragged.gather([column], None, Buffers()) if rows else pa.concat_arrays([column])
     return copies
 
 
@@ -105,19 +106,20 @@ def _from_arrow(chunks: pa.ChunkedArray, where: str, *, arrow: bool) -> Column:
     kind = chunks.type
     if not arrow:
         if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
-            return _matrix(_whole(chunks), where)
+            return _matrix(whole_array(chunks), where)
         if _is_number(kind) or pa.types.is_boolean(kind) or _is_moment(kind):
             if chunks.null_count and not (pa.types.is_floating(kind) or _is_moment(kind)):
                 raise _null(where, chunks.null_count, kind)
             converted: npt.NDArray[Any] = chunks.to_numpy()
             return converted
         if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type):
-            return _ragged(_whole(chunks), where)
+            return _ragged(whole_array(chunks), where)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _decoded(_whole(chunks))
+        whole = whole_array(chunks)
+        return whole.dictionary_decode() if pa.types.is_dictionary(kind) else pc.run_end_decode(whole)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # Arrow has no take for views
         chunks = chunks.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
-    whole = _whole(chunks)
+    whole = whole_array(chunks)
     error = _no_take(whole)
     if error is not None:  # views inside lists and structs
         raise InputError(
@@ -142,12 +144,8 @@ def _no_take(array: pa.Array) -> str | None:
     return _TRIED[kind]
 
 
-def _decoded(array: pa.Array) -> pa.Array:
-    """A dictionary or run-end encoded array as an array of its values' type."""
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else pc.run_end_decode(array)
-
-
-def _whole(chunks: pa.ChunkedArray) -> pa.Array:
+def whole_array(chunks: pa.ChunkedArray) -> pa.Array:
+    """The chunks as one array; a single one is not copied."""
     if chunks.num_chunks == 1:
         return chunks.chunk(0)
     return pa.concat_arrays(chunks.chunks) if chunks.num_chunks else pa.array([], chunks.type)

@@ -24,9 +24,9 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from headrace.stream.read.ahead import end_threads, start_threads
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Columns, copied, cut, size_of
-from headrace.stream.read.threads import end_threads, start_threads
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
 Made = TypeVar("Made")
@@ -102,11 +102,8 @@ class Fetcher:
 
         Raises what decoding raised.
         """
-
-        def decoded(block: int) -> Made:
-            return use(block, self._decode(block))
-
-        return [made.result() for made in [self._threads.submit(decoded, block) for block in blocks]]
+        coming = [self._threads.submit(lambda block: use(block, self._decode(block)), block) for block in blocks]
+        return [made.result() for made in coming]
 
     def get_alone(self, pieces: Sequence[Piece]) -> list[Columns]:
         """The rows of pieces that were not announced, in order; of their blocks nothing else is held."""
@@ -133,10 +130,10 @@ class Fetcher:
         """The rows of the pieces that were announced first, in order; raises what decoding raised."""
         firsts = _first_rows(pieces)
         for block, first in firsts.items():
-            if block not in self._begun:
+            begun = block in self._begun
+            if not begun:
                 self._waiting.remove(block)
-                self._begin(block)
-            elif first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
+            if not begun or first < self._floors[block]:  # two lanes meet in one block: it was begun for the other one
                 self._begin(block)
         self._in_use = frozenset(firsts)
         self._begin_ahead()
@@ -153,14 +150,15 @@ class Fetcher:
             wanted = self._wanted[block]
             wanted.popleft()
             if wanted:
-                floor = self._floors[block] = max(self._floors[block], self._first_wanted(block))
+                first = min(wanted) if self._keep == "copies" else 0  # a view holds all rows
+                floor = self._floors[block] = max(self._floors[block], first)
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
             else:
                 del self._wanted[block], self._begun[block], self._floors[block]
             self._sizes.pop(block, None)
         with self._memory_lock:
-            self._memory.trim(sum(map(self._size, self._begun)) // _PART_BYTES + _SPARE_PARTS)
+            self._memory.trim(self.held_bytes // _PART_BYTES + _SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:
@@ -178,10 +176,6 @@ class Fetcher:
         self._floors[block] = 0
         self._sizes.pop(block, None)
         self._begun[block] = self._threads.submit(self._parts, block)
-
-    def _first_wanted(self, block: int) -> int:
-        """The first row that has to be held; a view holds them all."""
-        return min(self._wanted[block]) if self._keep == "copies" else 0
 
     def _parts(self, block: int) -> list[Part]:
         """The rows of a block."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,16 +41,16 @@ def ahead_of_the_loop(batches: Generator[Any, None, None], options: StreamOption
 
     At most four wait, and no more than `options.prefetch_bytes` hold, but one in any case.
     """
-    torch = import_torch() if options.device is not None or options.memory == "pinned" else None
     if options.device is not None:
-        copies = DeviceCopies(torch, options.device)
-        return _handed_out(_ahead(_each(batches, copies.begin), options), copies)
-    if torch is not None and not torch.cuda.is_available():
+        copies = DeviceCopies(import_torch(), options.device)
+        return _each(_ahead(_each(batches, copies.begin), options), copies.finish)
+    if options.memory == "pinned":
+        torch = import_torch()
+        if torch.cuda.is_available():
+            return _ahead(_each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory)), options)
         _warn_once('memory="pinned"')
         if options.transform is None:
             return batches
-    elif torch is not None:
-        batches = _each(batches, lambda batch: pinned(batch, torch.Tensor.pin_memory))
     return _ahead(batches, options)
 
 
@@ -98,26 +98,20 @@ class DeviceCopies:
         from headrace.stream.workers.parcel import room, views
 
         tensors: list[Any] = []
-        rebuild = taken_apart(batch, tensors, self._moved)
+        # What is no plain CPU tensor moves itself, in the loop's thread and stream.
+        rebuild = taken_apart(batch, tensors, lambda value: value.to(self._device) if hasattr(value, "to") else value)
         layout: list[Packed] = [("", tensor.dtype, tuple(tensor.shape), None) for tensor in tensors]
         total = sum(room(tensor.shape, tensor.dtype) for tensor in tensors)
-        if self._stream is None:
-            arena, done = self._laid(tensors, layout, total), None
-        else:
-            with self._torch.cuda.stream(self._stream):  # makes its device the present one of this thread, too
-                # Pinned memory that is dropped while it is copied from stays torch's until the copy is done.
-                arena = self._laid(tensors, layout, total).to(self._device, non_blocking=True)
+        cuda = self._stream is not None
+        # The stream makes its device the present one of this thread, too.
+        with self._torch.cuda.stream(self._stream) if cuda else nullcontext():
+            arena, done = self._torch.empty(total, dtype=self._torch.uint8, pin_memory=cuda), None
+            for view, tensor in zip(views(arena, layout), tensors, strict=True):
+                view.copy_(tensor.detach())
+            if cuda:  # pinned memory that is dropped while it is copied from stays torch's until the copy is done
+                arena = arena.to(self._device, non_blocking=True)
                 done = self._stream.record_event()
         return Copied(rebuild, list(views(arena, layout)), arena, done)
-
-    def _laid(self, tensors: list[Any], layout: list[Packed], total: int) -> Any:
-        """The tensors end to end, pinned where they are to be copied from."""
-        from headrace.stream.workers.parcel import views
-
-        arena = self._torch.empty(total, dtype=self._torch.uint8, pin_memory=self._stream is not None)
-        for view, tensor in zip(views(arena, layout), tensors, strict=True):
-            view.copy_(tensor.detach())
-        return arena
 
     def finish(self, copied: Copied) -> Any:
         """The batch, for the loop's present stream: what that stream does from now on finds the tensors ready."""
@@ -126,10 +120,6 @@ class DeviceCopies:
             present.wait_event(copied.done)
             copied.arena.record_stream(present)  # its memory, of the copying stream, is not reused before
         return copied.rebuild(copied.tensors)
-
-    def _moved(self, value: Any) -> Any:
-        """What is no plain CPU tensor moves itself, in the loop's thread and stream."""
-        return value.to(self._device) if hasattr(value, "to") else value
 
 
 def pinned(batch: Any, pin: Pin) -> Any:
@@ -200,25 +190,14 @@ def bytes_of(batch: Any) -> int:
 
 
 def _ahead(batches: Generator[Any, None, None], options: StreamOptions) -> Generator[Any, None, None]:
-    return made_ahead(
-        batches,
-        thread_name="headrace-batch",
-        most=_BATCHES_AHEAD,
-        most_bytes=options.prefetch_bytes,
-        size_of=bytes_of,
-    )
+    most, most_bytes = _BATCHES_AHEAD, options.prefetch_bytes
+    return made_ahead(batches, thread_name="headrace-batch", most=most, most_bytes=most_bytes, size_of=bytes_of)
 
 
 def _each(batches: Generator[Any, None, None], make: Callable[[Any], Any]) -> Generator[Any, None, None]:
     with closing(batches):
         for batch in batches:
             yield make(batch)
-
-
-def _handed_out(batches: Generator[Copied, None, None], copies: DeviceCopies) -> Generator[Any, None, None]:
-    with closing(batches):
-        for copied in batches:
-            yield copies.finish(copied)
 
 
 def _pinned_itself(value: Any) -> Any:

@@ -72,7 +72,7 @@ class Quarantine:
                 if table.num_rows != rows:
                     raise CorruptShard(f"has {table.num_rows} rows, the index says {rows}")
             except _ABOUT_THE_BLOCK as error:
-                self._give_up(block, f"{type(error).__name__}: {error}")
+                self._give_up(block, rows, f"{type(error).__name__}: {error}")
                 return filling_rows(self.index.schema, names, rows).append_column(VALID, pa.array(np.zeros(rows, bool)))
             return table.append_column(VALID, pa.array(np.ones(rows, bool)))
 
@@ -90,7 +90,14 @@ class Quarantine:
         for batch, count in zip(batches.tolist(), counts.tolist(), strict=True):
             self._by_batch[batch] = self._by_batch.get(batch, 0) + count
         self._places += len(good)
-        self._count(len(bad))
+        self.rows += len(bad)
+        if len(bad) and self.rows > self.limit * self.index.total_rows:
+            last = list(self.blocks.values())[-1]
+            raise CorruptShard(
+                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more than"
+                f" quarantine_limit={self.limit} of the split's {self.index.total_rows}; the last was {last};"
+                " restore the shards, or set a higher limit"
+            )
         return own & good
 
     def go_back(self, batches: int) -> None:
@@ -99,32 +106,12 @@ class Quarantine:
         self._by_batch = {batch: count for batch, count in self._by_batch.items() if batch < batches}
         self.rows = sum(self._by_batch.values())
 
-    def _count(self, bad: int) -> None:
-        if not bad:
-            return
-        self.rows += bad
-        if self.rows > self.limit * self.index.total_rows:
-            last = list(self.blocks.values())[-1]
-            raise CorruptShard(
-                f"{self.reader}: {self.rows} rows of {len(self.blocks)} blocks cannot be read, more than"
-                f" quarantine_limit={self.limit} of the split's {self.index.total_rows}; the last was {last};"
-                " restore the shards, or set a higher limit"
-            )
-
-    def _give_up(self, block: int, reason: str) -> None:
-        bad = self._bad(block, reason)
+    def _give_up(self, block: int, rows: int, reason: str) -> None:
+        shard = self.index.shards[self.index.shard_of_block[block]]
+        bad = BadBlock(shard=shard, block=int(self.index.block[block]), rows=rows, reason=reason)
         if self.blocks.pop(block, None) is None:
-            log.warning("%s: %d rows are in quarantine: %s", self.reader, bad.rows, bad)
+            log.warning("%s: %d rows are in quarantine: %s", self.reader, rows, bad)
         self.blocks[block] = bad  # the last one now
-
-    def _bad(self, block: int, reason: str) -> BadBlock:
-        index = self.index
-        return BadBlock(
-            shard=index.shards[index.shard_of_block[block]],
-            block=int(index.block[block]),
-            rows=int(index.rows[block]),
-            reason=reason,
-        )
 
 
 def filling_rows(schema: pa.Schema, names: Sequence[str], rows: int) -> pa.Table:

@@ -1,9 +1,9 @@
 """One consumer's rows, from blocks to batches.
 
-For each pool (see `pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and gathered by
-one index for all columns; batches are then views. The next pool is gathered in a thread while this one is used. What
-coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory is three
-pools, about half of the rows of their open blocks, and what is decoded ahead.
+For each pool (see `plan_pools`) the blocks it needs are decoded ahead in threads, sliced to what is needed, and
+gathered by one index for all columns; batches are then views. The next pool is gathered in a thread while this one is
+used. What coming pools need of a block stays decoded. Only a batch that crosses a pool border is copied again. Memory
+is three pools, about half of the rows of their open blocks, and what is decoded ahead.
 
 The loop waits for the first pool. Where that takes few rows of many blocks, and at most an eighth of all, only these
 rows are kept, and the blocks are decoded again for the next pool, while the first one is used. Most of the time of a
@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -28,10 +30,9 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.order.epoch import span_rows
-from headrace.stream.order.plan import Plan
-from headrace.stream.order.pools import MOST_POOLS_AHEAD, Pool, least_pool_rows, plan_pools
-from headrace.stream.order.share import Share
+from headrace.stream.order.epoch import Pool, span_rows
+from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
+from headrace.stream.order.remaining import Share
 from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
@@ -40,27 +41,17 @@ from headrace.stream.read.fetch import Fetcher
 from headrace.stream.read.quarantine import Quarantine
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
+MakeBatches = Callable[[Columns, int], Iterator[Any]]
 
 
+@dataclass(eq=False)
 class KeptSplit:
     """The decoded columns of a small split, block after block; whoever streams it passes one to every pass."""
 
-    def __init__(self) -> None:
-        self._columns: Columns | None = None
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the columns are decoded."""
-        return self._columns is not None
-
-    def columns(self, decode: Callable[[], Columns]) -> Columns:
-        """The columns; decoded by the first pass that asks."""
-        if self._columns is None:
-            self._columns = decode()
-        return self._columns
+    columns: Columns | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_columns": None}  # another process decodes for itself
+        return {"columns": None}  # another process decodes for itself
 
 
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
@@ -79,7 +70,7 @@ def read_share(
     reader: str,
     quarantine: Quarantine | None = None,
     kept: KeptSplit | None = None,
-    make: Callable[[Columns, int], Iterator[Any]] | None = None,
+    make: MakeBatches | None = None,
 ) -> Generator[Any, None, None]:
     """The batches of one consumer, in order; exactly `share.steps` of them.
 
@@ -98,17 +89,21 @@ def read_share(
         ahead_blocks=options.prefetch_blocks,
         keep="views" if mapped or not plan.order.shuffle else "copies",  # in order few blocks are open
     )
-    batcher = _Batcher(share, options, quarantine=quarantine, make=make)
-    least_rows = least_pool_rows(int(plan.block_bytes.sum()) // max(1, plan.split_rows))
+    if make is None:
+        make = partial(
+            make_batches,
+            batch_format=options.batch_format,
+            padding=options.padding,
+            packed=options.packed_batches,
+        )
     if plan.keeps_split and quarantine is None:
-        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns, least_rows=least_rows)
+        pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns)
     else:
-        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_rows)
+        planned = plan_pools(plan.order, plan.remaining, share, least_rows=least_pool_rows(plan))
         pools = _gathered(fetcher, planned, index, plan, options)
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
-        for items, rows in ready:
-            yield from batcher.batches(rows, items)
+        yield from _batches(ready, share, quarantine, options.batch_size, make)
 
 
 def _gathered(
@@ -151,28 +146,29 @@ def _from_memory(
     share: Share,
     *,
     names: Sequence[str],
-    least_rows: int,
 ) -> Iterator[tuple[int, Columns]]:
     """The same items as pools of `_gathered` have, from a split that is decoded as a whole."""
     if not share.items:
         return
     begun = 0
-    if not kept.is_there and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
+    if kept.columns is None and share.rows > share.batch_size and len(index.rows) > _MANY_TIMES * share.batch_size:
         # Many small files: the first batch waits for its own blocks alone.
         begun = share.batch_size
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(share.places(0, begun))))
         blocks, which = np.unique(block, return_inverse=True)
         found = span_rows(blocks, which, row)
         yield begun, gather(fetcher.get_alone(found.pieces), found.index)
-    columns, buffers = kept.columns(lambda: _decode_whole(fetcher, index, names)), Buffers()
+    if kept.columns is None:
+        kept.columns = _decode_whole(fetcher, index, names)
+    columns, buffers, size = kept.columns, Buffers(), least_pool_rows(plan)
     for begin in range(begun, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
         block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
         rows = index.first_row[block] + row
         if begin + len(rows) >= share.rows:  # the last row also fills the last step
             rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
-        for start in range(0, len(rows), least_rows):
-            taken = rows[start : start + least_rows]
+        for start in range(0, len(rows), size):
+            taken = rows[start : start + size]
             yield len(taken), gather([columns], taken, buffers)
             buffers.trim(_POOLS_OF_BUFFERS * len(columns))
 
@@ -211,86 +207,63 @@ def _announce(fetcher: Fetcher, pools: Iterator[Pool], ahead: deque[Pool]) -> No
         fetcher.announce(pool.pieces)
 
 
-class _Batcher:
-    """Cuts pools into batches of batch_size items; keeps what a pool leaves over."""
+def _batches(
+    pools: Iterator[tuple[int, Columns]], share: Share, quarantine: Quarantine | None, size: int, make: MakeBatches
+) -> Iterator[Batch]:
+    """Cut pools into batches of `size` items; what a pool leaves over is kept for the next."""
+    left: list[Columns] = []
+    given = left_items = 0
 
-    def __init__(
-        self,
-        share: Share,
-        options: StreamOptions,
-        *,
-        quarantine: Quarantine | None = None,
-        make: Callable[[Columns, int], Iterator[Any]] | None = None,
-    ) -> None:
-        self._make = make
-        self._share = share
-        self._quarantine = quarantine
-        self._options = options
-        self._left: list[Columns] = []
-        self._left_items = 0
-        self._given = 0
-
-    def batches(self, columns: Columns, items: int) -> Iterator[Batch]:
-        """The batches that this pool completes."""
-        size = self._options.batch_size
-        begun = min(items, size - self._left_items) if self._left_items else 0
-        whole = begun + (items - begun) // size * size
-        yield from self._keep(columns, 0, begun)
-        if begun < whole:
-            inside = columns if (begun, whole) == (0, items) else cut(columns, begun, whole)
-            yield from self._made(self._masked_by(inside, whole - begun), size)
-        yield from self._keep(columns, whole, items)
-
-    def _keep(self, columns: Columns, start: int, stop: int) -> Iterator[Batch]:
-        """Items that are no whole batch of their own; the batch that they complete, if they do."""
-        if start == stop:
-            return
-        self._left.append(cut(columns, start, stop))
-        self._left_items += stop - start
-        if self._left_items == min(self._options.batch_size, self._share.items - self._given):
-            rows, items = join(self._left), self._left_items
-            self._left, self._left_items = [], 0
-            yield from self._made(self._masked_by(rows, items), items)
-
-    def _made(self, columns: Columns, batch_size: int) -> Iterator[Batch]:
-        options = self._options
-        if self._make is not None:
-            return self._make(columns, batch_size)
-        return make_batches(columns, batch_size, options.batch_format, options.padding, options.packed_batches)
-
-    def _masked_by(self, columns: Columns, items: int) -> Columns:
-        """The columns and the mask of real rows, which belongs to these rows alone: a loop may write into it."""
-        own = self._share.rows - self._given
-        self._given += items
+    def made(columns: Columns, items: int, batch_size: int) -> Iterator[Batch]:
+        """Batches of these items, and the mask of their real rows, which belongs to them alone: a loop may write it."""
+        nonlocal given
         rows = dict(columns)
         valid = np.ones(items, np.bool_)
-        valid[max(0, own) :] = False
-        rows[VALID] = valid if self._quarantine is None else self._quarantine.sift(rows, valid)
-        return rows
+        valid[max(0, share.rows - given) :] = False
+        given += items
+        rows[VALID] = valid if quarantine is None else quarantine.sift(rows, valid)
+        return make(rows, batch_size)
+
+    def keep(columns: Columns, start: int, stop: int) -> Iterator[Batch]:
+        """Items that are no whole batch of their own; the batch that they complete, if they do."""
+        nonlocal left, left_items
+        if start == stop:
+            return
+        left.append(cut(columns, start, stop))
+        left_items += stop - start
+        if left_items == min(size, share.items - given):
+            rows, items, left, left_items = join(left), left_items, [], 0
+            yield from made(rows, items, items)
+
+    for items, columns in pools:
+        begun = min(items, size - left_items) if left_items else 0
+        whole = begun + (items - begun) // size * size
+        yield from keep(columns, 0, begun)
+        if begun < whole:
+            inside = columns if (begun, whole) == (0, items) else cut(columns, begun, whole)
+            yield from made(inside, whole - begun, size)
+        yield from keep(columns, whole, items)
 
 
 def decode_block(
     index: SplitIndex, read_block: ReadBlock, block: int, columns: Sequence[str], reader: str, *, arrow: bool
 ) -> Columns:
     """Columns of one block. Errors say which reader met them, and where; `CorruptShard` if rows are missing."""
+    where = f"{reader}: {index.shards[index.shard_of_block[block]]} block {index.block[block]}"
     try:
         table = read_block(block, columns)
     except HeadraceError as error:
         if type(error) not in (InputError, CorruptShard, StoreError, StreamError):
             raise  # a kind that says more than a text
-        raise type(error)(f"{_where(index, block, reader)}: {error}") from error
+        raise type(error)(f"{where}: {error}") from error
     except Exception as error:
         raise StreamError(
-            f"{_where(index, block, reader)}: cannot be read: {type(error).__name__}: {error};"
+            f"{where}: cannot be read: {type(error).__name__}: {error};"
             " see that the shard is whole and readable, then resume from the last state"
         ) from error
     if table.num_rows != index.rows[block]:
         raise CorruptShard(
-            f"{_where(index, block, reader)}: has {table.num_rows} rows, the index says {index.rows[block]};"
+            f"{where}: has {table.num_rows} rows, the index says {index.rows[block]};"
             " the shard changed after it was indexed: restore it or index the dataset again"
         )
-    return from_table(table.select(list(columns)), arrow=arrow, where=_where(index, block, reader))
-
-
-def _where(index: SplitIndex, block: int, reader: str) -> str:
-    return f"{reader}: {index.shards[index.shard_of_block[block]]} block {index.block[block]}"
+    return from_table(table.select(list(columns)), arrow=arrow, where=where)

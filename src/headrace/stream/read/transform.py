@@ -79,6 +79,10 @@ def transformed(
     by its number in the pass of the rank, of which the reader has number `first` and every `stride`-th after it.
     Raises `StreamError` from what the transform raised, or if it returned None.
     """
+
+    def where(number: int) -> str:
+        return f"{reader}: batch {number} (from 0, in this pass): transform {name_of(transform)}"
+
     wants_context = takes_context(transform)
     with closing(batches):
         for number, batch in enumerate(batches):
@@ -87,15 +91,11 @@ def transformed(
                 done = transform(batch, *more)
             except Exception as error:
                 raise StreamError(
-                    f"{reader}: batch {number} (from 0, in this pass): transform {name_of(transform)} raised"
-                    f" {type(error).__name__}: {error}; fix it, then resume from the last state, which does not include"
-                    " this batch"
+                    f"{where(number)} raised {type(error).__name__}: {error}; fix it, then resume from the last state,"
+                    " which does not include this batch"
                 ) from error
             if done is None:
-                raise StreamError(
-                    f"{reader}: batch {number} (from 0, in this pass): transform {name_of(transform)} returned None;"
-                    " end it with `return batch`"
-                )
+                raise StreamError(f"{where(number)} returned None; end it with `return batch`")
             yield done
 
 
@@ -123,7 +123,7 @@ def check_travels(transform: Transform | None) -> None:
         raise _cannot_travel(transform, f"{type(error).__name__}: {error}") from error
     main = sys.modules.get("__main__")
     if (
-        _module_of(transform) == "__main__"
+        getattr(_named(transform), "__module__", None) == "__main__"
         and multiprocessing.context.get_spawning_popen() is not None
         and getattr(main, "__file__", None) is None
         and getattr(main, "__spec__", None) is None
@@ -133,14 +133,13 @@ def check_travels(transform: Transform | None) -> None:
 
 def name_of(transform: Transform) -> str:
     """How messages call a transform: module and name of the function, or of what a partial calls, or the class."""
-    inner = getattr(transform, "func", transform)
-    named = inner if hasattr(inner, "__qualname__") else type(inner)
+    named = _named(transform)
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _module_of(transform: Transform) -> str | None:
+def _named(transform: Transform) -> Any:
     inner = getattr(transform, "func", transform)
-    return getattr(inner if hasattr(inner, "__qualname__") else type(inner), "__module__", None)
+    return inner if hasattr(inner, "__qualname__") else type(inner)
 
 
 def _cannot_travel(transform: Transform, why: str) -> SettingsError:

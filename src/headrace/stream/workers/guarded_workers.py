@@ -70,7 +70,10 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         closed.
         """
         if not self._lost:
-            ready = _ended(self._workers, self._let_go, patience_s)
+            watched: dict[Any, int] = {
+                each.sentinel: number for number, each in enumerate(self._workers) if number not in self._let_go
+            }
+            ready = sorted(watched[sentinel] for sentinel in connection.wait(list(watched), patience_s))
             self._lost[:] = self._lost or ready  # the guard says who was first, before it kills the others
         if self._lost:
             self._shutdown_workers()
@@ -114,12 +117,6 @@ class GuardedWorkers(_MultiProcessingDataLoaderIter):
         if hasattr(self, "_pin_memory_thread"):
             self._pin_memory_thread_done_event.set()
             self._pin_memory_thread.join(_JOIN_S)
-
-
-def _ended(processes: Sequence[Any], let_go: set[int], patience_s: float | None) -> list[int]:
-    """Which processes that were not let go have ended, after the first one has, or all of them are let go."""
-    watched = {process.sentinel: number for number, process in enumerate(processes) if number not in let_go}
-    return sorted(watched[sentinel] for sentinel in connection.wait(list(watched), patience_s))
 
 
 def _stand_guard(

@@ -3,6 +3,7 @@
 A DataLoader sends every tensor by a file descriptor of its own, which costs about a millisecond each; a batch of 28
 columns that way is twenty times slower than its bytes. A `Parcel` is a batch that pickles as one buffer: small ones in
 the message itself, large ones in one block of shared memory. What arrives is a plain dict again, whoever unpickles it.
+An `UnmadeBatch` goes the other way, as columns, and what arrives is the batch that the worker is to work on.
 
 A worker pickles in a thread whose errors nobody hears: the loop would wait for that batch forever. So pickling a parcel
 never fails. Without room for shared memory (or open files for it) the bytes travel in the message, and what cannot be
@@ -15,10 +16,18 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+
 from headrace.errors import MissingExtra, StreamError
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.read.batch import make_batch
+from headrace.stream.read.columns import Column, Columns, cut
+from headrace.stream.read.ragged import Ragged
 
 try:
     import torch
@@ -73,6 +82,56 @@ def _unpack(sent: Sent, packed: list[Packed], others: bytes | None, names: list[
     for view, (name, _, _, lengths) in zip(views(flat, packed), packed, strict=True):
         batch[name] = view if lengths is None else list(apart(view, lengths))
     return {name: batch[name] for name in names}
+
+
+class UnmadeBatch:
+    """Columns that become a batch where they are unpickled, so that the worker which needs the batch makes it.
+
+    make: picklable. The columns it gets are memory of their own, which may be written to.
+    """
+
+    def __init__(self, columns: Columns, make: Callable[[Columns], Any]) -> None:
+        self._columns, self._make = columns, make
+
+    def __reduce__(self) -> Any:
+        pickled: list[pickle.PickleBuffer] = []
+        own = {name: _own_rows(column) for name, column in self._columns.items()}
+        data = pickle.dumps((own, self._make), protocol=5, buffer_callback=pickled.append)
+        buffers = [np.asarray(buffer.raw()) for buffer in pickled]
+        stops = np.cumsum([0, *(room(buffer.shape, torch.uint8) for buffer in buffers)]).tolist()
+        places = [(start, start + len(buffer)) for start, buffer in zip(stops, buffers, strict=False)]
+
+        def fill(flat: torch.Tensor) -> None:
+            for (start, stop), buffer in zip(places, buffers, strict=True):
+                np.copyto(flat.numpy()[start:stop], buffer)
+
+        return _made, (data, filled(stops[-1], fill), places)
+
+
+def unmade_batches(options: StreamOptions) -> Callable[[Columns, int], Iterator[UnmadeBatch]]:
+    """Cuts columns into batches that are made where they arrive. Arrow batches are made here: that costs nothing."""
+    make = partial(
+        make_batch, batch_format=options.batch_format, padding=options.padding, packed=options.packed_batches
+    )
+
+    def unmade(columns: Columns, rows: int) -> Iterator[UnmadeBatch]:
+        total = len(next(iter(columns.values())))
+        return (UnmadeBatch(cut(columns, start, start + rows), make) for start in range(0, total, rows))
+
+    return unmade
+
+
+def _made(data: bytes, sent: Sent, places: list[tuple[int, int]]) -> Any:
+    flat = opened(sent).numpy()
+    columns, make = pickle.loads(data, buffers=[flat[start:stop] for start, stop in places])
+    return make(columns)
+
+
+def _own_rows(column: Column) -> Column:
+    """The same rows without the pool around them, which would be pickled too."""
+    if isinstance(column, np.ndarray):
+        return column
+    return column.compact() if isinstance(column, Ragged) else pa.concat_arrays([column])
 
 
 def unsent(batch: dict[str, Any], error: Exception) -> str:

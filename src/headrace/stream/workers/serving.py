@@ -4,8 +4,8 @@
     worker w of W      asks for its next step, w, w + W, … ─▶ transform, collate ─▶ the training loop
 
 Blocks are decoded once for each rank, whatever the number of workers, and no batch depends on it. Workers are there for
-Python code. Where there is none to run, a worker hands on a ticket: the batch never leaves the rank's process, and the
-loop gets the very arrays that were gathered there.
+Python code: they are sent columns, and make batches of them before they run it. Where there is none to run, a worker
+hands on a ticket: the batch never leaves the rank's process, and the loop gets the arrays that were gathered there.
 
 The workers that one DataLoader starts together are a pool, and each pass of a pool is one reading, a `_Run`. Two loops
 over one dataset are two pools, which share nothing. A run reads only while a worker of its pool is connected, so that a
@@ -18,6 +18,7 @@ unpickled. A worker raises when the server, or the process behind it, has gone.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import pickle
@@ -48,6 +49,7 @@ _GONE = "the dataset that it reads for has gone; keep it for as long as the loop
 
 _START_S = 0.2  # seconds that a run waits for the rest of its pool; see `_Run._read_ahead`
 _LOOK_S = 2.0  # seconds after which a worker that waits looks whether the process that reads for it still lives
+_kept_in = 0  # the process that has done it; a fork of it has another number
 _MOST_IDLE_RUNS = 4  # remembered for workers that are late
 
 
@@ -60,15 +62,13 @@ class Beginning(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A pass that workers begin: state and epoch at its start, its first step for them, and what reads it.
+    """A pass that workers begin, with its first step for them, and what reads it.
 
-    read: the batches from a step on; none for a step behind the last.
+    read: the batches from a step on, none for a step behind the last; and whether workers hand them on as tickets.
     """
 
-    start: dict[str, Any]
-    epoch: int
-    first: int
-    read: Callable[[int], Generator[Any, None, None]]
+    beginning: Beginning
+    read: Callable[[int, bool], Generator[Any, None, None]]
 
 
 class Server:
@@ -101,13 +101,16 @@ class Server:
         with suppress(OSError):  # wakes the thread that waits for connections
             sockets.Client(self.address).close()
         self._listener.close()
-        self._forget(_GONE)
+        self.forget(_GONE)
         for connection in list(self._connections):
             _hang_up(connection)
 
-    def forget(self) -> None:
+    def forget(self, reason: str = "its pass was left, and another one has begun") -> None:
         """Workers that are there get no more batches; those to come begin a pass anew."""
-        self._forget("its pass was left, and another one has begun")
+        with self._lock:
+            runs, self._runs = list(self._runs.values()), {}
+            for run in runs:
+                self._end(run, reason)
 
     def redeem(self, ticket: int) -> Any:
         """The batch that a ticket stands for, once; what raises in the loop if its pass was left meanwhile.
@@ -128,12 +131,6 @@ class Server:
         for connection in list(self._connections):
             connection.close()
         self._listener.close()
-
-    def _forget(self, reason: str) -> None:
-        with self._lock:
-            runs, self._runs = list(self._runs.values()), {}
-            for run in runs:
-                self._end(run, reason)
 
     def _end(self, run: _Run, reason: str) -> None:
         run.close(reason)
@@ -184,15 +181,15 @@ class Server:
         """The run that a worker takes part in, and its beginning there."""
         with self._lock:
             if self._closed:
-                raise StreamError(
-                    "worker: the dataset that it reads for has gone; keep it for as long as the loop runs"
-                )
+                raise StreamError(f"worker: {_GONE}")
             run = self._runs.get(key)
             if run is None:
                 opened = self._open_pass(worker, workers, progress)
                 run = self._runs[key] = _Run(opened, key, workers, self._lock)
-            elif run.is_closed:  # the others of its pool have gone already
-                run = self._runs[key] = run.again()
+            elif run.closed:  # the others of its pool have gone already: the same pass, for those that come now
+                earlier, run = run, _Run(run.opened, key, workers, self._lock)
+                run.next = earlier.next
+                self._runs[key] = run
             return run, *run.join(worker, progress)
 
     def _leave(self, place: tuple[_Run, int] | None) -> None:
@@ -206,21 +203,21 @@ class Server:
             self._end(run, "all workers have left it")
             if run.is_complete and self._runs.get(run.key) is run:
                 del self._runs[run.key]
-            for key in [key for key, each in self._runs.items() if each.is_closed][:-_MOST_IDLE_RUNS]:
+            for key in [key for key, each in self._runs.items() if each.closed][:-_MOST_IDLE_RUNS]:
                 del self._runs[key]
 
     def _next(self, place: tuple[_Run, int] | None, step: int, in_place: bool) -> tuple[Any, ...]:
         if place is None:
             raise StreamError("worker: asked for a batch before it began a pass; iterate over the dataset first")
         run, worker = place
-        batch = run.get(worker, step)
+        batch = run.get(worker, step, in_place)
         if batch is _END:
             return ("end",)
         if not in_place:
             return ("batch", parcel_of(batch))
         ticket = next(self._ticket_numbers)
         with self._lock:
-            if not run.is_closed:
+            if not run.closed:
                 self._tickets[ticket] = run, batch
                 run.tickets.add(ticket)
         return ("ticket", self.number, ticket)
@@ -235,40 +232,30 @@ class _Run:
     def __init__(self, opened: Opened, key: Hashable, workers: int, lock: threading.RLock) -> None:
         self.key = key
         self.tickets: set[int] = set()
-        self._opened, self._workers = opened, workers
-        self._next: dict[int, int] = {}  # the step that each worker that ever joined asks for next
+        self.opened, self._workers = opened, workers
+        self.next: dict[int, int] = {}  # the step that each worker that ever joined asks for next
         self._there: set[int] = set()  # workers that are connected
         self._lock, self._changed = lock, threading.Condition(lock)
         self._ready: dict[int, Any] = {}
         self._asked = -1
         self._is_reading = self._has_ended = False
-        self._closed = ""
+        self.closed = ""  # why nobody gets a batch any more
         self._error: BaseException | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it reads no more."""
-        return bool(self._closed)
 
     @property
     def is_complete(self) -> bool:
         """Whether every worker of the pool has joined."""
-        return len(self._next) == self._workers
-
-    def again(self) -> _Run:
-        """The same pass for workers that join when the others have left it."""
-        run = _Run(self._opened, self.key, self._workers, self._lock)
-        run._next = self._next
-        return run
+        return len(self.next) == self._workers
 
     def join(self, worker: int, progress: Any) -> Beginning:
         """A worker begins at its first step, or after its own progress."""
-        first = self._opened.first + worker if progress is None else worker + progress.batches * self._workers
+        beginning = self.opened.beginning
+        first = beginning.first + worker if progress is None else worker + progress.batches * self._workers
         with self._changed:
-            self._next[worker] = first
+            self.next[worker] = first
             self._there.add(worker)
             self._changed.notify_all()
-        return Beginning(self._opened.start, self._opened.epoch, first)
+        return beginning._replace(first=first)
 
     def leave(self, worker: int) -> bool:
         """A worker has gone; whether it was the last one."""
@@ -276,48 +263,51 @@ class _Run:
             self._there.discard(worker)
             return not self._there
 
-    def get(self, worker: int, step: int) -> Any:
+    def get(self, worker: int, step: int, in_place: bool) -> Any:
         """The batch of a step, once; `_END` behind the last. Raises what reading raised."""
         with self._changed:
-            self._next[worker] = step
+            self.next[worker] = step
             self._asked = max(self._asked, step)
             if not self._is_reading:
                 self._is_reading = True
-                threading.Thread(target=self._read_ahead, name="headrace-serve-read", daemon=True).start()
+                threading.Thread(
+                    target=self._read_ahead, args=(in_place,), name="headrace-serve-read", daemon=True
+                ).start()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: step in self._ready or self._has_ended or self._closed)
+            self._changed.wait_for(lambda: step in self._ready or self._has_ended or self.closed)
             if step in self._ready:
-                self._next[worker] = step + self._workers
+                self.next[worker] = step + self._workers
                 return self._ready.pop(step)
             if self._error is not None:
                 raise self._error
-            if self._closed:
-                raise StreamError(f"worker {worker}: {self._closed}")
+            if self.closed:
+                raise StreamError(f"worker {worker}: {self.closed}")
             return _END
 
     def close(self, reason: str) -> None:
         """Nobody gets a batch any more."""
         with self._changed:
-            self._closed = self._closed or reason
+            self.closed = self.closed or reason
             self._ready.clear()
             self._changed.notify_all()
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, in_place: bool) -> None:
         try:
             with self._changed:
                 # A pool that is forked is forked one by one: no thread should read meanwhile, and hold a lock of some
                 # library in the copy. So the last one is waited for, if it does not take long to come.
-                self._changed.wait_for(lambda: self._closed or self.is_complete, timeout=_START_S)
-                late = [] if self.is_complete else [self._opened.first]
-                first = max(self._opened.first, min([*self._next.values(), *late]))
-            with closing(self._opened.read(first)) as batches:
+                self._changed.wait_for(lambda: self.closed or self.is_complete, timeout=_START_S)
+                begin = self.opened.beginning.first
+                late = [] if self.is_complete else [begin]
+                first = max(begin, min([*self.next.values(), *late]))
+            with closing(self.opened.read(first, in_place)) as batches:
                 for step, batch in enumerate(batches, start=first):
                     with self._changed:
-                        if self._closed:
+                        if self.closed:
                             return
                         self._ready[step] = batch
                         self._changed.notify_all()
-                        self._changed.wait_for(lambda: self._closed or step <= self._asked + self._workers)  # noqa: B023
+                        self._changed.wait_for(lambda: self.closed or step <= self._asked + self._workers)  # noqa: B023
                     del batch
         except BaseException as error:  # noqa: BLE001  # raised in the workers
             self._error = error
@@ -433,6 +423,19 @@ def _hang_up(connection: Any) -> None:
 
 def _key() -> bytes:
     return bytes(current_process().authkey)
+
+
+def keep_inherited() -> None:
+    """What is alive in this worker now, or garbage of its parent, is never collected in it; once a process.
+
+    A training process holds garbage in cycles, such as the DDP model of an earlier training. A fork has a copy of it.
+    Once the worker's collector frees that, its finalizers run in the worker: a process group of gloo then waits for
+    threads that do not survive a fork, for ever, or crashes.
+    """
+    global _kept_in
+    if _kept_in != os.getpid():
+        _kept_in = os.getpid()
+        gc.freeze()
 
 
 def _after_fork() -> None:

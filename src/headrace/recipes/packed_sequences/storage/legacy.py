@@ -28,7 +28,7 @@ from headrace.recipes.packed_sequences.storage.bin_buffer import BinBuffer
 from headrace.recipes.packed_sequences.storage.packed_parquet import Declared
 from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
 from headrace.storage import local
-from headrace.storage.remote_path import local_path_of
+from headrace.storage.places import local_path_of
 
 _KEYS = ("input_ids", "loss_mask", "seq_start_id")
 _ADVICE = "a packed .npy holds one dictionary a bin; write the file again, or take it from where it was made"

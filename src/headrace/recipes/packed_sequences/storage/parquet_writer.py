@@ -27,7 +27,7 @@ from headrace.recipes.packed_sequences.storage.packed_parquet import (
     schema_of,
 )
 from headrace.storage import local
-from headrace.storage.remote_path import RemotePath, path_of
+from headrace.storage.places import is_address, path_of
 
 
 class ParquetShardWriter:
@@ -58,7 +58,7 @@ class ParquetShardWriter:
         self.output_path = os.fspath(output_path)
         if filesystem is None:
             self.output_path = str(_local(self.output_path))
-        elif isinstance(path_of(self.output_path), RemotePath) or self.output_path.lower().startswith("file:"):
+        elif is_address(str(path_of(self.output_path))) or self.output_path.lower().startswith("file:"):
             raise SettingsError(
                 f"{self.output_path}: is an address beside filesystem=; give the path inside that file system"
             )
@@ -164,7 +164,7 @@ class ParquetShardWriter:
 
 def _local(place: str) -> Path:
     path = path_of(place)
-    if isinstance(path, RemotePath):
+    if is_address(str(path)):
         raise SettingsError(
             f"{path}: is in an object store; give filesystem=, e.g. pyarrow.fs.S3FileSystem(), and the path "
             f"{'/'.join(path.parts[1:])} inside it, or write a local file"

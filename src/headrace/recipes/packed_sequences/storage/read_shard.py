@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 from headrace.arrays import I64
 from headrace.errors import CorruptShard, InputError
 from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.storage.binary import BinaryShard
 from headrace.recipes.packed_sequences.storage.legacy import read_legacy
 
-_BINS_AT_ONCE = 256
 _COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 _TYPES = {"input_ids": pa.int32(), "loss_mask": pa.uint8(), "seq_start_id": pa.int32()}
 
@@ -77,13 +75,4 @@ def _read_legacy(path: Path) -> Iterator[PackedRows]:
         raise CorruptShard(str(error)) from error
 
 
-def _read_binary(path: Path) -> Iterator[PackedRows]:
-    try:
-        shard = BinaryShard.open(path)
-    except InputError as error:
-        raise CorruptShard(str(error)) from error
-    for start in range(0, len(shard), _BINS_AT_ONCE):
-        yield shard.take(slice(start, start + _BINS_AT_ONCE))
-
-
-_READ = {"parquet": read_parquet, "legacy_npy_pickle": _read_legacy, "binary": _read_binary}
+_READ = {"parquet": read_parquet, "legacy_npy_pickle": _read_legacy}

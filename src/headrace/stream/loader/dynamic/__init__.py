@@ -16,7 +16,4 @@ no `len`.
 The ranks agree through a store: that of torch.distributed's default group, or `store=`. Passes, and `state_dict` during
 or after one, are collective: every rank starts the same passes, and calls it after the same number of batches. Memory:
 the block that is being delivered and the next one.
-
-    claims    who takes which part of the epoch, pure; and the thread that claims and decodes
-    loader    batches and states
 """

@@ -30,13 +30,12 @@ import numpy as np
 from headrace.arrays import I64, U64
 from headrace.digest import derive_key, permutation
 from headrace.errors import StreamError
-from headrace.stream.order.epoch import EpochOrder, span_rows
-from headrace.stream.order.pools import Pool
+from headrace.stream.order.epoch import EpochOrder, Pool, span_rows
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.ranks.group import text_of
 from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.ahead import Threads, end_threads, start_threads
 from headrace.stream.read.columns import Columns
-from headrace.stream.read.threads import Threads, end_threads, start_threads
 
 _LAST_PARTS = 4  # small claims at the end keep the last ranks from waiting for one
 _LOOK_S = 0.01

@@ -20,7 +20,7 @@ from headrace.errors import SettingsError, StreamError
 from headrace.sealed import kind_of
 from headrace.stream.loader.dynamic.claims import Claims, LocalStore, claim_borders, claim_rows
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPasses, reader_name
+from headrace.stream.loader.passes import Pass, Reading, RowPasses
 from headrace.stream.order.epoch import block_identities, epoch_order
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
@@ -73,11 +73,9 @@ class DynamicPasses:
         self.begun = 0  # passes that were read
 
     def begin(self, epoch: int, after: Pass | None = None) -> DynamicPass:  # noqa: ARG002 - no order to go on in
-        """An epoch from its beginning."""
         return self._of(self._rows.begin(epoch).start)
 
     def whole(self, of: Pass) -> DynamicPass:
-        """The epoch of a pass from its beginning."""
         return self.begin(of.epoch)
 
     def resume(self, values: Mapping[str, Any]) -> DynamicPass:
@@ -95,7 +93,7 @@ class DynamicPasses:
 
 @dataclass(eq=False)
 class DynamicPass:
-    """What is left of an epoch, to be claimed. claims: those of this rank, once it is read.
+    """What is left of an epoch, to be claimed; see `Pass`. claims: those of this rank, once it is read.
 
     Batches may be made before the loop takes them, so claims hear what was received when a state asks for it.
     """
@@ -111,12 +109,10 @@ class DynamicPass:
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
         return self.start.epoch
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
         return bool(self.start.position or self.start.holes)
 
     @property
@@ -126,7 +122,6 @@ class DynamicPass:
 
     @property
     def dropped_rows(self) -> int:
-        """None are dropped."""
         return 0
 
     def plan(self) -> Plan:
@@ -148,7 +143,6 @@ class DynamicPass:
         return self.start.at(self.claims.left_over(self._calls, self.start.remaining)).to_dict(_KIND)
 
     def rows_after(self, batches: int) -> int:
-        """Rows that this rank's first `batches` batches hold, without filling ones."""
         return self._rows[min(batches, len(self._rows) - 1)]
 
     def context(self, batch: int) -> TransformContext:
@@ -178,7 +172,7 @@ class DynamicPass:
             places = start.remaining.positions(np.arange(first, last, dtype=np.int64))
             pool = claim_rows(order, identities, places)
             decoded = {
-                block: decode_block(index, read_block, block, decoded_names, reader_name(topology), arrow=arrow)
+                block: decode_block(index, read_block, block, decoded_names, str(topology), arrow=arrow)
                 for block in pool.blocks
             }
             return gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)

@@ -1,0 +1,246 @@
+"""Numbered items as a source of the stream: an epoch has N of them, and each is made from its position in that epoch.
+
+Windows of series and contexts of histories are such items. No block holds them, and their order is their own business:
+an `Items` says how many an epoch has and makes those at given positions. Everything else is that of rows: rank r of R
+takes the positions r, r + R, … that are left, `batch_size` at a time, so a step of all ranks is a run of positions; the
+loader, its workers and its state (`order.state`) are the same. As no rank depends on which positions the others take, a
+state resumes exactly on any number of ranks and with any batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NoReturn, Protocol, TypedDict, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I64
+from headrace.checks import check_integer, check_word
+from headrace.dataset.index import SplitIndex
+from headrace.errors import StreamError
+from headrace.sealed import MOST_EPOCHS, shown
+from headrace.stream.loader.options import VALID, Memory, StreamOptions
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.lanes import Lanes, estimate_block_bytes
+from headrace.stream.order.layout import order_of_state
+from headrace.stream.order.plan import Plan
+from headrace.stream.order.remaining import Remainder, Share
+from headrace.stream.order.state import StreamState
+from headrace.stream.ranks.topology import Topology
+from headrace.stream.read.batch import in_format
+from headrace.stream.read.transform import Transform
+
+ItemFormat = Literal["torch", "numpy"]
+_POSITIONS = 1 << 14  # asked for at a time; a lookup of one batch costs almost as much
+
+
+class ItemArguments(TypedDict, total=False):
+    """The options of a stream of items beside its batch size; see `StreamOptions`."""
+
+    remainder: Remainder | None
+    batch_format: ItemFormat
+    transform: Transform | None
+    memory: Memory
+    device: str | None
+    read_threads: int
+    prefetch_bytes: int
+    stall_seconds: float | None
+
+
+class Items(Protocol):
+    """The items of every epoch; picklable. Errors in making them are raised as they are."""
+
+    @property
+    def split(self) -> str:
+        """The split that they are made from, for messages."""
+
+    @property
+    def identity(self) -> str:
+        """A word that changes whenever an epoch may have other items, or others at its positions."""
+
+    @property
+    def lanes(self) -> Lanes:
+        """What a new stream notes of the order in its states, and `batches` finds there again."""
+
+    def count(self, epoch: int) -> int:
+        """Items of an epoch, over all ranks."""
+
+    def chunk(self, epoch: int) -> tuple[int, int] | None:
+        """(pass over all items, chunk of it) that an epoch is; None where every epoch is a pass."""
+
+    def sample(self) -> Mapping[str, npt.NDArray[Any]]:
+        """A batch of no items: names, types and shapes."""
+
+    def batches(
+        self, state: StreamState, positions: Iterator[I64], options: StreamOptions
+    ) -> Generator[dict[str, Any], None, None]:
+        """Batches in the format of the options, each of the next `options.batch_size` positions of an epoch.
+
+        positions: in pieces of whole batches, but for the last. Position p is item p of the epoch that the state is in.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemIndex(SplitIndex):
+    """Items where an index of blocks is expected: as one block that is never read."""
+
+    items: Items
+
+    @property
+    def identity(self) -> str:
+        """That of the items."""
+        return self.items.identity
+
+
+def item_index(items: Items) -> ItemIndex:
+    """The index of some items, with as many as the first epoch has."""
+    nothing = np.zeros(1, np.int64)
+    fields = [
+        pa.field(name, pa.list_(pa.from_numpy_dtype(array.dtype), int(np.prod(array.shape[1:]))), nullable=False)
+        for name, array in items.sample().items()
+    ]
+    return ItemIndex(
+        split=items.split, schema=pa.schema(fields), shards=(items.split,), formats=("items",), shard_of_block=nothing,
+        block=nothing, rows=np.array([items.count(0)], np.int64), offset=nothing, length=nothing, items=items,
+    )  # fmt: skip
+
+
+def item_options(batch_size: int, given: ItemArguments, *, shuffle: bool, seed: int) -> StreamOptions:
+    """The settings of a stream of items. Raises `SettingsError` for what cannot work."""
+    check_word("batch_format", given.get("batch_format", "torch"), get_args(ItemFormat))
+    return StreamOptions(batch_size=batch_size, shuffle=shuffle, seed=seed, packed="off", **given)
+
+
+def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:
+    """Stand where a stream is given what reads its blocks; items have none."""
+    raise AssertionError(f"block {block} of items, columns {columns}")
+
+
+class ItemPasses(RowPasses):
+    """Passes over items, as batches of `options.batch_size` items on each rank; see `RowPasses`."""
+
+    def __init__(self, index: ItemIndex, options: StreamOptions, topology: Topology) -> None:
+        super().__init__(index, no_block, options, topology)
+        self.items = index.items
+
+    def of_epoch(self, epoch: int) -> SplitIndex:
+        """The index with the number of items that an epoch has."""
+        return replace(self.index, rows=np.array([self.items.count(epoch)], np.int64))
+
+    def begin(self, epoch: int, after: Pass | None = None) -> ItemPass:
+        """An epoch from its beginning, in lanes like those of the pass before."""
+        check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
+        lanes = self.items.lanes
+        if isinstance(after, ItemPass):
+            lanes = Lanes(after.start.lanes, after.start.window_rows, after.start.groups)
+        pass_number, chunk = self.items.chunk(epoch) or (None, None)
+        start = StreamState(
+            split=self.index.split,
+            index=self.index.identity,
+            rows=self.items.count(epoch),
+            seed=self.options.seed,
+            epoch=epoch,
+            shuffle=self.options.shuffle,
+            pass_number=pass_number,
+            chunk=chunk,
+            **lanes._asdict(),
+        )
+        return ItemPass(self, start)
+
+    def whole(self, of: Pass) -> ItemPass:
+        """The epoch of a pass from its beginning, in its order."""
+        return ItemPass(self, super().whole(of).start)
+
+    def resume(self, values: Mapping[str, Any]) -> ItemPass:
+        """What a saved state left, on any ranks. Raises `StreamError` if it is not of these items, seed and shuffle."""
+        state = StreamState.from_dict(values)
+        if (state.split, state.index) != (self.index.split, self.index.identity):
+            raise StreamError(
+                f"stream state: it is of split {shown(state.split)} with index {shown(state.index[:12])}, this stream"
+                f" reads {shown(self.index.split)} with {shown(self.index.identity[:12])}; the run, the options of"
+                " windows or contexts, shuffle= or the chunks are others than when it was saved: open them as they"
+                " were, or begin the epoch anew"
+            )
+        state.check_order(seed=self.options.seed, shuffle=self.options.shuffle)
+        state.check_index(self.of_epoch(state.epoch))
+        here = self.begin(state.epoch).start
+        if (
+            state.changes
+            or state.regions is not None
+            or (state.pass_number, state.chunk) != (here.pass_number, here.chunk)
+        ):
+            raise StreamError(
+                f"stream state: epoch {state.epoch} of {state.split!r} is not one that this stream gives: chunk"
+                f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
+                " pass what state_dict() gave, unchanged, or begin the epoch anew"
+            )
+        return ItemPass(self, state)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemPass(RowPass):
+    """What is left of an epoch of items. start: where it begins."""
+
+    passes: ItemPasses
+
+    def after(self, batches: int) -> ItemPass:
+        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
+        return ItemPass(self.passes, super().after(batches).start)
+
+    def plan(self) -> Plan:
+        """Steps, items and their bytes of every rank."""
+        passes, index = self.passes, self.passes.of_epoch(self.epoch)
+        return _ItemPlan(
+            order=order_of_state(index, self.start),
+            remaining=self.start.remaining,
+            world_size=passes.ranks,
+            batch_size=passes.options.batch_size,
+            remainder=passes.remainder,
+            split_rows=self.start.rows,
+            block_bytes=estimate_block_bytes(index),
+        )
+
+    def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002
+        """This rank's batches from number `first` on; nothing is read in blocks."""
+        share, options = self._share, self.passes.options
+        size = options.batch_size
+        if first * size >= share.items:
+            return
+        with closing(self.passes.items.batches(self.start, self._positions(share, first), options)) as made:
+            for number, batch in enumerate(made, start=first):
+                rows = min(size, share.items - number * size)
+                mask = {VALID: np.arange(rows) < share.rows - number * size}
+                yield {**batch, **in_format(mask, options.batch_format)}
+
+    def _positions(self, share: Share, first: int) -> Iterator[I64]:
+        """The positions of this rank's items from batch `first` on, in pieces of whole batches; filling ones repeat."""
+        size, left = self.passes.options.batch_size, self.start.remaining
+        piece = max(1, _POSITIONS // size) * size
+        for begin in range(first * size, share.items, piece):
+            end = min(begin + piece, share.items)
+            places = share.places(begin, end)
+            if (filling := end - max(begin, share.rows)) > 0:
+                places = np.concatenate([places, np.full(filling, share.place_of(share.rows))])
+            yield left.positions(places)
+
+
+class _ItemPlan(Plan):
+    """The plan of items: a rank makes those that it delivers, and nothing else."""
+
+    @property
+    def keeps_split(self) -> bool:
+        """Nothing is kept."""
+        return False
+
+    @property
+    def bytes_per_rank(self) -> I64:
+        """Bytes of the arrays of each rank's items, without filling ones: int64 [R]."""
+        return self.rows_per_rank * (int(self.block_bytes.sum()) // max(1, self.split_rows))
+
+    @property
+    def _needed_bytes(self) -> int:
+        return int(self.bytes_per_rank.sum())

@@ -1,0 +1,312 @@
+"""Orders that are made of others. Pure.
+
+A position, and a place, of a joined order is one of a member, so most questions are those of the members, put together.
+With whole shards for each rank, the members are an order for each rank, end to end.
+
+An epoch that is no whole pass takes so many rows of one or several sources, each continued where it stopped. Every
+source is an endless sequence of its own epochs, each in an order of its own: index q is position q mod N_d of own epoch
+q // N_d. Epoch E of the stream takes the indices E*n_d .. (E+1)*n_d - 1 of source d, n_d its quota, and the sources are
+interleaved in turns of D rows. So any N_d consecutive indices that begin an own epoch are every row once. Places are
+those of the own epochs that the epoch touches, end to end. Orders of own epochs are made when asked for.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, Unpack
+
+import numpy as np
+
+from headrace.arrays import I64, U64
+from headrace.digest import derive_key
+from headrace.stream.order.epoch import EpochOrder, Order, OrderSettings, Pool, Reads, epoch_order
+from headrace.stream.order.interleave import Interleave
+
+_LONGEST_LINE = 1 << 56  # of places; all parts of a chain together stay in 64 bits
+_MOST_KEPT_ORDERS = 4  # each is arrays as long as its blocks
+
+
+class JoinedOrder(Order):
+    """An order whose positions and places are those of its members."""
+
+    @abstractmethod
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        """(number of the member, position in the member) of each position."""
+
+    @abstractmethod
+    def _member(self, number: int) -> tuple[Order, int]:
+        """A member, and where its places begin."""
+
+    @abstractmethod
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        """(number of the member, place in the member) of each place."""
+
+    def line_of(self, positions: I64) -> I64:
+        which, inside = self._split(positions)
+        places = np.empty_like(positions)
+        for number, members in each_number(which):
+            order, base = self._member(number)
+            places[members] = base + order.line_of(inside[members])
+        return places
+
+    def locate(self, places: I64) -> tuple[I64, I64]:
+        which, inside = self._split_places(places)
+        blocks, rows = np.empty_like(places), np.empty_like(places)
+        for number, members in each_number(which):
+            blocks[members], rows[members] = self._member(number)[0].locate(inside[members])
+        return blocks, rows
+
+    def pieces_of(self, positions: I64) -> Pool:
+        which, inside = self._split(positions)
+        pieces: list[tuple[int, int, int]] = []
+        index, laid = np.empty_like(positions), 0
+        for number, members in each_number(which):
+            found = self._member(number)[0].pieces_of(inside[members])
+            if len(members) == len(positions):
+                return found
+            index[members] = laid + (np.arange(found.items) if found.index is None else found.index)
+            pieces += found.pieces
+            laid += found.rows
+        return Pool(pieces=pieces, index=index, items=len(positions))
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        if not len(first):
+            return Reads(*np.empty((3, 0), np.int64))
+        ends = np.array([first.min(), last.max()])
+        which, inside = self._split(ends)
+        found, laid = [np.empty((3, 0), np.int64)], int(ends[0] - inside[0])  # members follow one another
+        for number in range(int(which[0]), int(which[1]) + 1):
+            order, _ = self._member(number)
+            begin = np.where(first < laid, laid + (first - laid) % self.groups, first)
+            stop = laid + order.rows - 1
+            end = np.where(last > stop, stop - (stop - last) % self.groups, last)
+            begin = begin[:, None] + self.groups * np.arange(order.groups // self.groups)
+            held = begin <= end[:, None]
+            runs = np.nonzero(held)[0]
+            begin, end = begin[held] - laid, end[runs] - laid
+            run, block, _ = order.reads(begin, end - (end - begin) % order.groups)
+            found.append(np.stack([runs[run], block, np.full(len(block), number)]))
+            laid += order.rows
+        return Reads(*np.concatenate(found, axis=1))
+
+
+def split_at(bases: I64, numbers: I64) -> tuple[I64, I64]:
+    """(which range it is in, how far inside) of each number, where the ranges begin at `bases`."""
+    which = np.searchsorted(bases, numbers, side="right") - 1
+    return which, numbers - bases[which]
+
+
+def each_number(which: I64) -> Iterator[tuple[int, I64]]:
+    """The distinct numbers, ascending, and the places where each stands."""
+    for number in np.unique(which).tolist():
+        yield number, np.flatnonzero(which == number)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RegionOrder(JoinedOrder):
+    """One order for each rank, end to end: the positions follow the lines of `parts`, so it has one lane and group.
+
+    window_rows: rows of a part that are shuffled among themselves, over all its lanes.
+    """
+
+    parts: tuple[Order, ...]
+
+    @cached_property
+    def bases(self) -> I64:
+        """The position, and the place, at which each part begins, then N."""
+        return np.cumsum([0, *(part.rows for part in self.parts)]).astype(np.int64)
+
+    @property
+    def rows(self) -> int:
+        return int(self.bases[-1])
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return split_at(self.bases, positions)
+
+    _split_places = _split
+
+    def _member(self, number: int) -> tuple[Order, int]:
+        return self.parts[number], int(self.bases[number])
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        positions = zip(self.bases.tolist(), self.parts, strict=False)
+        return np.concatenate([base + part.positions_of_row(block, row) for base, part in positions])
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        return Reads(*np.unique(np.stack(super().reads(first, last)), axis=1))
+
+
+def lay_regions(
+    block_rows: I64, identities: U64, rank_of_block: I64, *, ranks: int, **settings: Unpack[OrderSettings]
+) -> RegionOrder:
+    """The order of an epoch in which each rank has whole shards. O(blocks log blocks)."""
+    by_rank = np.argsort(rank_of_block, kind="stable")
+    parts = []
+    for rank, numbers in enumerate(np.split(by_rank, np.searchsorted(rank_of_block[by_rank], np.arange(1, ranks)))):
+        own: OrderSettings = {**settings, "seed": derive_key(settings["seed"], "region", rank)[0]}
+        parts.append(epoch_order(block_rows[numbers], identities[numbers], numbers=numbers, **own))
+    whole: OrderSettings = {**settings, "lanes": 1, "groups": 1, "window_rows": parts[0].lanes * parts[0].window_rows}
+    return RegionOrder(parts=tuple(parts), **whole)
+
+
+class Part(NamedTuple):
+    """Positions [begin, end) of an epoch, in the order of `order`, whose own positions count from 0."""
+
+    begin: int
+    end: int
+    order: Order
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChainedOrder(JoinedOrder):
+    """Orders that follow one another; lanes, groups and window_rows are those of the last."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.parts[-1].end
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return split_at(np.array([part.begin for part in self.parts], np.int64), positions)
+
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        return split_at(np.arange(len(self.parts), dtype=np.int64) * _LONGEST_LINE, places)
+
+    def _member(self, number: int) -> tuple[Order, int]:
+        return self.parts[number].order, number * _LONGEST_LINE
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        found = [np.zeros(0, np.int64)]
+        for part in self.parts:
+            positions = part.begin + part.order.positions_of_row(block, row)
+            found.append(positions[(positions >= part.begin) & (positions < part.end)])
+        return np.concatenate(found)
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        """Asked of each part by itself: see `parts_of`."""
+        raise NotImplementedError
+
+
+def parts_of(order: Order) -> Sequence[Part]:
+    """The orders that follow one another in an epoch; one, if its ranks never changed."""
+    return order.parts if isinstance(order, ChainedOrder) else (Part(0, order.rows, order),)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source(JoinedOrder):
+    """The part of the endless sequence of one source that an epoch takes; its members are own epochs, by number.
+
+    block_rows, identities, numbers: of its blocks, the numbers those in the whole index.
+    own_rows: N_d; start: the index at which the epoch begins; count: n_d.
+    """
+
+    block_rows: I64
+    identities: U64
+    numbers: I64
+    own_rows: int
+    start: int
+    count: int
+    _orders: dict[int, EpochOrder] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return self.count
+
+    @property
+    def epochs(self) -> range:
+        """The own epochs that the epoch touches."""
+        if not self.count:
+            return range(0)
+        return range(self.start // self.own_rows, (self.start + self.count - 1) // self.own_rows + 1)
+
+    def order(self, own_epoch: int) -> EpochOrder:
+        """The order of an own epoch."""
+        if own_epoch not in self._orders:
+            if len(self._orders) >= _MOST_KEPT_ORDERS:
+                self._orders.pop(next(iter(self._orders)))
+            own: OrderSettings = {**self.settings, "epoch": own_epoch}
+            self._orders[own_epoch] = epoch_order(self.block_rows, self.identities, numbers=self.numbers, **own)
+        return self._orders[own_epoch]
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return np.divmod(self.start + positions, self.own_rows)
+
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        return np.divmod(self.epochs.start * self.own_rows + places, self.own_rows)
+
+    def _member(self, number: int) -> tuple[EpochOrder, int]:
+        return self.order(number), (number - self.epochs.start) * self.own_rows
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        found = [epoch * self.own_rows + self.order(epoch).positions_of_row(block, row) for epoch in self.epochs]
+        positions = np.concatenate([np.zeros(0, np.int64), *found]) - self.start
+        return positions[(positions >= 0) & (positions < self.count)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixedOrder(JoinedOrder):
+    """The order of an epoch of one or several sources; see the top."""
+
+    sources: tuple[Source, ...]
+    interleave: Interleave
+
+    @property
+    def rows(self) -> int:
+        return sum(source.count for source in self.sources)
+
+    @cached_property
+    def _bases(self) -> I64:
+        places = [len(source.epochs) * source.own_rows for source in self.sources]
+        return np.cumsum([0, *places])[:-1].astype(np.int64)
+
+    def _split(self, positions: I64, /) -> tuple[I64, I64]:
+        return self.interleave.split(positions)
+
+    def _split_places(self, places: I64, /) -> tuple[I64, I64]:
+        return split_at(self._bases, places)
+
+    def _member(self, number: int) -> tuple[Source, int]:
+        return self.sources[number], int(self._bases[number])
+
+    def positions_of_row(self, block: int, row: int) -> I64:
+        found = [
+            self.interleave.join(number, source.positions_of_row(block, row))
+            for number, source in enumerate(self.sources)
+            if block in source.numbers
+        ]
+        return np.sort(np.concatenate(found))
+
+    def reads(self, first: I64, last: I64) -> Reads:
+        found = [Reads(*np.empty((3, 0), np.int64))]
+        rounds = self.interleave.rounds
+        begins = self.interleave.turns_before(np.minimum(first // self.groups, rounds))
+        ends = self.interleave.turns_before(np.minimum(last // self.groups + 1, rounds))
+        for source, begin, end in zip(self.sources, begins, ends, strict=True):
+            runs = np.flatnonzero(begin < end)
+            inside = first[runs] % self.groups
+            run, block, laying = source.reads(
+                begin[runs] * self.groups + inside, (end[runs] - 1) * self.groups + inside
+            )
+            found.append(Reads(runs[run], block, laying))
+        found += self._tail_reads(first, last)
+        return Reads(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _tail_reads(self, first: I64, last: I64) -> list[Reads]:
+        """What the tails of the sources need: less than a round of rows each, asked one by one."""
+        tails = self.interleave.rounds * self.groups
+        begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
+        counts = np.maximum(0, (last - begin) // self.groups + 1)
+        run = np.repeat(np.arange(len(first), dtype=np.int64), counts)
+        turn = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+        which, indexes = self.interleave.split(begin[run] + turn * self.groups)
+        found = []
+        for number, members in each_number(which):
+            source = self.sources[number]
+            block, _ = source.locate(source.line_of(indexes[members]))
+            laying = (source.start + indexes[members]) // source.own_rows
+            found.append(Reads(*np.unique(np.stack([run[members], block, laying]), axis=1)))
+        return found
