@@ -11,7 +11,7 @@ import random
 import numpy as np
 
 from headrace.arrays import I32
-from headrace.histories.rows import RowColumns
+from headrace.histories.codec.rows import RowColumns
 
 
 def plain_context(row: RowColumns, generator: random.Random, room: int) -> list[int]:

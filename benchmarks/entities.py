@@ -26,7 +26,7 @@ def measure(entities: int) -> dict[str, float]:
     import numpy as np
     import pyarrow as pa
 
-    from headrace.recipes.temporal_split.allocate import EntitySet, allocate, hash_entities
+    from headrace.split.allocate import EntitySet, allocate, hash_entities
 
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     per_shard = min(entities, 500_000)

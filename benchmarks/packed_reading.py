@@ -30,9 +30,9 @@ from figures import Figure, Table, figure, ratio
 from reporting import parser, publish
 
 import headrace
-from headrace.packing.pack import pack
-from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
+from headrace.bins.pack import pack
+from headrace.bins.rows import PackedRows
+from headrace.packing.storage.parquet_writer import ParquetShardWriter
 
 COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 IN_ORDER, RANDOM = "lists, in order", "lists, random"

@@ -31,14 +31,14 @@ import pyarrow.parquet as pq
 from figures import Cell, Figure, Table, figure, ratio
 from reporting import parser, publish, without_paths
 
-from headrace.packing.bins import Bins
-from headrace.packing.pack import pack
-from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, read_legacy
-from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
-from headrace.recipes.packed_sequences.storage.packed_parquet import Declared, packed_rows
-from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
-from headrace.recipes.packed_sequences.storage.spool import Spool, SpoolWriter
+from headrace.bins.bins import Bins
+from headrace.bins.pack import pack
+from headrace.bins.rows import PackedRows
+from headrace.packing.storage.legacy import LegacyPickleWriter, read_legacy
+from headrace.packing.storage.materialise import gather, materialise_bin_arrays
+from headrace.packing.storage.packed_parquet import Declared, packed_rows
+from headrace.packing.storage.parquet_writer import ParquetShardWriter
+from headrace.packing.storage.spool import Spool, SpoolWriter
 
 CAPACITY = 4096
 GROUP = 1000

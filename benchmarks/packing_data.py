@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.recipes.packed_sequences.storage.spool import Spool
+from headrace.packing.storage.spool import Spool
 
 ROLES = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.packing.bins import Bins
-from headrace.packing.online import OnlinePacker
-from headrace.packing.pack import pack
+from headrace.bins.bins import Bins
+from headrace.bins.online import OnlinePacker
+from headrace.bins.pack import pack
 
 Sizes = tuple[np.ndarray, np.ndarray]  # per bin: tokens, sequences
 Packer = Callable[[np.ndarray, int], Callable[[], Sizes]]

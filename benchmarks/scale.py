@@ -85,7 +85,7 @@ def entities(count: int) -> dict[str, Any]:
     """Gather, order and allocate `count` distinct entities that come as hashes, shard by shard, as the run does it."""
     import numpy as np
 
-    from headrace.recipes.temporal_split.allocate import EntitySet, Hashes, allocate
+    from headrace.split.allocate import EntitySet, Hashes, allocate
 
     before = peak_bytes()
     random = np.random.default_rng(0)

@@ -49,9 +49,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import headrace
 import headrace.windows
+from headrace.series.windows.windows import Windows, windows_of
 from headrace.stream.ranks.topology import Topology
 from headrace.windows import open_windows
-from headrace.windows.windows import Windows, windows_of
 
 INPUT, HORIZON, BATCH = 365, 7, 256
 RULE = {"input_length": INPUT, "output_length": HORIZON}

@@ -35,10 +35,10 @@ from figures import Cell, Table, figure, ratio
 from reporting import parser, publish
 
 from headrace.formats.source import find_files
-from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
-from headrace.recipes.packed_sequences.chats.reader import RowBatch, read_rows
-from headrace.recipes.packed_sequences.chats.settings import ChatSettings
-from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
+from headrace.packing.chats.layouts import Conversation, sample_of
+from headrace.packing.chats.reader import RowBatch, read_rows
+from headrace.packing.chats.settings import ChatSettings
+from headrace.packing.chats.tokenise import ChatEncoder
 
 CORPUS = Path(__file__).parents[1] / "examples" / "packed_chats" / "corpus.py"
 REPEATED = 4

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.formats.detect import Kind, kind_of_name
-from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
+from headrace.split.config import TemporalSplit
 
 Row = Sequence[Any]
 

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.bins.online import OnlinePacker
     from headrace.dataset.manifest import Manifest
     from headrace.dataset.verify import Verdict, verify
     from headrace.errors import (
@@ -29,19 +30,18 @@ if TYPE_CHECKING:
         StoreError,
         StreamError,
     )
-    from headrace.packing.online import OnlinePacker
-    from headrace.recipes.histories.config import Histories
-    from headrace.recipes.packed_sequences.config import PackedSequences
-    from headrace.recipes.packed_sequences.storage.parquet_writer import ParquetShardWriter
-    from headrace.recipes.rewrite.config import Rewrite, rewrite
-    from headrace.recipes.series.builder import SeriesBuilder
-    from headrace.recipes.series.config import Series
-    from headrace.recipes.series.pipelines.grouped import GroupedPipeline
-    from headrace.recipes.series.pipelines.save import load_pipelines
-    from headrace.recipes.series.pipelines.unified import UnifiedPipeline
-    from headrace.recipes.temporal_split.config import TemporalSplit
+    from headrace.histories.config import Histories
+    from headrace.packing.config import PackedSequences
+    from headrace.packing.storage.parquet_writer import ParquetShardWriter
+    from headrace.rewrite.config import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
+    from headrace.series.builder import SeriesBuilder
+    from headrace.series.config import Series
+    from headrace.series.pipelines.grouped import GroupedPipeline
+    from headrace.series.pipelines.save import load_pipelines
+    from headrace.series.pipelines.unified import UnifiedPipeline
+    from headrace.split.config import TemporalSplit
     from headrace.stream.audit.rows import Audit, AuditReport, audit
     from headrace.stream.loader.blend import Blend, blend
     from headrace.stream.loader.dataset import Dataset
@@ -67,41 +67,41 @@ _WHERE = {
     "Dataset": "headrace.stream.loader.dataset",
     "EngineError": "headrace.errors",
     "FunctionProcessor": "headrace.tabular.processors",
-    "GroupedPipeline": "headrace.recipes.series.pipelines.grouped",
+    "GroupedPipeline": "headrace.series.pipelines.grouped",
     "HeadraceError": "headrace.errors",
-    "Histories": "headrace.recipes.histories.config",
+    "Histories": "headrace.histories.config",
     "InputError": "headrace.errors",
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
-    "OnlinePacker": "headrace.packing.online",
+    "OnlinePacker": "headrace.bins.online",
     "PackRows": "headrace.stream.packed.batches",
     "PackedBatches": "headrace.stream.packed.batches",
-    "PackedSequences": "headrace.recipes.packed_sequences.config",
-    "ParquetShardWriter": "headrace.recipes.packed_sequences.storage.parquet_writer",
+    "PackedSequences": "headrace.packing.config",
+    "ParquetShardWriter": "headrace.packing.storage.parquet_writer",
     "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
     "Processor": "headrace.tabular.processors",
-    "Rewrite": "headrace.recipes.rewrite.config",
+    "Rewrite": "headrace.rewrite.config",
     "RunBusy": "headrace.errors",
-    "Series": "headrace.recipes.series.config",
-    "SeriesBuilder": "headrace.recipes.series.builder",
+    "Series": "headrace.series.config",
+    "SeriesBuilder": "headrace.series.builder",
     "SettingsError": "headrace.errors",
     "StoreError": "headrace.errors",
     "StreamError": "headrace.errors",
     "StreamLoader": "headrace.stream.loader.stream_loader",
     "StreamOptions": "headrace.stream.loader.options",
     "StreamingDataset": "headrace.stream.loader.torch_dataset",
-    "TemporalSplit": "headrace.recipes.temporal_split.config",
+    "TemporalSplit": "headrace.split.config",
     "Topology": "headrace.stream.ranks.topology",
-    "UnifiedPipeline": "headrace.recipes.series.pipelines.unified",
+    "UnifiedPipeline": "headrace.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
     "audit": "headrace.stream.audit.rows",
     "blend": "headrace.stream.loader.blend",
     "collect": "headrace.run.collect",
-    "load_pipelines": "headrace.recipes.series.pipelines.save",
+    "load_pipelines": "headrace.series.pipelines.save",
     "open": "headrace.stream.loader.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
-    "rewrite": "headrace.recipes.rewrite.config",
+    "rewrite": "headrace.rewrite.config",
     "stream_state": "headrace.stream.loader.stateful",
     "verify": "headrace.dataset.verify",
     "verify_no_shard_overlap": "headrace.tabular.distribution",

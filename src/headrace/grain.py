@@ -19,10 +19,10 @@ from typing import Any, Unpack
 
 from headrace.arrays import I32
 from headrace.checks import check_integer
-from headrace.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra, SettingsError
+from headrace.histories.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
 
 try:
     import grain

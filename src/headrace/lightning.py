@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.series.windows.datamodule import SeriesDataModule
 from headrace.stream.loader.lightning import EpochCallback, HeadraceDataModule
-from headrace.windows.datamodule import SeriesDataModule
 
 __all__ = ["EpochCallback", "HeadraceDataModule", "SeriesDataModule"]

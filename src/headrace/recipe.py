@@ -26,11 +26,11 @@ GROUP = "headrace.recipes"
 # pyproject.toml declares the same entry points. They are repeated here because the metadata of an editable install is
 # as old as the install: a recipe that came later has no entry point there. A test compares the two lists.
 BUILT_IN = {
-    "temporal_split": "headrace.recipes.temporal_split.registration:REGISTRATION",
-    "packed_sequences": "headrace.recipes.packed_sequences.registration:REGISTRATION",
-    "histories": "headrace.recipes.histories.registration:REGISTRATION",
-    "series": "headrace.recipes.series.registration:REGISTRATION",
-    "rewrite": "headrace.recipes.rewrite.registration:REGISTRATION",
+    "temporal_split": "headrace.split.registration:REGISTRATION",
+    "packed_sequences": "headrace.packing.registration:REGISTRATION",
+    "histories": "headrace.histories.registration:REGISTRATION",
+    "series": "headrace.series.registration:REGISTRATION",
+    "rewrite": "headrace.rewrite.registration:REGISTRATION",
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 from context_cases import measurement_of, row_of, segments_of
 
 from headrace.contexts import vocabulary
-from headrace.contexts.batch import batch_of
-from headrace.contexts.tokens import Tokens
+from headrace.histories.contexts.batch import batch_of
+from headrace.histories.contexts.tokens import Tokens
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -17,9 +17,9 @@ from all_commands import COMMANDS
 import headrace
 from headrace.cli import app, completing
 from headrace.dataset.plain import Place
+from headrace.formats.dates import DATE_WORDS
+from headrace.packing.chats.layouts import Layout
 from headrace.recipe import load, registrations
-from headrace.recipes.packed_sequences.chats.layouts import Layout
-from headrace.recipes.temporal_split.dates import DATE_WORDS
 from headrace.stream.loader import options
 from headrace.stream.order import share
 

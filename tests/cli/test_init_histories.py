@@ -10,8 +10,8 @@ from written_configs import read_again, write_parts
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedHistories
-from headrace.cli.init.histories import histories_sections
 from headrace.errors import HeadraceError
+from headrace.histories.init import histories_sections
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 DAY = 1_700_000_000

@@ -13,8 +13,8 @@ from written_configs import read_again
 import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedPack
-from headrace.cli.init.pack import pack_sections
 from headrace.errors import HeadraceError, InputError
+from headrace.packing.init import pack_sections
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ASKED = [f"what is {n} plus {n % 7} ?" for n in range(120)]

@@ -12,10 +12,10 @@ from written_configs import read_again, write_parts
 
 import headrace
 from headrace.cli import app
-from headrace.cli.init import rewrite
 from headrace.cli.init.asked import AskedRewrite
-from headrace.cli.init.rewrite import rewrite_sections
 from headrace.errors import HeadraceError
+from headrace.rewrite import init as rewrite
+from headrace.rewrite.init import rewrite_sections
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FRAME = pl.DataFrame(

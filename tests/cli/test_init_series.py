@@ -21,9 +21,9 @@ from series_sources import frame_of, write_source
 from headrace.cli import main
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, commented_yaml, settings_of
-from headrace.cli.init.series_facts import look_at_series, sentinels_of
-from headrace.cli.init.series_long import ENTITIES, Looked
-from headrace.cli.init.series_roles import Draft
+from headrace.series.init_facts import look_at_series, sentinels_of
+from headrace.series.init_long import ENTITIES, Looked
+from headrace.series.init_roles import Draft
 from laws import examples
 
 CARAVAN = Path(__file__).parents[2] / "../shared/data/job4-caravan"

@@ -9,8 +9,8 @@ import yaml
 import headrace
 from headrace.cli.init.asked import AskedSplit
 from headrace.cli.init.commented import commented_yaml, settings_of
-from headrace.cli.init.split import split_sections
 from headrace.errors import SettingsError
+from headrace.split.init import split_sections
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

@@ -8,11 +8,11 @@ import pytest
 from headrace.cli.asked import one_setting
 from headrace.cli.commands import read_config
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.packed_sequences.blend import blend_of
-from headrace.recipes.packed_sequences.chats.layouts import sample_of
-from headrace.recipes.packed_sequences.chats.reader import BrokenRow, read_rows
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
-from headrace.windows.datamodule import SeriesDataModule
+from headrace.packing.blend import blend_of
+from headrace.packing.chats.layouts import sample_of
+from headrace.packing.chats.reader import BrokenRow, read_rows
+from headrace.packing.chats.rejects import RowRejected
+from headrace.series.windows.datamodule import SeriesDataModule
 from tables import write_bytes
 
 CONFIGS = {

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 
 from headrace.contexts import draws, vocabulary
-from headrace.contexts.sample import FULL, NONE, PARTIAL, Segments
-from headrace.histories.rows import RowColumns
+from headrace.histories.codec.rows import RowColumns
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
 
 
 def row_of(n, *, seed=0, family=4, peers=20, peer_families=(4,), gap=240, failed=0.03, first_time=1_500_000_000):

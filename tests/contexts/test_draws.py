@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.contexts.draws import below, context_keys, draw, log_uniform, permuted, segment_keys
+from headrace.draws import below, context_keys, draw, log_uniform, permuted, segment_keys
 
 KEYS = context_keys(3, 0, np.arange(60_000))
 

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.contexts import decode_context, open_contexts
-from headrace.histories.latency import decode
+from headrace.histories.codec.latency import decode
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "histories"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import vocabulary
-from headrace.contexts.batch import batch_of, numbered
-from headrace.contexts.builder import build, index_rows
-from headrace.contexts.options import ContextOptions
-from headrace.contexts.sample import FULL, NONE, PARTIAL
 from headrace.errors import CorruptShard, SettingsError
+from headrace.histories.contexts.batch import batch_of, numbered
+from headrace.histories.contexts.builder import build, index_rows
+from headrace.histories.contexts.options import ContextOptions
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL
 from laws import examples
 
 PROBES = Memory([row_of(3 + number % 40, seed=number, gap=700 if number % 2 else 100) for number in range(600)])

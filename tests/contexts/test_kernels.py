@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import ContextOptions, Contexts
-from headrace.contexts.batch import batch_of
-from headrace.contexts.builder import build, chosen_kernels, index_rows
-from headrace.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.errors import CorruptShard
+from headrace.histories.contexts.batch import batch_of
+from headrace.histories.contexts.builder import build, chosen_kernels, index_rows
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
 from laws import examples
 
 NUMPY, NUMBA = chosen_kernels("numpy"), chosen_kernels("numba")

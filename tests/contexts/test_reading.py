@@ -15,12 +15,12 @@ from history_cases import Sizes, random_rows
 from prepared_histories import prepared
 
 from headrace.contexts import decode_context, open_contexts
-from headrace.contexts.builder import build
-from headrace.contexts.reading import facts_of_blobs, open_rows
 from headrace.dataset.local_shards import LocalFiles
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.histories.rows import decode_row, encode_rows
-from headrace.recipes.histories.decode import decode_shard
+from headrace.histories.codec.rows import decode_row, encode_rows
+from headrace.histories.contexts.builder import build
+from headrace.histories.contexts.reading import facts_of_blobs, open_rows
+from headrace.histories.decode import decode_shard
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.contexts import vocabulary
-from headrace.contexts.draw_kernels import prefixes_in_numba
-from headrace.contexts.draws import permuted_prefixes
-from headrace.contexts.kernels import tokens_in_numba
-from headrace.contexts.sample import FULL, NONE, PARTIAL, candidates
-from headrace.contexts.tokens import tokens_in_numpy
+from headrace.draws import permuted_prefixes
 from headrace.errors import InputError
+from headrace.histories.contexts.draw_kernels import prefixes_in_numba
+from headrace.histories.contexts.kernels import tokens_in_numba
+from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
+from headrace.histories.contexts.tokens import tokens_in_numpy
 from laws import examples
 
 BUILDERS = [tokens_in_numpy, tokens_in_numba]

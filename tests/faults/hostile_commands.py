@@ -18,7 +18,7 @@ from typing import Any
 
 PASSWORD = "PASSWORD-a1b2c3"
 LIMIT_S = 60
-_IMPORTED = ("polars", "pyarrow.parquet", "pyarrow.csv", "pyarrow.compute", "headrace.stream.loader.dataset", "headrace.stream.order.plan", "headrace.dataset.verify", "headrace.run.prepare", "headrace.recipes.temporal_split.recipe", "rich.table")  # fmt: skip
+_IMPORTED = ("polars", "pyarrow.parquet", "pyarrow.csv", "pyarrow.compute", "headrace.stream.loader.dataset", "headrace.stream.order.plan", "headrace.dataset.verify", "headrace.run.prepare", "headrace.split.recipe", "rich.table")  # fmt: skip
 _SPLIT = ("--date-column", "day", "--group-column", "id", "--split-date", "2024-06-01", "--out", "made")
 _EPOCH = ("--ranks", "1", "--batch-size", "2", "--cache-dir", "cache")
 WITH_A_PATH: dict[str, tuple[str, ...]] = {

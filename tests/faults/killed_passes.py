@@ -22,7 +22,7 @@ from fault_recipes import Settings, make, place, settings_of
 from forks import Child, server
 from large_histories import Compiled, hear_kernels, write_large
 
-from headrace.recipes.histories.config import Histories
+from headrace.histories.config import Histories
 from headrace.run.events import Event, StageBegan, TaskDone
 from headrace.run.prepare import prepare
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.recipes.histories import recipe
-from headrace.recipes.histories.config import Histories
+from headrace.histories import recipe
+from headrace.histories.config import Histories
 from headrace.run.context import RunContext
 from headrace.run.prepare import Outcome
 
@@ -67,7 +67,7 @@ def hear_kernels(say: Callable[[str], None]) -> None:
     shard, and once for a partition that is sorted in memory, or else for each run and each slab of it."""
     if find_spec("numba") is None:
         return
-    from headrace.histories import gather_kernels, order_kernels
+    from headrace.histories.codec import gather_kernels, order_kernels
 
     def heard(module: Any, name: str, of_pass: str) -> None:
         kernel = getattr(module, name)

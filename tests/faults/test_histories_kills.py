@@ -15,7 +15,7 @@ from killed_runs import check_and_resume
 from large_histories import ROWS, SHARDS, Compiled
 
 import headrace
-from headrace.recipes.histories import recipe
+from headrace.histories import recipe
 from headrace.storage.local import strays
 
 WANTED = {"gather": 50, "order": 50, "rows": 5, "publish": 5}

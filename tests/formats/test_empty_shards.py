@@ -228,7 +228,7 @@ def test_series_skip_and_count_it(tmp_path: Path, extension: str, entity: str) -
 
 @pytest.mark.parametrize("extension", [".jsonl", ".jsonl.gz", ".json", ".parquet"])
 def test_packing_skips_and_counts_it(tmp_path: Path, extension: str) -> None:
-    from headrace.recipes.packed_sequences.chats.reader import read_rows
+    from headrace.packing.chats.reader import read_rows
 
     (tmp_path / f"a{extension}").touch()
 

@@ -11,7 +11,7 @@ from headrace.formats import delimited
 from headrace.formats.delimited_numbers import parse_numbers
 from headrace.formats.forked import parse_delimited
 from headrace.formats.source import read_chunks, survey
-from headrace.recipes.series.statics import text_table
+from headrace.series.statics import text_table
 from tables import split, split_rows, write_bytes
 
 CR = {

@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from headrace.recipes.temporal_split.cutoff import to_utc
-from headrace.recipes.temporal_split.dates import EPOCHS, MISSING, Dates, parse_dates
+from headrace.formats.dates import EPOCHS, MISSING, Dates, parse_dates
+from headrace.split.cutoff import to_utc
 
 Item = tuple[str, str, Any]
 

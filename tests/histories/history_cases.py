@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.histories.addresses import Addresses, Kind
-from headrace.histories.latency import encode
-from headrace.histories.rows import Measurements
+from headrace.histories.codec.addresses import Addresses, Kind
+from headrace.histories.codec.latency import encode
+from headrace.histories.codec.rows import Measurements
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.addresses import KINDS, Addresses, of_words, parse, render, texts
+from headrace.histories.codec.addresses import KINDS, Addresses, of_words, parse, render, texts
 
 ADDRESSES = st.lists(st.ip_addresses().map(str), max_size=30)
 

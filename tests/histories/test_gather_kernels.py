@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.addresses import Addresses, of_words
-from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.parse import REASONS, Parsed, _codes
-from headrace.recipes.histories.piece import PieceWriter
+from headrace.histories.codec.addresses import Addresses, of_words
+from headrace.histories.config import Histories
+from headrace.histories.parse import REASONS, Parsed, _codes
+from headrace.histories.piece import PieceWriter
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.digest import hash_words
-from headrace.histories.addresses import Addresses, parse
+from headrace.histories.codec.addresses import Addresses, parse
 from laws import examples
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.kernels import hash_addresses, places_of
-from headrace.histories.parse_kernels import parse_texts
-from headrace.recipes.histories.known import KnownAddresses
-from headrace.recipes.histories.parse import code_addresses
+from headrace.histories.codec.kernels import hash_addresses, places_of
+from headrace.histories.codec.parse_kernels import parse_texts
+from headrace.histories.known import KnownAddresses
+from headrace.histories.parse import code_addresses
 
 GROUPS = st.sampled_from(["0", "1", "ab", "FFFF", "00ab", "12345", "", "g", "f00d", "1.2.3.4", "01.2.3.4", "1.2.3.400"])
 NEARLY_6 = st.tuples(st.sampled_from(["", ":", "::"]), st.lists(GROUPS, max_size=9), st.sampled_from(["", ":", "::"]))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.latency import FAILED, LARGEST_US, decode, encode, is_canonical
+from headrace.histories.codec.latency import FAILED, LARGEST_US, decode, encode, is_canonical
 
 ALL = np.arange(1 << 16).astype(np.uint16)
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.recipes.histories.piece import ALONE, WITH_PEER
-from headrace.recipes.histories.sort import measurement_order
+from headrace.histories.piece import ALONE, WITH_PEER
+from headrace.histories.sort import measurement_order
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.order_kernels import dealt, in_order, peers_of_records
+from headrace.histories.codec.order_kernels import dealt, in_order, peers_of_records
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 

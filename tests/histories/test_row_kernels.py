@@ -10,7 +10,7 @@ from history_cases import Sizes, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.rows import Measurements, encode_rows
+from headrace.histories.codec.rows import Measurements, encode_rows
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard
-from headrace.histories.addresses import Addresses
-from headrace.histories.rows import (
+from headrace.histories.codec.addresses import Addresses
+from headrace.histories.codec.rows import (
     HEADER_BYTES,
     LARGEST_SPAN,
     Measurements,

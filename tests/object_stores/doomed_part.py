@@ -23,7 +23,7 @@ class Part:
 
     def __init__(self, raw: Path, out: str, work: Path, index: int, step: str = "", count: int = 1) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["doomed_part", "headrace.recipes.temporal_split.recipe"])
+        context.set_forkserver_preload(["doomed_part", "headrace.split.recipe"])
         arguments = (str(raw), out, str(work), index, step, count, dict(os.environ))
         self.process = context.Process(target=_make, args=arguments, daemon=True)
         self.process.start()

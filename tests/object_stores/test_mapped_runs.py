@@ -143,7 +143,7 @@ def test_a_stream_of_windows_resumes_over_a_store(remote: Remote, local: Path, t
 @pytest.mark.slow
 def test_a_data_module_trains_on_a_store(remote: Remote, local: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from headrace.windows.datamodule import SeriesDataModule
+    from headrace.series.windows.datamodule import SeriesDataModule
 
     def batches(source: str | Path) -> list[dict[str, Any]]:
         module = SeriesDataModule(source, batch_size=32, chunk_size=3, cache_dir=tmp_path / "cache", **WINDOWS)

@@ -61,7 +61,7 @@ def lightning_stream() -> None:
 
 
 def lightning_series() -> None:
-    import_module("headrace.windows.datamodule")
+    import_module("headrace.series.windows.datamodule")
 
 
 def chat_pack() -> None:
@@ -85,7 +85,7 @@ def histories_write() -> None:
 
 
 def histories_kernel() -> None:
-    import_module("headrace.contexts.kernels")
+    import_module("headrace.histories.contexts.kernels")
 
 
 def grain_module() -> None:
@@ -127,7 +127,7 @@ def series_steps() -> None:
 
 
 def series_skops() -> None:
-    from headrace.recipes.series.pipelines.objects import to_skops
+    from headrace.series.pipelines.objects import to_skops
 
     to_skops({})
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from packing_cases import as_lists, problems
 
-from headrace.packing.bins import Bins
-from headrace.packing.metrics import packing_metrics
-from headrace.packing.pack import pack
+from headrace.bins.bins import Bins
+from headrace.bins.metrics import packing_metrics
+from headrace.bins.pack import pack
 
 BINS = Bins.from_lists([[3, 1], [0], [2, 4, 5]], 6)
 

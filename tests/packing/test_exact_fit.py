@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from packing_cases import lognormal
 
-from headrace.packing.metrics import packing_metrics
-from headrace.packing.pack import pack
+from headrace.bins.metrics import packing_metrics
+from headrace.bins.pack import pack
 
 
 def chats(count: int, seed: int) -> np.ndarray:

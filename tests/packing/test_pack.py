@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing_cases import as_lists, lognormal, plain_best_fit, plain_first_fit, problems
 
+from headrace.bins.pack import ALGORITHMS, pack
 from headrace.digest import derive_key, permutation
-from headrace.packing.pack import ALGORITHMS, pack
 
 
 def order_of(seed, count):
@@ -100,7 +100,7 @@ def test_a_seed_gives_another_packing_and_the_same_seed_the_same_one():
 
 def test_bins_are_the_same_in_another_process_with_another_hash_seed():
     code = (
-        "import numpy as np; from headrace.packing.pack import ALGORITHMS, pack\n"
+        "import numpy as np; from headrace.bins.pack import ALGORITHMS, pack\n"
         "for name in ALGORITHMS: print(pack(np.arange(1, 700) * 37 % 97 + 1, 128, algorithm=name, seed=3).sequences.tolist())"
     )
     environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace.packing.faults import first_fault
-from headrace.packing.rows import PackedRows
+from headrace.bins.faults import first_fault
+from headrace.bins.rows import PackedRows
 
 
 def rows_of(*bins):

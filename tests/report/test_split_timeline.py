@@ -10,11 +10,11 @@ import pytest
 from report_cases import histories_run, packed_run, split_run
 
 import headrace
-from headrace.recipes.temporal_split.date_counts import DateBins
 from headrace.report.build import page_of
 from headrace.report.draw import draw
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Figure
+from headrace.split.date_counts import DateBins
 
 
 def timeline(out: Path) -> Figure:

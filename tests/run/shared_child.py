@@ -78,7 +78,7 @@ class Process:
         name: str = "",
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["shared_child", "recipe_runs", "headrace.recipes.temporal_split.recipe"])
+        context.set_forkserver_preload(["shared_child", "recipe_runs", "headrace.split.recipe"])
         self.log = Path(f"{out}.{index}{name}.log")
         arguments = (recipe, str(out), (index, count), str(self.log), fate or Fate(), patience)
         self.process = context.Process(target=take_part, args=arguments, daemon=True)

@@ -14,10 +14,10 @@ import pytest
 
 import headrace
 from headrace.errors import HeadraceError, InputError, RunBusy, SettingsError, StoreError
-from headrace.recipes.temporal_split.config import TemporalSplit
 from headrace.run import identity
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import Prepared, prepare
+from headrace.split.config import TemporalSplit
 from headrace.storage.local import TEMP_PREFIX, strays
 from tables import HEADER, digests, small_rows, small_source, split, write_rows
 

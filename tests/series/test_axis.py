@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.axis import DAY_US, Frequency, infer, place
+from headrace.series.arrays.axis import DAY_US, Frequency, infer, place
 
 EPOCH = datetime(1970, 1, 1)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.series.encoders import Encoder, complete_encoder, fit_encoder
+from headrace.series.arrays.encoders import Encoder, complete_encoder, fit_encoder
 from laws import examples
 
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "Zs")), min_size=1, max_size=4)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.gaps import fill, find, span
+from headrace.series.arrays.gaps import fill, find, span
 
 NAN = math.nan
 CELLS = st.sampled_from([NAN, NAN, 1.0, 2.0, 3.0])

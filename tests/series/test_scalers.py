@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.series import scalers as module
-from headrace.series.scalers import Scalers, merge
-from headrace.series.scaling import fit_groups, fit_one
-from headrace.series.steps import complete
+from headrace.series.arrays import scalers as module
+from headrace.series.arrays.scalers import Scalers, merge
+from headrace.series.arrays.scaling import fit_groups, fit_one
+from headrace.series.arrays.steps import complete
 from laws import examples
 
 COLUMNS = ("q", "p")

@@ -14,10 +14,10 @@ from sklearn.preprocessing import (
 )
 
 from headrace.errors import InputError
-from headrace.recipes.series.pipelines.sklearn_objects import to_sklearn
-from headrace.recipes.series.pipelines.step_data import as_steps
-from headrace.series.scaling import fit_groups, fit_one
-from headrace.series.steps import complete
+from headrace.series.arrays.scaling import fit_groups, fit_one
+from headrace.series.arrays.steps import complete
+from headrace.series.pipelines.sklearn_objects import to_sklearn
+from headrace.series.pipelines.step_data import as_steps
 
 COLUMNS = ("gamma", "constant", "large", "tiny", "whole")
 ENTITIES = ["m", "b", "z", "a"]

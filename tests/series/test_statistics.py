@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.series import statistics
-from headrace.series.statistics import counts, extremes, means, quantiles, row_groups, variances
+from headrace.series.arrays import statistics
+from headrace.series.arrays.statistics import counts, extremes, means, quantiles, row_groups, variances
 from laws import examples
 
 

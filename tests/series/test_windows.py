@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.series.windows import Missing, Runs, find_valid_sequences
+from headrace.series.arrays.windows import Missing, Runs, find_valid_sequences
 
 
 def brute_force(bad, begins, ends, *, before, after, horizons, targets, stride, future):

@@ -17,8 +17,8 @@ from window_rank_cases import train_on_rank
 import headrace.windows
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import seal
+from headrace.series.windows.loader import Chunked
 from headrace.stream.ranks.topology import Topology
-from headrace.windows.loader import Chunked
 from laws import examples
 
 RULE = {"input_length": 5, "output_length": 2}

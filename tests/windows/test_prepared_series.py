@@ -12,8 +12,8 @@ import pytest
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.lightning import SeriesDataModule
+from headrace.series.windows.inverse import target_scale
 from headrace.windows import open_windows
-from headrace.windows.inverse import target_scale
 
 LENGTHS = {"ab_1": 300, "ab_2": 420, "ab_3": 360, "zz_9": 390}
 RULE = {"input_length": 20, "output_length": 3}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace.series.axis import Axis, Frequency
-from headrace.windows.store import times_at
+from headrace.series.arrays.axis import Axis, Frequency
+from headrace.series.windows.store import times_at
 
 
 @pytest.mark.parametrize("anchor", ["start", "end"])

@@ -16,8 +16,8 @@ from headrace.errors import SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.recipes.packed_sequences.chats.reader import RowBatch
-    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
+    from headrace.packing.chats.reader import RowBatch
+    from headrace.packing.chats.tokenise import ChatEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class Shown:
 
 def show_masks(source: str, rows: int, asked: AskedMask, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
-    from headrace.recipes.packed_sequences.chats.settings import ChatSettings
-    from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
+    from headrace.packing.chats.settings import ChatSettings
+    from headrace.packing.chats.tokenise import ChatEncoder
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
@@ -115,7 +115,7 @@ def columns_of(words: Sequence[str] | None) -> Mapping[str, str]:
 
 def _first_rows(source: str, rows: int, encoder: ChatEncoder) -> Iterator[Shown]:
     from headrace.formats.source import find_files
-    from headrace.recipes.packed_sequences.chats.reader import read_rows
+    from headrace.packing.chats.reader import read_rows
 
     left = rows
     for path, name in find_files([source]):

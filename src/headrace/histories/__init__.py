@@ -1,1 +1,0 @@
-"""The codec of histories: latency codes, addresses, the row blob. Pure: arrays and bytes in and out."""

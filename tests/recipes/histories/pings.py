@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.decode import Measurement, decode_shard
+from headrace.histories.config import Histories
+from headrace.histories.decode import Measurement, decode_shard
 from headrace.run.prepare import Prepared, prepare
 
 SPLITS = ("train", "test")

@@ -10,7 +10,7 @@ import pytest
 from pings import SPLITS, decoded, histories
 
 import headrace
-from headrace.recipes.histories.config import Histories
+from headrace.histories.config import Histories
 from headrace.run.events import StageBegan
 from headrace.run.prepare import prepare
 from tables import write_rows

@@ -16,8 +16,8 @@ from pings import dealt, histories, random_pings, write_pings
 import headrace
 from headrace.dataset.index import IndexRow, index_bytes, read_index
 from headrace.digest import checksum_file, sha256_file
-from headrace.histories.rows import HEADER, HEADER_BYTES
-from headrace.recipes.histories.shard_file import read_blobs
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES
+from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared
 
 PINGS = random_pings(11, 600, entities=12)

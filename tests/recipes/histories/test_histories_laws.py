@@ -24,7 +24,7 @@ from pings import (
 )
 
 import headrace
-from headrace.recipes.histories import recipe
+from headrace.histories import recipe
 
 PINGS = random_pings(1, 1800)
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
 
-from headrace.histories.addresses import Addresses, parse
-from headrace.histories.rows import decode_row
-from headrace.recipes.histories import recipe
-from headrace.recipes.histories.known import KnownAddresses
-from headrace.recipes.histories.shard_file import read_blobs
+from headrace.histories import recipe
+from headrace.histories.codec.addresses import Addresses, parse
+from headrace.histories.codec.rows import decode_row
+from headrace.histories.known import KnownAddresses
+from headrace.histories.shard_file import read_blobs
 
 TEXTS = st.lists(
     st.lists(st.ip_addresses().map(str) | st.sampled_from(["", "x", "1.2.3", "::", "9.9.9.9", "::9"]), max_size=12),

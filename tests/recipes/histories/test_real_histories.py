@@ -20,10 +20,10 @@ import pytest
 from pings import SPLITS, decoded, rounded_ms, shards_of
 
 import headrace
-from headrace.histories.latency import decode
-from headrace.histories.rows import decode_row
-from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.shard_file import read_blobs
+from headrace.histories.codec.latency import decode
+from headrace.histories.codec.rows import decode_row
+from headrace.histories.config import Histories
+from headrace.histories.shard_file import read_blobs
 from headrace.run.prepare import Prepared, prepare
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"

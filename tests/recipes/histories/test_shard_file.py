@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.digest import sha256_file
-from headrace.histories.rows import Encoded
-from headrace.recipes.histories.shard_file import FACTS_SCHEMA, open_shard, read_blobs
+from headrace.histories.codec.rows import Encoded
+from headrace.histories.shard_file import FACTS_SCHEMA, open_shard, read_blobs
 
 pytest.importorskip("array_record", reason="needs array-record, which comes with the extra histories")
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.histories.addresses import Addresses
-from headrace.histories.rows import LARGEST_SPAN, blob_bytes
-from headrace.recipes.histories.cut import cut_rows
-from headrace.recipes.histories.keyed import EntityHashes, _mix, mix_words, multiset_sum
-from headrace.recipes.histories.piece import ENTITY, partition_of
-from headrace.recipes.histories.sort import distinct_entities, distinct_peers, measurement_order
+from headrace.histories.codec.addresses import Addresses
+from headrace.histories.codec.rows import LARGEST_SPAN, blob_bytes
+from headrace.histories.cut import cut_rows
+from headrace.histories.keyed import EntityHashes, _mix, mix_words, multiset_sum
+from headrace.histories.piece import ENTITY, partition_of
+from headrace.histories.sort import distinct_entities, distinct_peers, measurement_order
 
 WORDS = st.integers(0, 2**64 - 1)
 

@@ -19,12 +19,12 @@ from pings import dealt, histories, random_pings, write_pings
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
-from headrace.histories.addresses import Addresses, render
-from headrace.histories.rows import HEADER, HEADER_BYTES, Measurements, decode_row, encode_rows
-from headrace.recipes.histories.config import Histories
-from headrace.recipes.histories.row_laws import Partition, first_problem
-from headrace.recipes.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
-from headrace.recipes.histories.verify import Found, check_shard, verify_histories
+from headrace.histories.codec.addresses import Addresses, render
+from headrace.histories.codec.rows import HEADER, HEADER_BYTES, Measurements, decode_row, encode_rows
+from headrace.histories.config import Histories
+from headrace.histories.row_laws import Partition, first_problem
+from headrace.histories.shard_file import ROW_SCHEMA, Most, read_blobs, read_pieces
+from headrace.histories.verify import Found, check_shard, verify_histories
 
 FORMATS = ["array_record", "arrow"]
 MOSTS = st.builds(Most, rows=st.sampled_from([2, 3, 7, 20, 1000]), bytes=st.sampled_from([300, 3000, 1 << 20, 1 << 20]))

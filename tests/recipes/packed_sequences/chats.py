@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from headrace.recipes.packed_sequences.chats.settings import ChatSettings
-from headrace.recipes.packed_sequences.chats.tokenise import ChatEncoder
+from headrace.packing.chats.settings import ChatSettings
+from headrace.packing.chats.tokenise import ChatEncoder
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 QWEN, GSM8K, DEMOS = DATA / "job5-tokenizer-qwen3", DATA / "job5-gsm8k", DATA / "job5-llamafactory-demos"

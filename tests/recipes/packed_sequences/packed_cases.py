@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace.packing.rows import PackedRows
-from headrace.recipes.packed_sequences.storage.spool import Spool
+from headrace.bins.rows import PackedRows
+from headrace.packing.storage.spool import Spool
 
 
 def made_spool(lengths, seed=0):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.recipes.packed_sequences.assign import (
+from headrace.packing.assign import (
     SPLITS,
     assign_files,
     even_cuts,

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.recipes.packed_sequences import fingerprint
-from headrace.recipes.packed_sequences.fingerprint import sequence_prints, set_print
+from headrace.packing import fingerprint
+from headrace.packing.fingerprint import sequence_prints, set_print
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 150_000), min_size=1, max_size=9), min_size=1, max_size=8)
 

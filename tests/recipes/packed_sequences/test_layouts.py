@@ -9,8 +9,8 @@ from chats import needs_data, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.recipes.packed_sequences.chats.layouts import Conversation, Text, Tokens, sample_of
-from headrace.recipes.packed_sequences.chats.rejects import REASONS, RowRejected
+from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
+from headrace.packing.chats.rejects import REASONS, RowRejected
 
 USER, ASSISTANT = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 BOTH = [USER, ASSISTANT]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from packed_cases import as_lists, made_rows, table_lists
 
 from commands import headrace
+from headrace.bins.alignment import ALIGNMENT_KEY
 from headrace.errors import InputError
-from headrace.packing.alignment import ALIGNMENT_KEY
-from headrace.recipes.packed_sequences.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
+from headrace.packing.storage.legacy import LegacyPickleWriter, convert_legacy_to_parquet, read_legacy
 
 
 def write(path, rows):

@@ -7,13 +7,13 @@ from chats import CHATML, encoder, needs_data, qwen_encoder, rows_of, small_toke
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
-from headrace.recipes.packed_sequences.chats.learn import Learner, _Rendering
-from headrace.recipes.packed_sequences.chats.marks import marked, tags_of
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
-from headrace.recipes.packed_sequences.chats.render import ChatRenderer
-from headrace.recipes.packed_sequences.chats.template import Template, Trace
-from headrace.recipes.packed_sequences.chats.turns import Specials
+from headrace.packing.chats.layouts import Conversation, sample_of
+from headrace.packing.chats.learn import Learner, _Rendering
+from headrace.packing.chats.marks import marked, tags_of
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.render import ChatRenderer
+from headrace.packing.chats.template import Template, Trace
+from headrace.packing.chats.turns import Specials
 from laws import examples
 
 SPECIALS = Specials.of(["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"], "<|im_end|>")

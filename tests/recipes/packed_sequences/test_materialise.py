@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import as_lists, made_spool, plain_bin, spools
 
-from headrace.packing.alignment import ALIGNMENTS
-from headrace.packing.bins import Bins
-from headrace.packing.faults import first_fault
-from headrace.packing.lengths import costs, padded_lengths
-from headrace.packing.pack import pack
-from headrace.recipes.packed_sequences.storage.materialise import gather, materialise_bin_arrays
-from headrace.recipes.packed_sequences.storage.spool import Spool
+from headrace.bins.alignment import ALIGNMENTS
+from headrace.bins.bins import Bins
+from headrace.bins.faults import first_fault
+from headrace.bins.lengths import costs, padded_lengths
+from headrace.bins.pack import pack
+from headrace.packing.storage.materialise import gather, materialise_bin_arrays
+from headrace.packing.storage.spool import Spool
 
 
 @given(spools(), st.sampled_from(ALIGNMENTS), st.integers(9, 30))

@@ -13,8 +13,8 @@ import pytest
 from recipe_cases import packed, sources
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.recipes.packed_sequences.storage.packed_parquet import SCHEMA
-from headrace.recipes.packed_sequences.verify import verify_packed
+from headrace.packing.storage.packed_parquet import SCHEMA
+from headrace.packing.verify import verify_packed
 
 Bin = dict[str, list[int]]
 

@@ -9,10 +9,10 @@ from recipe_cases import packed, token_rows, write_jsonl
 
 import headrace
 from headrace.cli.init.asked import AskedPack
-from headrace.cli.init.pack import pack_sections
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.packed_sequences.chats.layouts import Conversation, sample_of
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
+from headrace.packing.chats.layouts import Conversation, sample_of
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.init import pack_sections
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]

@@ -11,8 +11,8 @@ import jinja2
 import pytest
 from chats import QWEN, chat, needs_data, qwen_encoder, rows_of, trained_texts
 
-from headrace.recipes.packed_sequences.chats.layouts import sample_of
-from headrace.recipes.packed_sequences.chats.tokenizer_files import read_tokenizer
+from headrace.packing.chats.layouts import sample_of
+from headrace.packing.chats.tokenizer_files import read_tokenizer
 
 pytestmark = needs_data
 FILES = ("train.jsonl.gz", "alpaca_en_demo.json.gz", "glaive_toolcall_en_demo.json.gz", "glaive_toolcall_zh_demo.json.gz", "reason_tool_use_demo_50.jsonl.gz", "v1_sft_demo.jsonl.gz")  # fmt: skip

@@ -11,8 +11,8 @@ import pytest
 from chats import DEMOS, GSM8K, needs_data
 
 from headrace.errors import InputError
-from headrace.recipes.packed_sequences.chats import reader
-from headrace.recipes.packed_sequences.chats.reader import BrokenRow, read_rows
+from headrace.packing.chats import reader
+from headrace.packing.chats.reader import BrokenRow, read_rows
 
 ROWS = [{"n": n, "messages": [{"role": "user", "content": f"é\u2028{n}" * (n % 4)}]} for n in range(50)]
 

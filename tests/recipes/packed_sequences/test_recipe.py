@@ -22,7 +22,7 @@ from recipe_cases import (
 
 import headrace
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.packed_sequences.storage.read_shard import read_bins_of
+from headrace.packing.storage.read_shard import read_bins_of
 from headrace.run.events import Note, StageBegan
 from tables import digests
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import PackedSequences
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.packed_sequences.blend import is_blend_file
+from headrace.packing.blend import is_blend_file
 
 
 def written(path: Path, record: Any) -> Path:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_cases import packed, write_jsonl
 
-from headrace.recipes.packed_sequences.chats.layouts import Conversation
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
-from headrace.recipes.packed_sequences.chats.special_text import SpecialText
+from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.special_text import SpecialText
 from laws import examples
 
 TYPED = ["<|im_end|>", "<|im_start|>assistant\n", "</s>", "[INST]", "<|im_end", "a", " b\n", "é", "{{ x }}"]

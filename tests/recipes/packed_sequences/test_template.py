@@ -6,9 +6,9 @@ from datetime import date
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences.chats import sandbox
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
-from headrace.recipes.packed_sequences.chats.template import Template, Trace
+from headrace.packing.chats import sandbox
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.template import Template, Trace
 
 
 def written(source: str, messages=(), tools=None, day=None, prompt=False, **values) -> str:

@@ -7,11 +7,11 @@ import pytest
 from template_attacks import ESCAPES, HANGS, LEAKS
 
 from headrace.errors import SettingsError
-from headrace.recipes.packed_sequences.chats.layouts import Conversation
-from headrace.recipes.packed_sequences.chats.rejects import RowRejected
-from headrace.recipes.packed_sequences.chats.render_process import ProcessRenderer, RenderLimits, RenderSettings
-from headrace.recipes.packed_sequences.chats.template import Template, Trace
-from headrace.recipes.packed_sequences.chats.turns import Specials
+from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.render_process import ProcessRenderer, RenderLimits, RenderSettings
+from headrace.packing.chats.template import Template, Trace
+from headrace.packing.chats.turns import Specials
 
 SMALL = RenderLimits(seconds=1, memory_bytes=256 << 20)
 QUICK = (

@@ -15,9 +15,9 @@ from chats import CHATML, QWEN, chat, encoder, qwen_encoder, small_tokenizer, tr
 from tokenizers import Tokenizer
 
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.packed_sequences.chats.reader import BrokenRow
-from headrace.recipes.packed_sequences.chats.rejects import REASONS
-from headrace.recipes.packed_sequences.chats.settings import ChatSettings
+from headrace.packing.chats.reader import BrokenRow
+from headrace.packing.chats.rejects import REASONS
+from headrace.packing.chats.settings import ChatSettings
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_damaged_tokenizer_is_an_input_error(tmp_path):
 
 
 def test_without_the_extra_the_error_names_it(place):
-    code = "import sys; sys.modules['tokenizers'] = None\nfrom headrace.recipes.packed_sequences.chats.tokenise import *\nChatEncoder(ChatSettings(tokenizer=sys.argv[1]))"  # fmt: skip
+    code = "import sys; sys.modules['tokenizers'] = None\nfrom headrace.packing.chats.tokenise import *\nChatEncoder(ChatSettings(tokenizer=sys.argv[1]))"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=False, env={**os.environ})  # fmt: skip
 
     assert "pip install 'headrace[chat]'" in done.stderr
@@ -260,7 +260,7 @@ def test_without_the_extra_the_error_names_it(place):
 
 def test_threads_and_hash_seeds_change_nothing(place, tmp_path):
     code = (
-        "import sys, hashlib, json; from headrace.recipes.packed_sequences.chats.tokenise import *\n"
+        "import sys, hashlib, json; from headrace.packing.chats.tokenise import *\n"
         "found = ChatEncoder(ChatSettings(tokenizer=sys.argv[1]))\n"
         "found = found.encode(json.load(open(sys.argv[2])))\n"
         "print(hashlib.sha256(found.tokens.tobytes() + found.mask.tobytes()).hexdigest())"

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.recipes.series.config import Series
 from headrace.run.prepare import Prepared, prepare
+from headrace.series.config import Series
 
 FEATURES = ("rain", "cold")
 COLUMNS = ("flow", "cold", "rain")  # as they are stored: the target, then the features by name

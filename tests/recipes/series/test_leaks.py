@@ -9,10 +9,10 @@ import pytest
 from series_sources import frame_of, run_of, series, write_source
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.recipes.series import processed_statics, write_batch
-from headrace.recipes.series.leaks import leak_checks
 from headrace.run.prepare import prepare
-from headrace.series.gaps import Gaps
+from headrace.series import processed_statics, write_batch
+from headrace.series.arrays.gaps import Gaps
+from headrace.series.leaks import leak_checks
 
 ENTITIES = ["a", "b", "c", "d", "e"]
 UNIFIED = {"strategy": "unified", "pipeline": ["RobustScaler"], "fit_on_n_basins": 3}
@@ -73,7 +73,7 @@ def test_scalers_fitted_on_all_rows_are_found(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_unified_scaler_fitted_on_all_rows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.recipes.series import recipe
+    from headrace.series import recipe
 
     def all_rows(entities, values):
         parts = [values[each.first_row : each.first_row + each.rows] for each in entities]

@@ -16,8 +16,8 @@ from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
 from headrace import verify
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.series.pipelines.fitted import fit, join, merge, reasons
-from headrace.recipes.series.pipelines.settings import Preprocessing
+from headrace.series.pipelines.fitted import fit, join, merge, reasons
+from headrace.series.pipelines.settings import Preprocessing
 from laws import examples
 
 COLUMNS = ("q", "p", "t")

@@ -25,11 +25,11 @@ from sklearn.preprocessing import (
 
 from headrace import load_pipelines
 from headrace.errors import SettingsError
-from headrace.recipes.series.pipelines.grouped import GroupedPipeline
-from headrace.recipes.series.pipelines.settings import Preprocessing, chosen_entities
-from headrace.recipes.series.pipelines.step_data import as_steps
-from headrace.recipes.series.pipelines.unified import UnifiedPipeline
 from headrace.run.identity import run_id
+from headrace.series.pipelines.grouped import GroupedPipeline
+from headrace.series.pipelines.settings import Preprocessing, chosen_entities
+from headrace.series.pipelines.step_data import as_steps
+from headrace.series.pipelines.unified import UnifiedPipeline
 
 SAME = [
     (StandardScaler(), "StandardScaler"),
@@ -179,7 +179,7 @@ def test_objects_of_the_specification_are_taken_with_their_columns() -> None:
 
 
 def test_steps_that_change_columns_are_refused_when_fitted() -> None:
-    from headrace.recipes.series.pipelines.fitted import fit
+    from headrace.series.pipelines.fitted import fit
 
     resolved = Preprocessing(features=grouped(PolynomialFeatures(degree=2))).resolved(target="q", features=["p"])
 

@@ -15,7 +15,7 @@ from series_sources import frame_of, run_of, write_source
 
 import headrace
 from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.recipes.series.pipelines.save import PIPELINES, TIME_SERIES_JOBLIB, TIME_SERIES_SKOPS
+from headrace.series.pipelines.save import PIPELINES, TIME_SERIES_JOBLIB, TIME_SERIES_SKOPS
 
 ENTITIES = ["a", "b", "c", "d", "e"]
 MIXED = {

@@ -15,9 +15,9 @@ import pytest
 from basins import SPLITS, readable_rows
 
 import headrace
-from headrace.recipes.series.config import Series
-from headrace.recipes.series.pipelines.save import load_pipelines
 from headrace.run.prepare import Prepared, prepare
+from headrace.series.config import Series
+from headrace.series.pipelines.save import load_pipelines
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 CARAVAN, CAMELS = DATA / "job4-caravan", DATA / "job4-camels-us"

@@ -11,9 +11,9 @@ import pytest
 from basins import SPLITS, a_basin, readable_rows, stored, write_basins
 
 import headrace
-from headrace.recipes.series.config import Series
 from headrace.run.events import Event, Note
 from headrace.run.prepare import Prepared, prepare
+from headrace.series.config import Series
 
 
 def steps(step: timedelta, count: int) -> list[datetime]:

@@ -7,7 +7,7 @@ import pytest
 from basins import settings
 
 import headrace
-from headrace.recipes.series.statics import read_statics
+from headrace.series.statics import read_statics
 
 ASKED = {"static_entity": "gauge", "static_features": ["height", "area"]}
 

@@ -27,7 +27,7 @@ from basins import (
 )
 
 import headrace
-from headrace.recipes.series.pipelines.save import load_pipelines
+from headrace.series.pipelines.save import load_pipelines
 
 
 def plain(

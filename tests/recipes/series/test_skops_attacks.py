@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CorruptShard
-from headrace.recipes.series.pipelines.objects import from_skops, to_skops
+from headrace.series.pipelines.objects import from_skops, to_skops
 
 
 def test_skops_files_with_strange_types_are_refused() -> None:

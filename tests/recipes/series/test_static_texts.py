@@ -9,9 +9,9 @@ import pytest
 from basins import a_basin, files_of, series, settings, write_basins
 
 import headrace
-from headrace.recipes.series.leaks import _encoded_again
-from headrace.recipes.series.pipelines.save import load_pipelines
-from headrace.series.encoders import fit_encoder
+from headrace.series.arrays.encoders import fit_encoder
+from headrace.series.leaks import _encoded_again
+from headrace.series.pipelines.save import load_pipelines
 from headrace.windows import open_windows
 
 CAMELS = Path(__file__).parents[3] / "../shared/data/job4-camels-us"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.recipes.temporal_split.allocate import (
+from headrace.split.allocate import (
     BYTES_PER_ENTITY,
     TRAIN,
     UNSEEN,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
+from headrace.formats import text_columns as columns
 from headrace.formats.typed import first_unreadable, nulled, typed
-from headrace.recipes.temporal_split import columns
 
 
 def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedArray:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.recipes.temporal_split.config import TemporalSplit
+from headrace.split.config import TemporalSplit
 
 ASKED: dict[str, Any] = {"source": "in", "date_column": "date", "group_column": "id", "split_date": "2025-01-01"}
 

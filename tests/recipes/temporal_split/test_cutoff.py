@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.recipes.temporal_split.cutoff import Cutoff, cutoff_at
+from headrace.split.cutoff import Cutoff, cutoff_at
 from laws import examples
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.recipes.temporal_split.dates import MISSING, Dates, parse_dates
+from headrace.formats.dates import MISSING, Dates, parse_dates
 from laws import examples
 
 EPOCH = dt.datetime(1970, 1, 1)

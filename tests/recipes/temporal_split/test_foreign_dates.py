@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError, SettingsError
-from headrace.recipes.temporal_split.dates import MISSING, parse_dates
+from headrace.formats.dates import MISSING, parse_dates
 from tables import HEADER, split, split_rows, write_rows
 
 EPOCH = dt.datetime(1970, 1, 1)

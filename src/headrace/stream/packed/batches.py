@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64, U8
+from headrace.bins.alignment import ALIGNMENT_KEY
+from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import SettingsError, StreamError
-from headrace.packing.alignment import ALIGNMENT_KEY
-from headrace.packing.pack import ALGORITHMS, Algorithm
 from headrace.stream.read.ragged import Ragged, padded_rows
 
 PackedForm = Literal["varlen", "padded"]
@@ -130,7 +130,7 @@ class PackRows:
         whether the mask stands on trained tokens, "unshifted", or on labels, "shift_left".
     lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
         counted; None: the tokens' column itself.
-    algorithm, max_sequences: see `headrace.packing.pack`.
+    algorithm, max_sequences: see `headrace.bins.pack`.
 
     Raises `SettingsError` when built with values that cannot work.
     """

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64, U8
+from headrace.bins.alignment import shift_left
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.opened import opened
-from headrace.packing.alignment import shift_left
 from headrace.stream.loader.options import IN_ARROW, StreamOptions
 from headrace.stream.packed.batches import (
     ALIGNMENT_KEYS,

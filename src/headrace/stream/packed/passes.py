@@ -30,14 +30,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.arrays import I32, I64
+from headrace.bins.alignment import shift_left
+from headrace.bins.bins import Bins
+from headrace.bins.preference import preference_field
 from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, StreamError
-from headrace.packing.alignment import shift_left
-from headrace.packing.bins import Bins
-from headrace.packing.preference import preference_field
 from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options

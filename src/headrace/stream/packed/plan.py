@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from headrace.arrays import I32, I64
+from headrace.bins.bins import Bins
+from headrace.bins.lengths import Counted, costs
+from headrace.bins.pack import pack
 from headrace.digest import derive_key
 from headrace.errors import InputError, StreamError
-from headrace.packing.bins import Bins
-from headrace.packing.lengths import Counted, costs
-from headrace.packing.pack import pack
 from headrace.sealed import MOST_POSITIONS, seal, unseal
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remaining

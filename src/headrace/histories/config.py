@@ -1,0 +1,135 @@
+"""What can be asked of histories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from headrace.run.settings import RecipeSettings
+from headrace.settings import Names
+from headrace.storage.settings import Places
+
+if TYPE_CHECKING:
+    from headrace.run.context import RunContext
+    from headrace.run.prepare import Outcome
+
+Kind = Literal["address", "number"]
+BadRows = Literal["error", "drop"]
+ValueRule = Literal["failed", "drop", "error"]
+
+# What a measurement costs in memory while its partition is sorted and encoded.
+WORKING_BYTES = 256
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+
+
+def _as_bytes(value: object) -> object:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return value
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+Bytes = Annotated[int, BeforeValidator(_as_bytes)]
+
+
+class Histories(RecipeSettings):
+    """The measurements of every entity in time order, as big rows that contexts are drawn from.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    recipe_name: ClassVar[str] = "histories"
+
+    source: Places = Field(
+        min_length=1, description="Files, directories or glob patterns; shards and rows in any order."
+    )
+    entity: str = Field("src_addr", min_length=1, description="Column of the entity.")
+    entity_from: Literal["column", "file_name"] = Field(
+        "column", description="Where the entity is; file_name: the name of its file, without extension."
+    )
+    entity_kind: Kind = Field(
+        "address", description="What an entity is: an IPv4 or IPv6 address, or a number below 2³²."
+    )
+    time: str = Field("event_time", min_length=1, description="Column of the time.")
+    time_format: Names = Field(
+        ("iso",),
+        json_schema_extra={"flag": "repeated"},
+        description="How times are written: iso, an epoch such as epoch_s, or a strptime pattern; several are tried in "
+        "turn. Times without offset are UTC. Columns of timestamps need none.",
+    )
+    peer: str | None = Field(None, description="Column of the other end; none unless given.")
+    peer_kind: Kind = Field("address", description="What a peer is.")
+    value: str = Field("rtt", min_length=1, description="Column of the latency.")
+    value_unit: Literal["us", "ms", "s"] = Field("ms", description="Unit of the latency.")
+    missing: ValueRule = Field("failed", description="What nulls and NaN are; drop: dropped and counted.")
+    negative: ValueRule = Field("failed", description="What values below 0 are.")
+    zero: Literal["value", "failed", "drop", "error"] = Field("value", description="What 0 is; value: a latency.")
+    bad_rows: BadRows = Field(
+        "error", description="Rows whose entity, time, peer or value cannot be read; drop: dropped and counted."
+    )
+    sample_rate: float = Field(
+        1.0, gt=0, le=1, description="Share of rows to keep, chosen by a keyed hash of shard name and row."
+    )
+    train_ratio: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="Share of entities that train, by a keyed hash; the others test. An entity stays on its side "
+        "whatever other entities come.",
+    )
+    seed: int = Field(42, ge=0, lt=2**63, description="Decides the sample, the split and the order of entities.")
+    max_row_bytes: Bytes = Field(
+        8 << 20,
+        ge=1,
+        le=1 << 31,
+        description="Largest row, e.g. 8MiB: rows are cut at the last measurement that fits, and have one at least.",
+    )
+    memory_limit: Bytes = Field(
+        2 << 30, ge=1 << 20, description="What the work may take at a time, e.g. 2GiB, beside the libraries themselves."
+    )
+    partitions: int | None = Field(
+        None, ge=1, le=1 << 12, description="Shards of a split; as the memory limit asks unless given."
+    )
+    format: Literal["array_record", "arrow"] = Field(
+        "array_record", description="Format of the shards: array_record (extra `histories`), or arrow to be mapped."
+    )
+
+    @field_validator("time_format")
+    @classmethod
+    def _known_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        from headrace.formats.dates import date_word  # settings alone load no data libraries
+
+        for each in value:
+            date_word(each, "time_format")
+        if not value:
+            raise ValueError("time_format is empty; give at least one")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Histories:
+        names = self.columns()
+        if len(set(names)) < len(names):
+            raise ValueError(f"columns are {', '.join(names)}; entity, time, peer and value must differ")
+        if self.peer is None and self.peer_kind != "address":
+            raise ValueError(f"peer_kind is {self.peer_kind!r} and there is no peer; give peer, or leave it out")
+        return self
+
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        entity = [self.entity] if self.entity_from == "column" else []
+        return [*entity, self.time, *([] if self.peer is None else [self.peer]), self.value]
+
+    @property
+    def slab_rows(self) -> int:
+        """Measurements of an average partition; one of up to twice as many is sorted in memory."""
+        return max(1, self.memory_limit // (16 * WORKING_BYTES))
+
+    def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+        """Do the work in the run directory; see `headrace.prepare`."""
+        from headrace.histories.recipe import execute  # the recipe imports its settings
+
+        return execute(self, context, files)

@@ -1,0 +1,201 @@
+"""Draws compiled by numba: the numbers of `draws` and `sample`, bit by bit. Extra `histories`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from headrace.arrays import I64, U8, U64
+from headrace.compiled import compiled
+from headrace.draws import (
+    FRACTION,
+    GAMMA,
+    LN2,
+    MIX_A,
+    MIX_B,
+    MODE,
+    OFFSET,
+    ROUND_KEYS,
+    ROUNDS,
+    WINDOW,
+)
+from headrace.histories.contexts.sample import FULL, FULL_BELOW, NONE, PARTIAL, PARTIAL_BELOW, TENTH, Segments
+
+_GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
+_8, _11, _27, _30, _31, _32 = (np.uint64(each) for each in (8, 11, 27, 30, 31, 32))
+_ONE, _LOW = np.uint64(1), np.uint64((1 << 32) - 1)
+
+
+def dealt_in_numba(keys: U64) -> tuple[U8, U64, U64]:
+    """As `dealt`."""
+    mode, fraction, own = np.empty(len(keys), np.uint8), np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
+    _dealt(keys, mode, fraction, own)
+    return mode, fraction, own
+
+
+def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
+    """As `permuted`, of one key and size."""
+    out = np.empty(len(places), np.int64)
+    _permuted(key[0], size[0], places, out)
+    return out
+
+
+def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
+    """As `permuted_prefixes`."""
+    out = np.empty(int(offsets[-1]), np.int64)
+    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, out)
+    return out
+
+
+def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
+    """As `indices`."""
+    window, begin = np.empty(len(fills), np.int64), np.empty(len(fills), np.int64)
+    _windows(segments.key, segments.sampled, segments.start, segments.count, fills, window, begin)
+    out = np.empty(int(offsets[-1]), np.int64)
+    _prefixes(segments.key, window, begin, offsets, out)
+    return out
+
+
+@compiled
+def _mixed(word: Any) -> Any:
+    word = (word ^ (word >> _30)) * _MIX_A
+    word = (word ^ (word >> _27)) * _MIX_B
+    return word ^ (word >> _31)
+
+
+@compiled
+def _draw(key: Any, slot: Any) -> Any:
+    """`draw`, of one key and slot."""
+    return _mixed(key + np.uint64(slot) * _GAMMA)
+
+
+@compiled
+def _dealt(keys: Any, mode: Any, fraction: Any, own: Any) -> None:
+    for k in range(len(keys)):
+        own[k] = _mixed(keys[k] + _MIX_B)
+        chance = np.float64(_draw(own[k], MODE) >> _11) * 2.0**-53
+        mode[k] = FULL if chance < FULL_BELOW else PARTIAL if chance < PARTIAL_BELOW else NONE
+        fraction[k] = TENTH + (((_draw(own[k], FRACTION) >> _32) * (_8 * TENTH)) >> _32)
+
+
+@compiled
+def _half(round_key: Any, value: Any) -> Any:
+    word = (value ^ round_key) * _MIX_A
+    return ((word ^ (word >> _32)) * _MIX_B) >> _32
+
+
+@compiled
+def _halves(size: Any) -> Any:
+    """How many residues the two halves of a place have."""
+    left = np.uint64(max(np.ceil(np.sqrt(np.float64(size))), 1.0))
+    return left, (size + left - _ONE) // left
+
+
+@compiled
+def _network(round_keys: Any, left: Any, right: Any, value: Any) -> Any:
+    a, b = value // right, value % right
+    for number in range(0, ROUNDS, 2):
+        a += (_half(round_keys[number], b) * left) >> _32
+        if a >= left:
+            a -= left
+        b += (_half(round_keys[number + 1], a) * right) >> _32
+        if b >= right:
+            b -= right
+    return a * right + b
+
+
+@compiled
+def _permuted(key: Any, size: Any, places: Any, out: Any) -> None:
+    round_keys = np.empty(ROUNDS, np.uint64)
+    for number in range(ROUNDS):
+        round_keys[number] = _draw(key, ROUND_KEYS + number)
+    bound = np.uint64(size)
+    left, right = _halves(bound)
+    for k in range(len(places)):
+        value = _network(round_keys, left, right, np.uint64(places[k]))
+        while value >= bound:
+            value = _network(round_keys, left, right, value)
+        out[k] = np.int64(value)
+
+
+@compiled
+def _prefixes(keys: Any, sizes: Any, begins: Any, offsets: Any, out: Any) -> None:
+    """Where each key's permutation puts 0, 1, 2, …, counted from its begin.
+
+    Round by round for all places of a key: a round is a loop without a branch, which takes several places at once.
+    """
+    most = 0
+    for k in range(len(keys)):
+        most = max(most, offsets[k + 1] - offsets[k])
+    round_keys, all_a, all_b = np.empty(ROUNDS, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint64)
+    for k in range(len(keys)):
+        count = offsets[k + 1] - offsets[k]
+        if count == 0:
+            continue
+        for number in range(ROUNDS):
+            round_keys[number] = _draw(keys[k], ROUND_KEYS + number)
+        size = np.uint64(sizes[k])
+        left, right = _halves(size)
+        a, b = all_a[:count], all_b[:count]
+        for place in range(count):
+            quotient = np.int32(np.float64(place) / np.float64(right))  # exact, and floats too are divided at once
+            a[place] = np.uint64(quotient)
+            b[place] = np.uint64(place - np.int64(quotient) * np.int64(right))
+        for number in range(0, ROUNDS, 2):
+            _round(round_keys[number], b, left, a)
+            _round(round_keys[number + 1], a, right, b)
+        mine = out[offsets[k] : offsets[k + 1]]
+        for place in range(count):
+            value = a[place] * right + b[place]
+            while value >= size:  # outside: it walks on
+                value = _network(round_keys, left, right, value)
+            mine[place] = np.int64(value) + begins[k]
+
+
+@compiled
+def _round(round_key: Any, other: Any, residues: Any, half: Any) -> None:
+    for place in range(len(half)):
+        value = half[place] + ((_half(round_key, other[place]) * (residues & _LOW)) >> _32)
+        half[place] = value - residues if value >= residues else value
+
+
+@compiled
+def _windows(keys: Any, sampled: Any, starts: Any, counts: Any, fills: Any, window: Any, begin: Any) -> None:
+    """The window of each segment: how long, and where in the row it begins. All of a segment that is not sampled."""
+    for s in range(len(keys)):
+        window[s], begin[s] = counts[s], starts[s]
+        if sampled[s]:
+            window[s] = _log_uniform(_draw(keys[s], WINDOW), fills[s], counts[s])
+            slack = np.uint64(counts[s] - window[s] + 1)
+            begin[s] += np.int64(((_draw(keys[s], OFFSET) >> _32) * slack) >> _32)
+
+
+@compiled
+def _log_uniform(word: Any, low: Any, high: Any) -> Any:
+    begin, end = _log2(np.float64(low)), _log2(np.float64(high) + 1.0)
+    unit = np.float64(word >> _11) * 2.0**-53
+    drawn = np.int64(np.floor(_exp2(begin + unit * (end - begin))))
+    return min(max(drawn, low), high)
+
+
+@compiled
+def _log2(x: Any) -> Any:
+    part, power = math.frexp(x)
+    if part < 0.7071067811865476:
+        part, power = part * 2.0, power - 1
+    z = (part - 1.0) / (part + 1.0)
+    square, total = z * z, 0.0
+    for odd in range(21, 0, -2):
+        total = total * square + 1.0 / odd
+    return power + total * z * (2.0 / LN2)
+
+
+@compiled
+def _exp2(y: Any) -> Any:
+    whole = np.floor(y)
+    x, total = (y - whole) * LN2, 1.0
+    for term in range(18, 0, -1):
+        total = total * x / term + 1.0
+    return math.ldexp(total, int(whole))

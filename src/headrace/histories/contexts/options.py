@@ -1,0 +1,79 @@
+"""The settings of contexts, checked when built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from headrace.checks import check_integer, check_word
+from headrace.histories.contexts.tokens import Kernel
+from headrace.histories.contexts.vocabulary import Vocabulary
+
+Weighting = Literal["uniform", "measurements"]
+Shuffle = Literal["contexts", "rows", "none"]
+Keys = Literal["maxtext", "four"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """What contexts are made of rows, and how they look.
+
+    context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64, so that any
+        measurement fits.
+    seed: of everything random.
+    rows: how many contexts an epoch has of a row that is larger than a context: "uniform", min(⌈n / measurements_per_
+        context⌉, contexts_per_row); "measurements", ⌈n / measurements_per_context⌉, so that long histories weigh as
+        much as they are long. Smaller rows come once, with all their measurements.
+    shuffle: "contexts", all at random; "rows", rows at random and the contexts of one row one after another, which
+        reads each row once; "none".
+    vocab: "standard", or "compat" with its 267 ids. keys: "maxtext", six arrays; "four", those of the specification.
+    max_segments: most rows that share a context; None: as many as fit. Some attention kernels have a limit.
+    kernel: "numba", "numpy", or "auto", numba where it is installed; the tokens are the same.
+    cache_bytes: most bytes of rows that are kept open, in each process.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    context_tokens: int = 1024
+    seed: int = 0
+    rows: Weighting = "uniform"
+    measurements_per_context: int = 30
+    contexts_per_row: int = 16
+    shuffle: Shuffle = "contexts"
+    vocab: Vocabulary = "standard"
+    keys: Keys = "maxtext"
+    max_segments: int | None = None
+    kernel: Kernel = "auto"
+    cache_bytes: int = 1 << 27
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("context_tokens", 64), ("measurements_per_context", 1), ("contexts_per_row", 1), ("cache_bytes", 0),
+            ("max_segments", 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "max_segments" and value is None:
+                continue
+            check_integer(f"contexts: {name}", value, least=least)
+        check_integer("contexts: seed", self.seed)
+        for name, words in _WORDS.items():
+            check_word(f"contexts: {name}", getattr(self, name), words)
+
+    @property
+    def room(self) -> int:
+        """Tokens that are drawn for a context."""
+        return self.context_tokens + 1
+
+    @property
+    def context_bytes(self) -> int:
+        """Bytes of the arrays of one context, int32 each."""
+        return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
+
+
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "rows": get_args(Weighting),
+    "shuffle": get_args(Shuffle),
+    "vocab": get_args(Vocabulary),
+    "keys": get_args(Keys),
+    "kernel": get_args(Kernel),
+}

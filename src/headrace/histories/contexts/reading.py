@@ -1,0 +1,249 @@
+"""The big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
+
+What planning needs is in `rows.parquet`; a shard is opened when a row of it is first wanted, and checked against its
+checksum then. Rows stay open, the least recently used going first: of an ArrayRecord row its bytes, of a mapped one
+views, so that a context out of a mapped row of 8 MB reads only the pages where its measurements lie. Safe in threads;
+pickled to a worker without what is open.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import I64
+from headrace.dataset.indexed import ALIASES
+from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
+from headrace.dataset.manifest import Manifest
+from headrace.dataset.open import FinishedRun, find_run
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import CorruptShard, InputError, MissingExtra
+from headrace.histories.codec.many import columns_of, decode_rows, joined
+from headrace.histories.codec.rows import RowColumns, decode_row
+
+ROWS = "rows.parquet"
+Format = Literal["array_record", "arrow"]
+_COLUMNS = ["split", "shard", "position", "n_measurements"]
+_VIEW_BYTES = 2048  # what an open mapped row costs beside its peers, about
+
+
+class _Shard(Protocol):
+    @property
+    def mapped(self) -> bool: ...
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]: ...
+
+
+class HistoryRows:
+    """The rows of one split, in the order of `rows.parquet`. n: int64 [R], measurements of each.
+
+    cache_bytes: rows kept open, by each process. files: how shards become local files.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, split: str, *, cache_bytes: int, files: LocalFiles) -> None:
+        run = FinishedRun(root, manifest)
+        self.root, self.split, self.cache_bytes = root, split, cache_bytes
+        self.identity = sha256_hex(canonical_json([manifest.run_id, split, manifest.facts["rows_digest"]]))
+        table = _rows_of_split(root, manifest, split)
+        self.n: I64 = table["n_measurements"].to_numpy()
+        self._position: I64 = table["position"].to_numpy()
+        encoded = pc.dictionary_encode(table["shard"].combine_chunks())
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        self._shards: list[str] = encoded.dictionary.to_pylist()
+        self._shard_of_row: I64 = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        index = run.index.split(split) if self._shards else None
+        known = dict(zip(index.shards, index.checksums, strict=True)) if index else {}
+        self._local = LocalShards(root, {shard: known.get(shard, "") for shard in self._shards}, files)
+        self._forget()
+
+    def __len__(self) -> int:
+        """R, the rows of the split."""
+        return len(self.n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "_files")}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._forget()
+
+    def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
+        """These rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
+        found: dict[int, RowColumns] = {}
+        missing: list[int] = []
+        with self._lock:
+            for number in numbers:
+                kept = self._open.get(number)
+                if kept is None:
+                    missing.append(number)
+                else:
+                    self._open.move_to_end(number)
+                    found[number] = kept[0]
+        for file, wanted, blobs in self._read(missing):
+            rows = decode_rows(blobs, [self._name(number) for number in wanted])
+            for number, blob, row in zip(wanted, blobs, rows, strict=True):
+                self._check(number, row.n)
+                found[number] = row
+                self._keep(number, row, _VIEW_BYTES + row.peer_bytes.nbytes + (0 if file.mapped else len(blob)))
+        return found
+
+    def facts(self, numbers: Sequence[int]) -> I64:
+        """int64 [len(numbers), 5]: see `facts_of_blobs`. Nothing is kept open."""
+        blob_of: dict[int, bytes | memoryview] = {}
+        for _, wanted, blobs in self._read(numbers):
+            blob_of.update(zip(wanted, blobs, strict=True))
+        facts = facts_of_blobs([blob_of[number] for number in numbers], [self._name(number) for number in numbers])
+        for place in np.flatnonzero(facts[:, 0] != self.n[list(numbers)]).tolist():
+            self._check(numbers[place], int(facts[place, 0]))
+        return facts
+
+    def _read(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, list[int], Sequence[bytes | memoryview]]]:
+        """Rows as they lie in the shards: (shard, some of the rows asked for, their blobs)."""
+        by_shard: dict[int, list[int]] = {}
+        for number in numbers:
+            by_shard.setdefault(int(self._shard_of_row[number]), []).append(number)
+        for shard, wanted in by_shard.items():
+            file = self._file(shard)
+            yield file, wanted, file.read(self._position[wanted].tolist())
+
+    def _name(self, number: int) -> str:
+        return f"{self._shards[self._shard_of_row[number]]}: row {int(self._position[number]) + 1}"
+
+    def _check(self, number: int, n: int) -> None:
+        if n != self.n[number]:
+            raise CorruptShard(
+                f"{self._name(number)} has {n} measurements, {ROWS} says {self.n[number]}; "
+                "restore the file or prepare the run again"
+            )
+
+    def _forget(self) -> None:
+        self._lock = threading.RLock()
+        self._open: OrderedDict[int, tuple[RowColumns, int]] = OrderedDict()
+        self._held = 0
+        self._files: dict[int, _Shard] = {}
+
+    def _keep(self, number: int, row: RowColumns, size: int) -> None:
+        if size > self.cache_bytes:
+            return
+        with self._lock:
+            if number in self._open:
+                return
+            self._open[number] = (row, size)
+            self._held += size
+            while self._held > self.cache_bytes:
+                self._held -= self._open.popitem(last=False)[1][1]
+
+    def _file(self, shard: int) -> _Shard:
+        with self._lock:
+            if shard not in self._files:
+                name = self._shards[shard]
+                path = self._local.place(name)
+                self._files[shard] = _ArrowShard(path) if name.endswith(".arrow") else _ArrayRecordShard(path)
+            return self._files[shard]
+
+
+def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
+    """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
+    root, manifest = find_run(path, run)
+    if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
+        raise InputError(
+            f"{root}: was made by {manifest.recipe!r} and holds no histories; prepare some with `headrace histories`"
+        )
+    name = split if split in manifest.splits else ALIASES.get(split, split)
+    if name not in manifest.splits:
+        raise InputError(f"{root}: has no split {split!r}; it has {', '.join(manifest.splits)}")
+    return HistoryRows(root, manifest, name, cache_bytes=cache_bytes, files=files)
+
+
+def _rows_of_split(root: Path, manifest: Manifest, split: str) -> pa.Table:
+    table = checked_table(root / ROWS, manifest.facts["rows_digest"], _COLUMNS)
+    return table.filter(pc.equal(table["split"], split))
+
+
+def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
+    """int64 [R, 5]: the columns of `SmallFacts` of each row. names: file and row, for errors.
+
+    Raises `CorruptShard` for blobs that are no rows.
+    """
+    if not blobs:
+        return np.zeros((0, 5), np.int64)
+    found = joined(blobs)
+    columns = None if found is None else columns_of(found)
+    if found is None or columns is None:
+        for blob, name in zip(blobs, names, strict=True):
+            decode_row(blob, name)  # says which of them is none, and why
+        raise CorruptShard(f"{names[0]}: or a row read with it is damaged; restore the file or prepare the run again")
+    n, starts, index = found.n, found.starts, columns.index
+    lengths = np.where(columns.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
+    if index is not None:
+        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.width > 0, n)
+    long_gaps = np.diff(columns.seconds.astype(np.int64)) >= 256
+    long_gaps[starts[1:] - 1] = False
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # at each measurement, in all rows
+    return np.column_stack(
+        [
+            n,
+            np.add.reduceat(lengths, starts),
+            np.maximum.reduceat(lengths, starts),
+            before[starts + n - 1] - before[starts],
+            columns.seconds[starts + n - 1],
+        ]
+    )
+
+
+class _ArrayRecordShard:
+    mapped = False
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from array_record.python import array_record_module
+        except ImportError:
+            raise MissingExtra("array_record", "histories") from None
+        self._path, self._lock = path, threading.Lock()
+        try:
+            # The defaults read 16 MB ahead and start threads, for reading from end to end.
+            self._reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:0")
+        except (ValueError, RuntimeError, OSError) as error:
+            raise _unreadable(path, error) from error
+
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
+        try:
+            with self._lock:
+                blobs: list[bytes] = self._reader.read(places)
+        except (ValueError, RuntimeError, OSError, IndexError) as error:
+            raise _unreadable(self._path, error) from error
+        return blobs
+
+
+class _ArrowShard:
+    mapped = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            batches = [self._reader.get_batch(number) for number in range(self._reader.num_record_batches)]
+            self._columns = [batch.column("measurements") for batch in batches]
+        except (OSError, pa.ArrowException, KeyError) as error:
+            raise _unreadable(path, error) from error
+        self._ends = np.cumsum([len(each) for each in self._columns])
+
+    def read(self, places: list[int]) -> Sequence[bytes | memoryview]:
+        if places and max(places) >= (self._ends[-1] if len(self._ends) else 0):
+            raise _unreadable(self._path, IndexError(f"it has no row {max(places) + 1}"))
+        batches = np.searchsorted(self._ends, places, side="right")
+        blobs = []
+        for place, batch in zip(places, batches.tolist(), strict=True):
+            column = self._columns[batch]
+            blobs.append(memoryview(column[place - int(self._ends[batch]) + len(column)].as_buffer()))
+        return blobs
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptShard:
+    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")

@@ -1,0 +1,192 @@
+"""Which measurements may come into each context, and their columns.
+
+A *segment* is what one row gives to one context. A sampled segment draws a window of its row, of log-uniform size and
+uniform place; its candidates are a prefix of a random permutation of the window, as many as could ever fit. How many
+do fit is known when their tokens are: see `tokens`. A whole segment has all measurements of its piece as candidates.
+Only candidates are touched: of a mapped row of 8 MB that is a hundred places. Cost: O(candidates) vector operations,
+and a handful of calls for each row that a batch touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64, U8, U16, U64
+from headrace.draws import (
+    FRACTION,
+    MODE,
+    OFFSET,
+    WINDOW,
+    below,
+    context_keys,
+    draw,
+    log_uniform,
+    permuted,
+    permuted_prefixes,
+    segment_keys,
+    unit,
+)
+from headrace.errors import CorruptShard
+from headrace.histories.codec.rows import RowColumns
+
+FULL, PARTIAL, NONE = 0, 1, 2  # modes: all timestamps, some, none
+FULL_BELOW, PARTIAL_BELOW = 0.4, 0.7
+TENTH = np.uint64((1 << 32) // 10)
+ADDRESS_BYTES = {0: 0, 4: 4, 6: 16}
+_SIZES = np.array([0, 0, 0, 0, 4, 0, 16], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """S segments, those of one context next to each other and in order.
+
+    context: int64 [S], number of the context in its batch, never falling; row: int64 [S]; start, count: int64 [S],
+    measurements of the row, all of it if sampled; sampled: bool [S]; mode: uint8 [S]; fraction: uint64 [S], part of
+    the measurements that loses its time in the mode PARTIAL, in 2**-32; key: uint64 [S].
+    """
+
+    context: I64
+    row: I64
+    start: I64
+    count: I64
+    sampled: npt.NDArray[np.bool_]
+    mode: U8
+    fraction: U64
+    key: U64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Segment s may take a prefix of the candidates offsets[s] : offsets[s + 1], which stand in random order.
+
+    index: int64 [M], place in the row (later is not earlier in time); time: int64 [M]; code: uint16 [M];
+    family: uint8 [M], 4, 6 or 0 where there is no peer; address: uint8 [M, 16], the first 4 or 16 bytes count;
+    source_family: uint8 [S]; source: uint8 [S, 16].
+    """
+
+    offsets: I64
+    index: I64
+    time: I64
+    code: U16
+    family: U8
+    address: U8
+    source_family: U8
+    source: U8
+
+
+def shortest_measurement(row: RowColumns) -> int:
+    """Tokens that any measurement of the row has at least, without a timestamp."""
+    peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
+    return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
+
+
+class Columns(NamedTuple):
+    """Columns of candidates, as `Candidates` has them, to be filled."""
+
+    time: I64
+    code: U16
+    family: U8
+    address: U8
+
+
+class Sampling(NamedTuple):
+    """What is drawn and read for contexts: `permuted`, `context_keys`, `dealt`, `indices`, `gather`, or compiled."""
+
+    permuted: Callable[[U64, I64, I64], I64]
+    context_keys: Callable[[int, int, I64], U64]
+    dealt: Callable[[U64], tuple[U8, U64, U64]]
+    indices: Callable[[Segments, I64, I64], I64]
+    gather: Callable[[RowColumns, I64, I64, I64, Columns], None]
+
+
+def dealt(keys: U64) -> tuple[U8, U64, U64]:
+    """Mode, fraction and key of the one segment of each sampled context, by the context's key."""
+    own = segment_keys(keys, np.zeros(len(keys), np.int64))
+    chance = unit(draw(own, MODE))
+    mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
+    word = draw(own, FRACTION) >> np.uint64(32)
+    return mode, TENTH + ((word * (np.uint64(8) * TENTH)) >> np.uint64(32)), own  # 10..90 %
+
+
+def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
+    """The place in its row of every candidate; int64 [M].
+
+    fills: int64 [S], candidates of segments that are sampled, and the least length of their windows.
+    """
+    drawn = log_uniform(draw(segments.key, WINDOW), fills, segments.count)
+    window = np.where(segments.sampled, drawn, segments.count)
+    slack = segments.count - window + 1
+    begin = segments.start + np.where(segments.sampled, below(draw(segments.key, OFFSET), slack), 0)
+    return np.repeat(begin, np.diff(offsets)) + permuted_prefixes(segments.key, window, offsets)
+
+
+def gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -> None:
+    """Fill in the candidates of some segments, all of one row; mine: their numbers, in rising order."""
+    places = _places(mine, offsets)
+    wanted = index[places]
+    out.time[places] = row.offsets[wanted]
+    out.time[places] += row.first_time
+    out.code[places] = row.codes[wanted]
+    if row.peers is None:
+        out.family[places], out.address[places] = 0, 0
+        return
+    peers = row.peers[wanted]
+    out.family[places] = row.peer_family[peers]
+    out.address[places] = row.peer_bytes[peers]
+
+
+IN_NUMPY = Sampling(permuted, context_keys, dealt, indices, gather)
+
+
+def candidates(
+    segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
+) -> Candidates:
+    """The candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
+    of a context.
+
+    Raises `CorruptShard` for a row that is shorter than its segments say.
+    """
+    numbers = np.array(sorted(rows), np.int64)
+    opened = [rows[number] for number in numbers.tolist()]
+    which = np.searchsorted(numbers, segments.row)
+    n = np.array([row.n for row in opened], np.int64)[which]
+    if (short := segments.start + segments.count > n).any():
+        changed = int(segments.row[short.argmax()])
+        raise CorruptShard(f"row {changed} of the split is shorter than it was when it was indexed; open the run again")
+    shortest = np.ones(len(opened), np.int64)
+    for place in np.flatnonzero(np.bincount(which[segments.sampled])).tolist():  # of other rows all are candidates
+        shortest[place] = shortest_measurement(opened[place])
+    fills = np.minimum(segments.count, room // (shortest[which] + 2 * (segments.mode == FULL)) + 1)
+    offsets = np.zeros(len(fills) + 1, np.int64)
+    np.cumsum(np.where(segments.sampled, fills, segments.count), out=offsets[1:])
+    index = sampling.indices(segments, fills, offsets)
+    total = int(offsets[-1])
+    columns = Columns(
+        np.empty(total, np.int64),
+        np.empty(total, np.uint16),
+        np.empty(total, np.uint8),
+        np.empty((total, 16), np.uint8),
+    )
+    order = np.argsort(which, kind="stable")  # a row is read in one go for all its segments
+    ends = np.searchsorted(which[order], np.arange(len(opened)), side="right").tolist()
+    for row, begin, end in zip(opened, [0, *ends], ends, strict=False):
+        sampling.gather(row, order[begin:end], offsets, index, columns)
+    source_family = np.array([row.entity_family for row in opened], np.uint8)[which]
+    source = np.array([row.entity_bytes for row in opened], np.uint8).reshape(-1, 16)[which]
+    return Candidates(offsets, index, *columns, source_family, source)
+
+
+def _places(segments: I64, offsets: I64) -> slice | I64:
+    """The candidates of some segments, in rising order."""
+    first, last = int(segments[0]), int(segments[-1])
+    if last - first + 1 == len(segments):
+        return slice(int(offsets[first]), int(offsets[last + 1]))
+    sizes = offsets[segments + 1] - offsets[segments]
+    ends = np.cumsum(sizes)
+    places: I64 = np.arange(ends[-1]) + np.repeat(offsets[segments] - ends + sizes, sizes)
+    return places

@@ -1,0 +1,336 @@
+"""Rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+
+A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
+and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import F64, I8, I64, U8, U16, Bools
+from headrace.errors import InputError
+from headrace.formats.date_words import advice
+from headrace.formats.dates import MISSING, parse_dates
+from headrace.formats.schema import is_text
+from headrace.formats.text_columns import as_text
+from headrace.formats.typed import nulled
+from headrace.histories.codec import addresses, latency
+from headrace.histories.codec.addresses import Addresses
+from headrace.histories.config import Histories
+from headrace.histories.known import KnownAddresses
+
+REASONS = (
+    "null_time",
+    "unreadable_time",
+    "time_before_1970",
+    "null_entity",
+    "unreadable_entity",
+    "null_peer",
+    "unreadable_peer",
+    "unreadable_value",
+    "missing_value",
+    "negative_value",
+    "zero_value",
+)
+_LATEST_US = 1 << 62
+_TELLING = 1 << 10  # so many addresses show whether they repeat
+_US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_ADVICE = {
+    "null_time": "is missing",
+    "unreadable_time": "is no time of the declared form: {time}",
+    "time_before_1970": "is before 1970, and row times count from there",
+    "null_entity": "is missing",
+    "unreadable_entity": "is no {entity_kind}; correct it, or give entity_kind",
+    "null_peer": "is missing",
+    "unreadable_peer": "is no {peer_kind}; correct it, or give peer_kind",
+    "unreadable_value": "is no finite number",
+    "missing_value": "is missing, which missing='error' refuses; or give missing='failed' or missing='drop'",
+    "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
+    "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file of the source: its path for errors, its name below the root for counts, its name without extension."""
+
+    path: str
+    name: str
+    stem: str
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of addresses: distinct ones, and of each row its place among them, −1 null, −2 unreadable: int64 [N]."""
+
+    distinct: Addresses
+    place: I64
+
+
+@dataclass
+class Dropped:
+    """Rows that are no measurements: reason → rows, and reason → where the first of them is and what it holds."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The measurements of a chunk, in source order, [M].
+
+    micros int64: since 1970, UTC; codes uint16; entity, peer int64: places in entities and peers (None without peers).
+    """
+
+    micros: I64
+    codes: U16
+    entities: Addresses
+    entity: I64
+    peers: Addresses | None
+    peer: I64 | None
+    clamped: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the tasks of a run remember of addresses they have read."""
+
+    entities: KnownAddresses
+    peers: KnownAddresses
+    compiled: bool
+
+    @staticmethod
+    def none(settings: Histories, *, compiled: bool = False) -> Known:
+        """Nothing yet; entities and peers of one kind are remembered together. compiled: read by numba."""
+        entities = KnownAddresses(settings.entity_kind, compiled=compiled)
+        same = settings.peer_kind == settings.entity_kind
+        peers = entities if same else KnownAddresses(settings.peer_kind, compiled=compiled)
+        return Known(entities, peers, compiled)
+
+
+def parse_chunk(
+    table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, known: Known
+) -> Parsed:
+    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0.
+
+    Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
+    """
+    n = len(rows)
+    reason = np.zeros(n, np.int8)  # 0: a measurement, k: REASONS[k - 1]
+    blame = partial(_blame, reason)
+    micros = _times(table[settings.time], settings, blame)
+    if settings.entity_from == "file_name":
+        own = addresses.parse(pa.array([place.stem]), settings.entity_kind)
+        entity = Coded(own, np.full(n, 0 if own.readable[0] else -2))
+    else:
+        entity = code_addresses(table[settings.entity], known.entities, settings.entity)
+    blame(entity.place == -1, "null_entity")
+    blame(entity.place == -2, "unreadable_entity")
+    peer = None
+    if settings.peer is not None:
+        peer = code_addresses(table[settings.peer], known.peers, settings.peer, repeats="stay")
+    if peer is not None:
+        blame(peer.place == -1, "null_peer")
+        blame(peer.place == -2, "unreadable_peer")
+    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=known.compiled)
+    if reason.any():
+        _settle(table, rows, place, settings, reason, dropped)
+    keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
+    return Parsed(
+        micros[keep],
+        codes.codes[keep],
+        entity.distinct,
+        entity.place[keep],
+        None if peer is None else peer.distinct,
+        None if peer is None else peer.place[keep],
+        codes.clamped,
+    )
+
+
+def code_addresses(
+    column: pa.ChunkedArray, known: KnownAddresses, name: str, repeats: Literal["go", "stay"] = "go"
+) -> Coded:
+    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+
+    Plain texts are parsed row by row where that is compiled, which is faster than finding out which are distinct; with
+    repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than once.
+    """
+    if known.compiled and is_text(column.type):
+        return _code_texts(column, name, repeats)
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
+    present = np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False), np.bool_)
+    read = known.read(texts.drop_null())
+    readable = np.flatnonzero(read.readable)
+    places = np.full(len(texts) + 1, -1)  # the last: rows that are null themselves
+    codes = np.full(int(present.sum()), -2)
+    codes[readable] = np.arange(len(readable))
+    places[:-1][present] = codes
+    at = encoded.indices
+    at = np.asarray((pc.fill_null(at, len(texts)) if at.null_count else at).to_numpy(), np.int64)
+    return Coded(read if len(readable) == len(read) else read.take(readable), places[at])
+
+
+def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay"]) -> Coded:
+    from headrace.histories.codec.kernels import places_of
+    from headrace.histories.codec.parse_kernels import offsets_of, parse_texts
+
+    if column.type not in (pa.string(), pa.large_string()):
+        column = as_text(column, (), f"column {name!r}")
+    texts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(texts, pa.ChunkedArray):  # zero chunks stay chunked
+        texts = pa.array([], pa.large_string())
+    family, data = parse_texts(texts)
+    absent = np.diff(offsets_of(texts)) == 0
+    if texts.null_count:
+        absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
+        family[absent] = 0
+    if repeats == "stay" or _hardly_repeat(family, data):
+        place = np.arange(len(family))
+        place[family == 0] = -2
+        place[absent] = -1
+        return Coded(Addresses(family, data), place)
+    place, first = places_of(family, data)
+    place[absent] = -1
+    return Coded(Addresses(family[first], data[first]), place)
+
+
+def _hardly_repeat(family: U8, data: U8) -> bool:
+    """Whether most addresses of a chunk stand in it once, told by its first eighth, so that each is kept as it comes.
+
+    If they come at random and fewer than 4 of 100 repeat there, fewer than a quarter do in the whole, and telling them
+    apart here and again in the partition is more work than hashing and storing some twice.
+    """
+    from headrace.histories.codec.kernels import places_of
+
+    some = len(family) // 8
+    readable = np.count_nonzero(family[:some])
+    return bool(readable >= _TELLING and len(places_of(family[:some], data[:some])[1]) > 0.96 * readable)
+
+
+def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
+    column = nulled(column, ("",))
+    first, *others = settings.time_format
+    micros = parse_dates(column, first).micros
+    for form in others:
+        unread = micros == MISSING
+        if not unread.any():
+            break
+        micros = np.where(unread, parse_dates(column, form).micros, micros)
+    absent = np.zeros(len(micros), np.bool_)
+    if column.null_count:
+        absent = np.asarray(pc.is_null(column).to_numpy(), np.bool_)
+        blame(absent, "null_time")
+    blame(~absent & ((micros == MISSING) | (micros > _LATEST_US)), "unreadable_time")
+    blame(micros < 0, "time_before_1970")
+    return micros
+
+
+def _numbers(column: pa.ChunkedArray, settings: Histories, blame: Any) -> F64:
+    """The values as they are written, NaN where there is none: float64 [N]."""
+    if is_text(column.type):
+        import polars as pl
+
+        column = nulled(column, ("",))
+        read = pl.Series("value", column, dtype=pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+        blame(np.asarray(pc.is_valid(column).to_numpy(), np.bool_) & read.is_null().to_numpy(), "unreadable_value")
+        values = read.fill_null(np.nan).to_numpy()
+    else:
+        try:
+            values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InputError(
+                f"column {settings.value!r} is {column.type}, which is no number; name a column of numbers"
+            ) from None
+    return np.asarray(values, np.float64)
+
+
+def _blame(reason: I8, mask: Bools, word: str) -> None:
+    """Give a reason to the rows of the mask that have none yet."""
+    if mask.any():
+        reason[mask & (reason == 0)] = REASONS.index(word) + 1
+
+
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool) -> latency.Codes:
+    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
+    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    if compiled:
+        from headrace.histories.codec.gather_kernels import FAILED, KEPT, ValueRules, codes_of
+
+        fate = {"failed": FAILED, "value": KEPT}
+        numbers = [fate.get(rule, REASONS.index(word) + 1) for word, rule in rules.items()]
+        return latency.Codes(
+            *codes_of(
+                values,
+                _US_PER[settings.value_unit],
+                ValueRules(REASONS.index("unreadable_value") + 1, *numbers),
+                reason,
+            )
+        )
+    failed = np.zeros(len(values), np.bool_)
+    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
+    _blame(reason, np.isinf(values), "unreadable_value")
+    for word, mask in masks.items():
+        if rules[word] == "failed":
+            failed |= mask
+        elif rules[word] != "value":
+            _blame(reason, mask, word)
+    failed |= reason != 0
+    usable = np.where(np.isfinite(values) & (values > 0), values, 0.0) * _US_PER[settings.value_unit]
+    return latency.encode(np.rint(np.minimum(usable, 2.0**62)).astype(np.int64), failed)
+
+
+def _settle(
+    table: pa.Table, rows: I64, place: Place, settings: Histories, reason: npt.NDArray[np.int8], dropped: Dropped
+) -> None:
+    """Count the rows that go, or raise for the first row that is an error."""
+    refused = np.array([False, *(_is_error(word, settings) for word in REASONS)])
+    errors = np.flatnonzero(refused[reason])
+    if len(errors):
+        row = int(errors[0])
+        word = REASONS[int(reason[row]) - 1]
+        raise InputError(f"{place.path}: " + _tell(table, row, rows, place, settings, word) + _end(word))
+    for number in np.unique(reason[reason > 0]).tolist():
+        word = REASONS[number - 1]
+        mine = np.flatnonzero(reason == number)
+        dropped.rows[word] = dropped.rows.get(word, 0) + len(mine)
+        dropped.first.setdefault(word, f"{place.name}: " + _tell(table, int(mine[0]), rows, place, settings, word))
+
+
+def _is_error(word: str, settings: Histories) -> bool:
+    rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
+    return rules.get(word, settings.bad_rows) == "error"
+
+
+def _end(word: str) -> str:
+    return (
+        ""
+        if word in ("missing_value", "negative_value", "zero_value")
+        else "; or drop and count such rows with bad_rows='drop'"
+    )
+
+
+def _tell(table: pa.Table, row: int, rows: I64, place: Place, settings: Histories, word: str) -> str:
+    part = word.rsplit("_", 1)[1] if not word.startswith("time_") else "time"
+    name = {"time": settings.time, "entity": settings.entity, "peer": settings.peer, "value": settings.value}[part]
+    if part == "entity" and settings.entity_from == "file_name":
+        name, value = "the file's name", place.stem
+    else:
+        value = table[name][row].as_py()
+    told = _ADVICE[word].format(
+        entity_kind=settings.entity_kind,
+        peer_kind=settings.peer_kind,
+        time=advice(value, " or ".join(settings.time_format), "time_format") if part == "time" else "",
+    )
+    shown = repr(value) if value is None or isinstance(value, str) else f"{value}"
+    return f"row {int(rows[row]) + 1}: {name} is {shown}, which {told}"

@@ -1,0 +1,206 @@
+"""Histories as a run: gather measurements by partition, order and write each partition, list the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.dataset.index import IndexRow
+from headrace.dataset.manifest import SplitTotals
+from headrace.formats.scan import look
+from headrace.formats.shard import Shard
+from headrace.formats.source import survey, with_content
+from headrace.histories.config import WORKING_BYTES, Histories
+from headrace.histories.gather import check_columns, gather_shard
+from headrace.histories.parse import REASONS, Known
+from headrace.histories.rows_file import RowShard, write_rows
+from headrace.histories.shard_file import ROW_SCHEMA
+from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition
+from headrace.run.context import RunContext, Task, TaskFiles
+from headrace.run.events import Note
+from headrace.run.prepare import Outcome
+from headrace.run.receipts import Receipt
+from headrace.storage import local
+
+MAX_PARTITIONS = 1 << 12
+# Compiling kernels takes seconds, once for a machine; loading them half a second. They save a microsecond a row.
+WORTH_COMPILING = 1 << 22
+_ROW_BYTES = 32  # of a source file, about
+_GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts and its records
+
+
+def is_worth_compiling(rows: float) -> bool:
+    """Whether so many rows are worth kernels, where numba is there to make them."""
+    return rows >= WORTH_COMPILING and find_spec("numba") is not None
+
+
+def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
+    """Do the work in the run directory."""
+    shards, partitions, rows = _survey(settings, context, files)
+    compiled = is_worth_compiling(rows * settings.sample_rate)
+    at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
+    known = Known.none(settings, compiled=compiled)
+    gathered = at_once.stage(
+        "gather",
+        [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
+        durable=False,
+    )
+    pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
+    for split in SPLITS:
+        local.make_directory(context.run / directory_of(split))
+    at_once = _at_once(context, settings.memory_limit, 2 * settings.slab_rows * WORKING_BYTES)
+    ordered = at_once.stage(
+        "order", [_order_task(settings, len(shards), number, compiled) for number in range(partitions)]
+    )
+    shard_rows = [
+        RowShard(split, number, shard_name(split, number, settings.format))
+        for number, receipt in enumerate(ordered)
+        for split in receipt.result["splits"]
+    ]
+
+    def list_rows(files: TaskFiles) -> dict[str, Any]:
+        return {"rows_read": write_rows(files, shard_rows)}
+
+    (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
+    return _outcome(settings, context, files, gathered, ordered, partitions, listed)
+
+
+def _survey(
+    settings: Histories, context: RunContext, files: Sequence[tuple[Path, str]]
+) -> tuple[list[Shard], int, int]:
+    """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
+    how many rows there are."""
+
+    def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
+        def work() -> tuple[Shard, int]:
+            if settings.partitions is not None:
+                shard = survey(path, name)
+                return shard, shard.size // _ROW_BYTES
+            shard, spans = look(path, name)
+            return shard, sum(span.rows for span in spans)
+
+        return work
+
+    found = context.map([looked(path, name) for path, name in files])
+    shards = [shard for shard, _ in found]
+    for shard in with_content(shards):
+        check_columns(settings, shard)
+    rows = sum(rows for _, rows in found)
+    if settings.partitions is not None:
+        return shards, settings.partitions, rows
+    expected = math.ceil(rows * settings.sample_rate)
+    return shards, min(MAX_PARTITIONS, max(1, -(-expected // settings.slab_rows))), rows
+
+
+def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunContext:
+    """As many tasks at a time as the limit allows on each machine; one at least."""
+    at_once = context.engine.machines() * (memory_limit // task_bytes)
+    return replace(context, workers=max(1, min(context.workers, at_once)))
+
+
+def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
+    def work(files: TaskFiles) -> dict[str, Any]:
+        return gather_shard(files, settings, shard, number, partitions, known)
+
+    return Task(shard.name, shard.size, work, [shard.path])
+
+
+def _order_task(settings: Histories, pieces: int, number: int, compiled: bool) -> Task:
+    return Task(
+        f"partition {number}", 0, lambda files: write_partition(files, settings, pieces, number, compiled=compiled)
+    )
+
+
+def _outcome(
+    settings: Histories,
+    context: RunContext,
+    files: Sequence[tuple[Path, str]],
+    gathered: Sequence[Receipt],
+    ordered: Sequence[Receipt],
+    partitions: int,
+    listed: Receipt,
+) -> Outcome:
+    def total(name: str) -> int:
+        return sum(int(receipt.result[name]) for receipt in gathered)
+
+    def of_split(split: str, name: str) -> int:
+        return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
+
+    dropped = {
+        word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
+        for word in (*REASONS, "not_sampled")
+    }
+    first: dict[str, str] = {}
+    for receipt in gathered:
+        first = {**receipt.result["first_dropped"], **first}
+    lost = sum(count for word, count in dropped.items() if word != "not_sampled")
+    if lost:
+        told = "; ".join(f"{word}: {dropped[word]:,}, first {where}" for word, where in sorted(first.items()))
+        context.on_event(Note("warning", f"{lost:,} rows dropped: {told}"))
+    return Outcome(
+        schema=ROW_SCHEMA,
+        index=_index(settings, ordered),
+        splits={split: _totals(ordered, split, of_split(split, "rows")) for split in SPLITS},
+        dropped=dropped,
+        source={
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path, _ in files),
+            "rows": total("rows_read"),
+            "empty_shards": [receipt.subject for receipt in gathered if not receipt.result["rows_read"]],
+        },
+        directories={split: directory_of(split) for split in SPLITS},
+        facts={
+            "source_rows": {split: of_split(split, "measurements") for split in SPLITS},
+            "entities": {split: of_split(split, "entities") for split in SPLITS},
+            "failed": total("failed"),
+            "clamped": total("clamped"),
+            "backwards": total("backwards"),
+            "first_dropped": first,
+            "multiset_sum": total("sum") % (1 << 64),
+            "partitions": partitions,
+            "format": settings.format,
+            "rows_digest": listed.files[0].digest,
+        },
+    )
+
+
+def _index(settings: Histories, ordered: Sequence[Receipt]) -> list[IndexRow]:
+    rows = []
+    for number, receipt in enumerate(ordered):
+        for split, result in receipt.result["splits"].items():
+            name = shard_name(split, number, settings.format)
+            (record,) = (each for each in receipt.files if each.path == name)
+            first_row = 0
+            for block, (count, offset, length) in enumerate(result["blocks"]):
+                rows.append(
+                    IndexRow(
+                        split=split,
+                        shard=name,
+                        format=settings.format,
+                        block=block,
+                        first_row=first_row,
+                        rows=count,
+                        offset=offset,
+                        length=length,
+                        digest=record.digest,
+                        checksum=record.checksum,
+                        source_shard="",
+                        key_min=int(result["first_time"]) * 1_000_000,
+                        key_max=int(result["last_time"]) * 1_000_000,
+                    )
+                )
+                first_row += count
+    return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
+
+
+def _totals(ordered: Sequence[Receipt], split: str, rows: int) -> SplitTotals:
+    own = [
+        record for receipt in ordered for record in receipt.files if record.path.startswith(f"{directory_of(split)}/")
+    ]
+    return SplitTotals(rows=rows, shards=len(own), bytes=sum(record.bytes for record in own))

@@ -1,0 +1,55 @@
+"""Register histories."""
+
+from headrace.recipe import Init, Registration
+
+REGISTRATION = Registration(
+    name="histories",
+    settings="headrace.histories.config:Histories",
+    commands={"histories": "headrace.histories.command:app"},
+    words={
+        ("histories", "prepare"): {
+            "time_format": (
+                "iso",
+                "epoch_s",
+                "epoch_ms",
+                "epoch_us",
+                "epoch_ns",
+                "epoch_days",
+                "excel_days",
+                "yyyymmdd",
+            ),
+        },
+        ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
+    },
+    init=Init(
+        word="histories",
+        options="headrace.cli.init.asked:AskedHistories",
+        sections="headrace.histories.init:histories_sections",
+    ),
+    stages={
+        "gather": ("gather measurements", "shards"),
+        "order": ("order entities", "partitions"),
+        "rows": ("list rows", "files"),
+    },
+    reasons={
+        "not_sampled": "not in the sample",
+        "null_time": "has no time",
+        "unreadable_time": "time cannot be read",
+        "time_before_1970": "time is before 1970",
+        "null_entity": "has no entity",
+        "unreadable_entity": "entity is no address or number",
+        "null_peer": "has no peer",
+        "unreadable_peer": "peer is no address or number",
+        "unreadable_value": "value is no finite number",
+        "missing_value": "has no value",
+        "negative_value": "value is below 0",
+        "zero_value": "value is 0",
+    },
+    row="big row",
+    verify="headrace.histories.verify:verify_histories",
+    figures="headrace.histories.figures:figures",
+    readers={
+        "array_record": "histories in ArrayRecord shards are no table to stream; read them as contexts (`headrace "
+        "histories plan` counts them), or prepare them with format='arrow'"
+    },
+)

@@ -1,0 +1,244 @@
+"""Shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
+
+ArrayRecord is uncompressed with groups of one record, as random access wants it; writer options are fixed, so the same
+rows are the same bytes. Arrow files have the row's facts as columns beside its blob, in record batches that end with
+the row that brings them to 8 MiB, or to 4,096 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.arrays import I64, U8
+from headrace.digest import digest_file
+from headrace.errors import CorruptShard, MissingExtra
+from headrace.formats.write import HashingFile, Written
+from headrace.histories.codec.rows import Encoded
+from headrace.storage.local import failed, storing
+
+EXTENSION = {"array_record": ".array_record", "arrow": ".arrow"}
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("src_id", pa.string(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("n_measurements", pa.int64(), nullable=False),
+        pa.field("first_time", pa.int64(), nullable=False),
+        pa.field("last_time", pa.int64(), nullable=False),
+        pa.field("measurements", pa.large_binary(), nullable=False),
+    ]
+)
+_OPTIONS = "group_size:1,uncompressed,max_parallelism:1"
+_BATCH_BYTES, _BATCH_ROWS = 8 << 20, 4096
+
+
+FACTS_SCHEMA = pa.schema([*list(ROW_SCHEMA)[:-1], pa.field("bytes", pa.int64(), nullable=False)])
+
+
+class ShardFile(Protocol):
+    """A shard that is being written."""
+
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
+        """The next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
+
+    def finish(self, rows: int) -> Written:
+        """No more rows than these; closes the file."""
+
+    def close(self) -> None:
+        """Let go of the file, whole or not."""
+
+
+def open_shard(path: Path, format_: str) -> ShardFile:
+    """Begin a shard under a temporary name. Raises `MissingExtra` without the array-record package."""
+    return _ArrowFile(path) if format_ == "arrow" else _ArrayRecordFile(path)
+
+
+@dataclass(frozen=True)
+class Blobs:
+    """Rows that were read together. data: their blobs end to end, uint8; sizes int64 [R]: bytes of each."""
+
+    data: U8
+    sizes: I64
+
+    def __iter__(self) -> Iterator[memoryview]:
+        stops = np.cumsum(self.sizes)
+        for start, stop in zip((stops - self.sizes).tolist(), stops.tolist(), strict=True):
+            yield self.data[start:stop].data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Most:
+    """How much is read at a time: rows, and bytes unless a row has more."""
+
+    rows: int
+    bytes: int
+
+    def cut(self, sizes: I64) -> list[tuple[int, int]]:
+        """Rows of these sizes in pieces: (first row, row behind the last) of each."""
+        ends = np.cumsum(sizes)
+        pieces, first = [], 0
+        while first < len(sizes):
+            before = int(ends[first - 1]) if first else 0
+            fitting = int(np.searchsorted(ends, before + self.bytes, side="right"))
+            last = max(first + 1, min(fitting, first + self.rows))
+            pieces.append((first, last))
+            first = last
+        return pieces
+
+
+MOST = Most(rows=8192, bytes=2 << 20)
+
+
+def read_blobs(path: Path) -> Iterator[memoryview]:
+    """The row blobs of a shard of either format, in order. Raises `CorruptShard` for a file that cannot be read."""
+    for piece in read_pieces(path):
+        yield from piece
+
+
+def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
+    """The same, many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
+    among small ones is larger than asked for; without, pieces are as large on average.
+
+    Where rows cannot be read, those before them are given.
+    """
+    if path.name.endswith(EXTENSION["arrow"]):
+        yield from _read_arrow(path, most)
+        return
+    module = _array_record()
+    if not path.is_file():
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
+    try:
+        reader = module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
+    except (ValueError, RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    try:
+        if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
+            raise _unreadable(path, ValueError("it has no records"))
+        rows = reader.num_records()
+        average = -(-path.stat().st_size // rows)
+        sizes = np.full(rows, average, np.int64)
+        if expected is not None:
+            sizes[: len(expected)] = expected[:rows]
+        for first, last in most.cut(sizes):
+            yield from _read(reader, path, first, last)
+    finally:
+        with suppress(RuntimeError):  # a damaged file says so once more
+            reader.close()
+
+
+def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
+    """Rows of an ArrayRecord file, together; where one of them cannot be read, those before it one by one."""
+    try:
+        found = reader.read(first, last)  # a call costs as much as a hundred small rows
+    except (ValueError, RuntimeError, OSError, IndexError) as error:
+        if last - first == 1:
+            raise _unreadable(path, error) from error
+        for row in range(first, last):
+            yield from _read(reader, path, row, row + 1)
+    else:
+        sizes = np.fromiter(map(len, found), np.int64, len(found))
+        yield Blobs(np.frombuffer(b"".join(found), np.uint8), sizes)
+
+
+class _ArrayRecordFile:
+    def __init__(self, path: Path) -> None:
+        module = _array_record()
+        self._path = path
+        with storing(path):
+            path.touch(exist_ok=False)  # its errors say what the directory allows; the library's do not
+        self._writer = module.ArrayRecordWriter(str(path), _OPTIONS)
+
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:  # noqa: ARG002 - blobs tell them
+        try:
+            for blob in rows.blobs(places):
+                self._writer.write(blob)
+        except RuntimeError as error:
+            raise failed(self._path, error) from error
+
+    def finish(self, rows: int) -> Written:
+        self.close()
+        digest = digest_file(self._path)
+        return Written(rows, self._path.stat().st_size, digest.sha256, (), digest.checksum)
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        except RuntimeError as error:
+            raise failed(self._path, error) from error
+
+
+class _ArrowFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = HashingFile(path)
+        self._writer = pa.ipc.new_file(self._file, ROW_SCHEMA)
+        self._facts: list[pa.RecordBatch] = []
+        self._blobs: list[bytes] = []
+        self._bytes = 0
+
+    def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
+        start = 0
+        for place, blob in enumerate(rows.blobs(places)):
+            self._blobs.append(blob)
+            self._bytes += len(blob)
+            if self._bytes >= _BATCH_BYTES or len(self._blobs) >= _BATCH_ROWS:
+                self._facts.append(facts.slice(start, place + 1 - start))
+                start = place + 1
+                self._flush()
+        if start < len(places):
+            self._facts.append(facts.slice(start))
+
+    def finish(self, rows: int) -> Written:
+        if self._blobs:
+            self._flush()
+        self.close()
+        return self._file.holding(rows)
+
+    def close(self) -> None:
+        with storing(self._path):
+            self._writer.close()
+            self._file.close()
+
+    def _flush(self) -> None:
+        facts = pa.Table.from_batches(self._facts).drop_columns("bytes").combine_chunks()
+        columns = [facts.column(name).chunk(0) for name in facts.column_names]
+        batch = pa.record_batch([*columns, pa.array(self._blobs, pa.large_binary())], schema=ROW_SCHEMA)
+        with storing(self._path):
+            self._writer.write_batch(batch)
+        self._facts, self._blobs, self._bytes = [], [], 0
+
+
+def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
+    try:
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                blobs = reader.get_batch(number).column("measurements")
+                blobs.validate(full=True)
+                _, offsets, values = blobs.buffers()
+                ends = np.frombuffer(offsets, np.int64)[blobs.offset : blobs.offset + len(blobs) + 1]
+                data = np.frombuffer(values or b"", np.uint8)
+                for first, last in most.cut(np.diff(ends)):
+                    yield Blobs(data[ends[first] : ends[last]], np.diff(ends[first : last + 1]))
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CorruptShard:
+    return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
+
+
+def _array_record() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError:
+        raise MissingExtra("array_record", "histories") from None
+    return array_record_module

@@ -1,0 +1,283 @@
+"""The turns of a conversation, found by rendering it with marks; and by differences where marks would change it.
+
+With marks: the conversation is rendered with a mark at both ends of every text of it. If the rendering without the
+marks is the plain rendering, the marks say where every text went, and what stands between them is the template's. The
+header and the end-of-turn token of a turn are told by two shorter renderings, one that ends with the generation prompt
+before the turn and one that ends with the turn; what was found is remembered by the template's text around it.
+
+By differences: a turn is where the rendering changes if that message alone is changed.
+
+Both are checked, and a conversation for which neither is certain raises `RowRejected`: no mask is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.marks import (
+    BEGIN,
+    JSON_BEGIN,
+    JSON_END,
+    Found,
+    Piece,
+    marked,
+    parts_of,
+    without_marks,
+)
+from headrace.packing.chats.messages import Message
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.skeleton import Skeleton, Span, skeleton_of
+from headrace.packing.chats.template import Template, Trace
+from headrace.packing.chats.turns import Specials, end_in, shared_start, start_in
+
+_TOOLS = -1  # the owner of what is written of the tools
+_JSON = (JSON_BEGIN, JSON_END)
+_MOST_REMEMBERED = 4096  # bounds memory, whatever the chats
+_CHANGED = "\ufdef"
+_SHORT = 8  # texts of so few characters may stand anywhere by chance
+_LEFT = re.compile(r"(\s|</?[\w|.:-]+>)*")  # what may stand beside a changed text: white space and tags
+
+
+@dataclass
+class Learner:
+    """Finds the turns of one template's renderings. Not for two threads at once."""
+
+    template: Template
+    specials: Specials
+    tags: re.Pattern[str]
+    _remembered: dict[Any, int | None] = field(default_factory=dict)
+
+    def learn(
+        self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
+    ) -> tuple[dict[int, Span], Skeleton | None]:
+        """Where in `text`, the plain rendering, the `wanted` messages are trained; a skeleton if it holds for others.
+
+        trace: of the plain rendering. Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
+        """
+        messages, pieces, owners = marked(chat.messages, self.tags)
+        rendering = _Rendering(self, chat, messages, pieces, text)
+        marks = rendering.with_marks(messages, owners)
+        if marks is None:
+            turns = {place: rendering.turn_by_difference(place) for place in wanted}
+            rendering.check_by_difference()
+            return turns, None
+        rendering.check_marks(marks)
+        turns = {}
+        for place in wanted:
+            own = marks.of(place)
+            turns[place] = rendering.turn_by_marks(place, marks, own) if own else rendering.turn_by_difference(place)
+        if not self.template.fixed_prompt or not all(marks.of(place) for place in wanted):
+            return turns, None
+        return turns, skeleton_of(text, marks.found, pieces, trace.texts, turns)
+
+    def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
+        """What was found for this key before. Only where nothing but the key decides."""
+        if key not in self._remembered:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = find()
+        return self._remembered[key]
+
+
+@dataclass
+class _Marks:
+    """The marks of a whole rendering. owners: per mark the message it belongs to, None for tools."""
+
+    found: list[Found]
+    owners: list[int | None]
+
+    def of(self, place: int) -> list[int]:
+        """Which marks are of this message."""
+        return [number for number, owner in enumerate(self.owners) if owner == place]
+
+
+@dataclass
+class _Rendering:
+    learner: Learner
+    chat: Conversation
+    marked: list[Message]
+    pieces: list[Piece]
+    text: str
+
+    def with_marks(self, messages: list[Message], owners: dict[int, int]) -> _Marks | None:
+        """Marks of a rendering; None if they change it."""
+        tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
+        trace = Trace(marked=True, owners={**tools, **owners})
+        try:
+            text, found = without_marks(self.render(messages, trace=trace))
+        except RowRejected:
+            return None  # a template may refuse a text for its marks
+        if text != self.text:
+            return None
+        own: list[int | None] = []
+        for each in found:
+            owner: int | None = self.pieces[each.number].owner if each.kind not in _JSON else trace.owned[each.number]
+            if owner is None and own and own[-1] is not None and "tool_calls" in self.chat.messages[own[-1]]:
+                owner = own[-1]  # a number, say, among the arguments that stand before it
+            own.append(None if owner == _TOOLS else owner)
+        return _Marks(found, own)
+
+    def render(self, messages: list[Message], *, trace: Trace | None = None, prompt: bool = False) -> str:
+        chat = self.chat
+        return self.learner.template.render(
+            messages, chat.tools, chat.values, trace=trace or Trace(), generation_prompt=prompt
+        )
+
+    def check_marks(self, marks: _Marks) -> None:
+        """No message with a text, and no tool call, is missing from the rendering."""
+        present = {
+            (self.pieces[each.number].owner, self.pieces[each.number].part)
+            for each in marks.found
+            if each.kind not in _JSON
+        }
+        with_json = {owner for each, owner in zip(marks.found, marks.owners, strict=True) if each.kind == JSON_BEGIN}
+        for piece in self.pieces:
+            if not piece.whole or (piece.owner, piece.part) in present:
+                continue
+            if piece.part == "content" or (piece.part == "tool_calls" and piece.owner not in with_json):
+                raise _missing(self.chat.messages[piece.owner], piece.owner, piece.part)
+
+    def turn_by_marks(self, place: int, marks: _Marks, own: list[int]) -> Span:
+        begun = [  # a function's name may well be written twice within its turn
+            each.number
+            for each in marks.found[own[0] : own[-1] + 1]
+            if each.kind == BEGIN and self.pieces[each.number].part != "tool_calls"
+        ]
+        if own != list(range(own[0], own[-1] + 1)) or len(set(begun)) < len(begun):
+            raise _uncertain(place, "which part of the text is its own, as some of it is written twice")
+        first, last = marks.found[own[0]].at, marks.found[own[-1]].at
+        before = marks.found[own[0] - 1].at if own[0] else 0
+        behind = marks.found[own[-1] + 1].at if own[-1] + 1 < len(marks.found) else len(self.text)
+        literal, after = self.text[before:first], self.text[last:behind]
+        role = self.chat.messages[place - 1]["role"] if place else ""
+        learner, specials = self.learner, self.learner.specials
+        start = (
+            learner.remembered(("start", role, own[0] == 0, literal), lambda: self.start(place, literal, own[0], marks))
+            if learner.template.fixed_prompt
+            else self.start(place, literal, own[0], marks)  # what was said before may decide
+        )
+        end = learner.remembered(
+            ("end", behind == len(self.text), after), lambda: end_in(after, self.tail(place), specials)
+        )
+        if start is None or end is None:
+            raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
+        return before + start, last + end
+
+    def start(self, place: int, literal: str, own: int, marks: _Marks) -> int | None:
+        """Where in the text before a turn the model begins, from a rendering that ends with the generation prompt."""
+        before = marks.found[own - 1] if own else None
+        try:
+            text, found = without_marks(self.render(self.marked[:place], trace=Trace(marked=True), prompt=True))
+            last = found[-1] if found else None
+            known = (last and (last.kind, last.number)) == (before and (before.kind, before.number))
+            lead = text[last.at :] if last else text
+            if known and literal.startswith(lead):
+                return len(lead)
+            plain, _ = without_marks(self.render(self.marked[:place], trace=Trace(marked=True)))
+        except RowRejected:
+            return self.start_from_probe(literal)
+        prompt = text[len(plain) :] if text.startswith(plain) else ""
+        if known:
+            return start_in(literal, lead, prompt, self.learner.specials)
+        return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
+
+    def start_from_probe(self, literal: str) -> int | None:
+        """The same where nothing can be rendered before the turn: with the generation prompt after any user."""
+        probe: list[Message] = [{"role": "user", "content": "x"}]
+        try:
+            plain, asked = self.render(probe), self.render(probe, prompt=True)
+        except RowRejected:
+            return None
+        prompt = asked[len(plain) :] if asked.startswith(plain) else ""
+        return start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
+
+    def tail(self, place: int) -> str | None:
+        """What is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
+        try:
+            text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
+        except RowRejected:
+            return None
+        return text[found[-1].at :] if found else text
+
+    def turn_by_difference(self, place: int) -> Span:
+        """The turn of a message, from what changes with it."""
+        try:
+            return self.difference(place)
+        except RowRejected as rejected:
+            if rejected.reason in ("uncertain_mask", "not_rendered"):
+                raise
+            raise _uncertain(place, "which part of the text is its own") from None
+
+    def difference(self, place: int) -> Span:
+        specials, before = self.learner.specials, self.chat.messages[:place]
+        begin, end = self.changed(self.text, self.chat.messages, place)
+        try:
+            asked, plain = self.render(before, prompt=True), self.render(before)
+        except RowRejected:
+            start = self.start_from_probe(self.text[:begin])
+        else:
+            prompt = asked[len(plain) :] if asked.startswith(plain) else ""
+            whole = self.text[:begin].startswith(asked)
+            start = len(asked) if whole else start_in(self.text[:begin], "\x00", prompt, specials) if prompt else None
+        shorter = self.render(self.chat.messages[: place + 1])
+        _, last = self.changed(shorter, self.chat.messages[: place + 1], place)
+        stop = end_in(self.text[end:], shorter[last:], specials)
+        if start is None or stop is None:
+            raise _uncertain(place, "where its turn begins" if start is None else "where its turn ends")
+        return start, end + stop
+
+    def changed(self, text: str, messages: list[Message], place: int) -> Span:
+        """Which part of `text`, the rendering of `messages`, goes with one message."""
+        other = self.render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
+        if other == text:
+            raise _missing(messages[place], place, "content")
+        begin = shared_start(text, other)
+        most = min(len(text), len(other)) - begin
+        shared = shared_start(text[::-1][:most], other[::-1][:most])
+        instead = other[begin : len(other) - shared]
+        plain = not messages[place].get("tool_calls")
+        others = [message["content"] or "" for message in (*messages[:place], *messages[place + 1 :])]
+        if (
+            _CHANGED not in instead
+            or (plain and (instead.count(_CHANGED) > 1 or not _LEFT.fullmatch(instead.replace(_CHANGED, ""))))
+            or any(len(each) > _SHORT and each in instead for each in others)
+        ):
+            raise _uncertain(place, "which part of the text is its own")
+        return begin, len(text) - shared
+
+    def check_by_difference(self) -> None:
+        """No message is missing from the rendering."""
+        for place, message in enumerate(self.chat.messages):
+            core = (message["content"] or "").strip()
+            if core and core not in self.text:
+                self.changed(self.text, self.chat.messages, place)
+
+
+def _changed(message: Message) -> Message:
+    """A message with another text in every field that is its own; arguments keep being an object."""
+    found = {**message, "content": _CHANGED}
+    if "tool_calls" in message:
+        if not (message["content"] or "").strip():
+            found["content"] = message["content"]
+        found["tool_calls"] = [
+            {**call, "function": {"name": _CHANGED, "arguments": _changed_arguments(call["function"]["arguments"])}}
+            for call in message["tool_calls"]
+        ]
+    return found
+
+
+def _changed_arguments(arguments: object) -> object:
+    return _CHANGED if isinstance(arguments, str) else {_CHANGED: _CHANGED}
+
+
+def _missing(message: Message, place: int, part: str) -> RowRejected:
+    what = "a tool call" if part == "tool_calls" else "the content"
+    return RowRejected("not_rendered", f"message {place + 1}: the template leaves out {what} of role {message['role']}")
+
+
+def _uncertain(place: int, what: str) -> RowRejected:
+    return RowRejected("uncertain_mask", f"message {place + 1}: no method tells for certain {what}")

@@ -1,0 +1,300 @@
+"""Rows of chat files in batches, whatever is wrong with single rows.
+
+JSON lines, JSON arrays (or one object after the other) and Parquet, gzip and zstd included. A line that is no JSON
+becomes a `BrokenRow` in its place, so that it can be counted with its file and line; a file that cannot be read at all
+raises `InputError`. Memory is O(batch): at most `batch_rows` rows, or as many as `batch_bytes` of text hold, and a line
+longer than `line_bytes` is passed over without being held. A JSON array is decoded object by object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import InputError
+from headrace.formats.detect import Kind, detect, holds_nothing, kind_of_name, open_bytes
+from headrace.formats.json_keys import DECODER, RepeatedKey, loads
+from headrace.formats.opened import open_file
+from headrace.packing.chats.rejects import shown
+
+BATCH_ROWS = 1000
+BATCH_BYTES = 16 << 20
+LINE_BYTES = 256 << 20
+_READ_BYTES = 1 << 20
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRow:
+    """What stands for a row that could not be read. reason: a word of `rejects.REASONS`."""
+
+    reason: str
+    detail: str
+
+
+Row = Mapping[str, Any] | BrokenRow
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows of one file in file order. unit: what the numbers count from 1, "line" or "row"."""
+
+    file: str
+    unit: str
+    numbers: list[int]
+    rows: list[Row]
+
+    def where(self, row: int) -> str:
+        """The file and the line of a row of this batch."""
+        return f"{self.file}: {self.unit} {self.numbers[row]}"
+
+
+def read_rows(
+    path: Path,
+    *,
+    name: str | None = None,
+    part: tuple[int, int] = (0, 1),
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    line_bytes: int = LINE_BYTES,
+) -> Iterator[RowBatch]:
+    """The rows of a file in order, in batches; blank lines are no rows.
+
+    name: what messages call the file; the path if None. part: (k, n) gives every n-th row, from the k-th (0-based) on;
+    the n parts together are all rows, each once, and other parts are not parsed. Raises `InputError` for files of other
+    formats and for damaged ones.
+    """
+    kind, name = _kind(path), name or str(path)
+    if holds_nothing(path, kind):
+        return
+    if kind.format == "jsonl":
+        yield from _batched(name, "line", _lines(path, kind, part, line_bytes), batch_rows, batch_bytes)
+    elif kind.format == "json":
+        yield from _batched(name, "row", _values(path, kind, part), batch_rows, batch_bytes)
+    elif kind.format == "parquet":
+        yield from _parquet(path, name, kind, part, batch_rows, batch_bytes)
+    else:
+        raise InputError(f"{path}: is {kind.format}; chats are read from .jsonl, .json and .parquet, also .gz and .zst")
+
+
+def _kind(path: Path) -> Kind:
+    """What a file is. A text that does not begin with JSON may still be JSON lines, of which the first are broken."""
+    try:
+        return detect(path)
+    except InputError:
+        kind = kind_of_name(path.name)
+        if kind is None or kind.format != "jsonl" or _CONTROL.search(next(_chunks(path, kind), b"")):
+            raise
+        return kind
+
+
+def row_of_line(line: bytes) -> Row:
+    """The object of one line, or what is wrong with it."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return BrokenRow("broken_utf8", f"byte {error.start} of the line is no UTF-8: {shown(line[error.start :][:8])}")
+    try:
+        return _row_of_value(loads(text))
+    except RepeatedKey as error:
+        return BrokenRow("repeated_key", f"{error}: {shown(text)}")
+    except (ValueError, RecursionError) as error:
+        return BrokenRow("broken_json", f"{error}: {shown(text)}")
+
+
+def _row_of_value(value: object) -> Row:
+    if isinstance(value, dict | BrokenRow):
+        return value
+    return BrokenRow("not_an_object", f"the row is {shown(value)}")
+
+
+def _batched(
+    name: str, unit: str, found: Iterator[tuple[int, Row, int]], batch_rows: int, batch_bytes: int
+) -> Iterator[RowBatch]:
+    numbers: list[int] = []
+    rows: list[Row] = []
+    size = 0
+    for number, row, row_bytes in found:
+        numbers.append(number)
+        rows.append(row)
+        size += row_bytes
+        if len(rows) >= batch_rows or size >= batch_bytes:
+            yield RowBatch(name, unit, numbers, rows)
+            numbers, rows, size = [], [], 0
+    if rows:
+        yield RowBatch(name, unit, numbers, rows)
+
+
+def _chunks(path: Path, kind: Kind) -> Iterator[bytes]:
+    try:
+        with open_bytes(path, kind.compression) as stream:
+            while block := stream.read(_READ_BYTES):
+                yield bytes(block)
+    except OSError as error:
+        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+
+
+def _lines(path: Path, kind: Kind, part: tuple[int, int], line_bytes: int) -> Iterator[tuple[int, Row, int]]:
+    place = 0  # of the row among those that are not blank
+    for number, line in enumerate(_whole_lines(_chunks(path, kind), line_bytes), 1):
+        if number == 1:
+            line = line.removeprefix(_BOM) if line is not None else None
+        if line is not None and not line.strip():
+            continue
+        if place % part[1] == part[0]:
+            if line is None:
+                yield number, BrokenRow("too_long_line", f"more than {line_bytes:,} bytes"), 0
+            else:
+                yield number, row_of_line(line), len(line)
+        place += 1
+
+
+def _whole_lines(chunks: Iterator[bytes], line_bytes: int) -> Iterator[bytes | None]:
+    """Lines without their ends; None for one that is too long to be held."""
+    held: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        if not others:
+            size += len(first)
+            held = [*held, first] if size <= line_bytes else []
+            continue
+        size += len(first)
+        yield b"".join([*held, first]) if size <= line_bytes else None
+        for line in others[:-1]:
+            yield line if len(line) <= line_bytes else None
+        held, size = [others[-1]], len(others[-1])
+    if size:
+        yield b"".join(held) if size <= line_bytes else None
+
+
+def _values(path: Path, kind: Kind, part: tuple[int, int]) -> Iterator[tuple[int, Row, int]]:
+    """The objects of an array, or of a file of objects end to end."""
+    text, at, inside, ended = "", 0, False, False
+    place, wanted = 0, _READ_BYTES
+    pieces = _texts(path, kind)
+    more = True
+    while True:
+        at = _past_white(text, at, "," if inside else "")
+        if at < len(text) and not place and not inside and text[at] == "[":
+            inside, at = True, at + 1
+            continue
+        if at < len(text) and inside and text[at] == "]":
+            inside, ended, at = False, True, at + 1
+            continue
+        if at < len(text):
+            if ended:
+                raise InputError(f"{path}: text behind the array: {shown(text[at : at + 40])}; correct the file")
+            try:
+                value, end = _decoded(text, at)
+            except (ValueError, RecursionError) as error:
+                if not more:
+                    raise InputError(
+                        f"{path}: row {place + 1}: is no JSON ({error}); the rows behind it cannot be told apart, "
+                        "correct the file"
+                    ) from error
+            else:
+                if end < len(text) or not more or isinstance(value, dict | BrokenRow):  # else a number that may go on
+                    if place % part[1] == part[0]:
+                        yield place + 1, _row_of_value(value), end - at
+                    place, at, wanted = place + 1, end, _READ_BYTES
+                    continue
+        if not more:
+            if inside:
+                raise InputError(f"{path}: the array does not end; the file is cut, fetch it again")
+            return
+        text, at = text[at:], 0
+        while len(text) < wanted and more:
+            piece = next(pieces, None)
+            more, text = piece is not None, text + (piece or "")
+        wanted = max(2 * len(text), _READ_BYTES)  # a value longer than this is tried again with twice the text
+
+
+def _decoded(text: str, at: int) -> tuple[object, int]:
+    """The JSON value at a place and where it ends; a `BrokenRow` where a key of it stands twice."""
+    try:
+        return DECODER.raw_decode(text, at)
+    except RepeatedKey as error:
+        end = json.JSONDecoder().raw_decode(text, at)[1]
+        return BrokenRow("repeated_key", f"{error}: {shown(text[at:end])}"), end
+
+
+def _past_white(text: str, at: int, also: str) -> int:
+    while at < len(text) and (text[at] in " \t\r\n" or text[at] == also):
+        at += 1
+    return at
+
+
+def _texts(path: Path, kind: Kind) -> Iterator[str]:
+    """The characters of a file; bytes that are no UTF-8 become half surrogates, which give their row away."""
+    rest, first = b"", True
+    for chunk in _chunks(path, kind):
+        data = rest + (chunk.removeprefix(_BOM) if first else chunk)
+        first = False
+        cut = len(data)
+        for back in range(1, min(4, len(data)) + 1):  # a character may be cut at the end
+            byte = data[-back]
+            if byte >= 0xC0:
+                cut = len(data) - back
+            if byte < 0x80 or byte >= 0xC0:
+                break
+        rest = data[cut:]
+        yield data[:cut].decode("utf-8", "surrogateescape")
+    if rest:
+        yield rest.decode("utf-8", "surrogateescape")
+
+
+def _parquet(
+    path: Path, name: str, kind: Kind, part: tuple[int, int], batch_rows: int, batch_bytes: int
+) -> Iterator[RowBatch]:
+    with open_file(path, kind) as file:
+        rows, groups = file.metadata.num_rows, file.metadata.num_row_groups
+        size = sum(file.metadata.row_group(group).total_byte_size for group in range(groups))
+        step = max(1, min(batch_rows, batch_bytes * rows // max(1, size))) if rows else batch_rows
+        first = 0
+        batches = file.iter_batches(step, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise InputError(
+                    f"{path}: row {first + 1} and on: {error}; the file is damaged, fetch it again"
+                ) from error
+            if batch is None:
+                return
+            places = range((part[0] - first) % part[1], batch.num_rows, part[1])
+            numbers = [first + place + 1 for place in places]
+            first += batch.num_rows
+            if len(places) < batch.num_rows:
+                batch = batch.take(pa.array(places, pa.int64()))
+            if numbers:
+                yield RowBatch(name, "row", numbers, _without_nulls(batch))
+
+
+def _without_nulls(batch: pa.RecordBatch) -> list[Row]:
+    """Rows as objects. A struct has every key in every row: what is null in one stands for a key that is absent."""
+    nested = [field.name for field in batch.schema if _has_struct(field.type)]
+    rows: list[Row] = batch.to_pylist(maps_as_pydicts="lossy")
+    for row in rows:
+        for key in nested:
+            row[key] = _present(row[key])  # type: ignore[index]  # rows are dicts here
+    return rows
+
+
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _present(inner) for key, inner in value.items() if inner is not None}
+    return [_present(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_has_struct(kind.field(place).type) for place in range(kind.num_fields))

@@ -1,0 +1,325 @@
+"""Renders conversations in processes that the kernel ends when they use too much time or memory.
+
+A chat template is a program. Inside one interpreter nothing can stop a single call that runs for hours or asks for all
+memory: a thread cannot be killed, and no check runs before the call returns. So templates are compiled and run in child
+processes. The kernel limits the processor time of each conversation (`RLIMIT_CPU`) and the memory of the process
+(`RLIMIT_AS`; Linux only, other systems ignore it). Both hold without the parent's help, also when the parent is gone.
+
+A process takes a batch of conversations through its standard input and answers on its standard output, which costs less
+than rendering itself and lets threads render side by side. Batches are pickled for it, as we trust ourselves. Answers
+are JSON, because a template that escaped from the sandbox could write them. The process has no environment to reveal.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import pickle
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import IO, Any
+
+from headrace.errors import EngineError, SettingsError
+from headrace.packing.chats.layouts import Conversation
+from headrace.packing.chats.rejects import RowRejected
+from headrace.packing.chats.render import ChatRenderer, Reasoning, Rendered
+from headrace.packing.chats.template import Template
+from headrace.packing.chats.turns import Specials
+
+_MOST_OVERRUNS = 3  # conversations in a row that reach the time limit before the template is given up
+_FRAME_BYTES = 1 << 18  # an answer is sent in parts of about this size, so that neither side holds much of it
+_INHERITED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where the interpreter itself may be
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from headrace.packing.chats.render_process import serve
+serve(int(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderLimits:
+    """seconds: processor time of one conversation, in whole seconds. memory_bytes: what rendering may add."""
+
+    seconds: int = 30
+    memory_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderSettings:
+    """Everything that a renderer is made of. templates: sources by name; special: special tokens by name."""
+
+    templates: Mapping[str, str]
+    special: Mapping[str, str]
+    values: Mapping[str, Any]
+    day: date | None
+    specials: Specials
+    reasoning: Reasoning
+    limits: RenderLimits = RenderLimits()
+
+    def renderer(self) -> ChatRenderer:
+        """Compile the templates. Raises `SettingsError` if one is not a template."""
+        templates = {
+            name: Template(source, special=self.special, values=self.values, day=self.day)
+            for name, source in self.templates.items()
+        }
+        return ChatRenderer(templates, self.specials, self.reasoning)
+
+
+class ProcessRenderer:
+    """Renders conversations in child processes, at most one for each thread that calls at the same time.
+
+    Safe from any thread, and after a fork. Processes end with this object.
+    """
+
+    def __init__(self, settings: RenderSettings) -> None:
+        self.settings = settings
+        self._overruns = 0
+        self._begin()
+
+    def render(self, chats: Sequence[Conversation]) -> list[list[Rendered] | RowRejected]:
+        """The sequences of each conversation, or why it has none.
+
+        Raises `SettingsError` if the template does not compile, needs a date, or reaches the time limit again and
+        again; `EngineError` if processes are killed by somebody else.
+        """
+        found: list[list[Rendered] | RowRejected] = []
+        killed = -1  # the conversation at which a process died for no fault of the template, as far as we know
+        while len(found) < len(chats):
+            process = self._take()
+            try:
+                for outcome in process.render(chats[len(found) :]):
+                    self._overruns = 0
+                    found.append(outcome)
+            except _Died as died:
+                process.end()
+                before = min(max(died.at, 0), len(chats) - len(found) - 1)
+                if before:  # finished, but not answered: again, without the conversation that did it
+                    found += self.render(chats[len(found) : len(found) + before])
+                if died.signal == signal.SIGXCPU:
+                    found.append(self._overrun())
+                elif killed == len(found):
+                    raise EngineError(
+                        f"the process that renders the chat template died twice at one conversation ({died}); if the "
+                        "machine ran out of memory, use fewer workers, else give another template with chat_template="
+                    ) from None
+                else:
+                    killed = len(found)
+            except BaseException:
+                process.end()  # it may be in the middle of an answer
+                raise
+            else:
+                self._idle.append(process)
+        return found
+
+    def _begin(self) -> None:
+        self._idle: list[_Process] = []
+        self._pid = os.getpid()
+        weakref.finalize(self, _end_all, self._idle, self._pid)
+
+    def _take(self) -> _Process:
+        if self._pid != os.getpid():  # forked: the processes are the parent's, and answer the parent
+            self._begin()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Process(self.settings)
+
+    def _overrun(self) -> RowRejected:
+        limit = f"more than {self.settings.limits.seconds} s of processor time"
+        self._overruns += 1
+        if self._overruns >= _MOST_OVERRUNS:
+            raise SettingsError(
+                f"the chat template took {limit} on each of {self._overruns} conversations in a row; give another with "
+                "chat_template="
+            )
+        return RowRejected("template_limit", f"the template took {limit}")
+
+
+def _end_all(processes: list[_Process], pid: int) -> None:
+    if pid == os.getpid():
+        for process in processes:
+            process.end()
+
+
+class _Died(Exception):
+    """A process ended without an answer. at: how many conversations it had finished beyond those it answered."""
+
+    def __init__(self, at: int, code: int) -> None:
+        self.at, self.signal = at, -code
+        super().__init__(f"signal {-code}" if code < 0 else f"exit code {code}")
+
+
+class _Process:
+    """The parent's side of one process. Starting it takes about as long as importing numpy."""
+
+    def __init__(self, settings: RenderSettings) -> None:
+        self._seconds = settings.limits.seconds
+        with tempfile.TemporaryFile() as shared:
+            shared.truncate(mmap.PAGESIZE)
+            self._finished = mmap.mmap(shared.fileno(), mmap.PAGESIZE)
+            flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
+            found = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+            self._popen = subprocess.Popen(
+                [sys.executable, *flags, "-c", _START, json.dumps(sys.path), str(shared.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # what an interpreter says while it dies of a template
+                env={**found, "OPENBLAS_NUM_THREADS": "1"},
+                pass_fds=[shared.fileno()],
+                start_new_session=True,  # Ctrl-C is for the parent, which ends this process
+            )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._to, self._from = self._popen.stdin, self._popen.stdout
+        self._compiled = False
+        self._send(settings)
+
+    def render(self, chats: Sequence[Conversation]) -> Iterator[list[Rendered] | RowRejected]:
+        """Outcomes, in order. Raises `_Died`; after any error the process is of no use."""
+        if not self._compiled:
+            self._check(self._answer(0))
+            self._compiled = True
+        self._finished[:8] = bytes(8)
+        self._send([(chat.messages, chat.weights, chat.tools, dict(chat.values)) for chat in chats])
+        done = 0
+        while done < len(chats):
+            for outcome in self._answer(done):
+                done += 1
+                if isinstance(outcome, list):
+                    yield [Rendered(text, [(begin, end) for begin, end in spans]) for text, spans in outcome]
+                else:
+                    self._check(outcome)
+                    yield RowRejected(*outcome["rejected"])
+
+    def end(self) -> None:
+        """Kill it: it holds nothing that anybody misses."""
+        self._popen.kill()
+        self._popen.wait()
+        self._from.close()
+        with suppress(BrokenPipeError):  # what it had not read
+            self._to.close()
+        self._finished.close()
+
+    def _send(self, what: Any) -> None:
+        with suppress(BrokenPipeError):  # it has ended, which its answer tells
+            pickle.dump(what, self._to, pickle.HIGHEST_PROTOCOL)
+            self._to.flush()
+
+    def _answer(self, done: int) -> Any:
+        line = self._from.readline()
+        if line.endswith(b"\n"):
+            return json.loads(line.decode("utf-8", "surrogatepass"))
+        code = self._popen.wait()
+        if not self._compiled and code == -signal.SIGXCPU:
+            raise SettingsError(
+                f"the chat template takes more than {self._seconds} s of processor time to compile; give another with "
+                "chat_template="
+            )
+        raise _Died(struct.unpack("<q", self._finished[:8])[0] - done, code)
+
+    @staticmethod
+    def _check(outcome: Mapping[str, str]) -> None:
+        if "settings" in outcome:
+            raise SettingsError(outcome["settings"])
+        if "failed" in outcome:
+            raise RuntimeError(f"rendering failed, which is a fault of headrace: {outcome['failed']}")
+
+
+def serve(finished_fd: int) -> None:
+    """Run the child: compile the templates, then answer batches until the parent closes the pipe."""
+    receive, send = sys.stdin.buffer, sys.stdout.buffer
+    settings: RenderSettings = pickle.load(receive)
+    finished = mmap.mmap(finished_fd, mmap.PAGESIZE)
+    limited = _Limited(settings.limits)
+    try:
+        renderer = settings.renderer()
+    except SettingsError as error:
+        _write(send, {"settings": str(error)})
+        return
+    except MemoryError:
+        _write(
+            send, {"settings": "the chat template takes too much memory to compile; give another with chat_template="}
+        )
+        return
+    _write(send, {})
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # batches are many small objects without cycles: a tenth of the time
+    while True:
+        try:
+            batch = pickle.load(receive)
+        except EOFError:
+            return
+        answers: list[bytes] = []
+        for number, chat in enumerate(batch):
+            struct.pack_into("<q", finished, 0, number)
+            limited.restart()
+            answers.append(_answer_of(renderer, Conversation(*chat)))
+            if number + 1 == len(batch) or sum(map(len, answers)) > _FRAME_BYTES:
+                send.write(b"[" + b",".join(answers) + b"]\n")
+                send.flush()
+                answers = []
+
+
+def _answer_of(renderer: ChatRenderer, chat: Conversation) -> bytes:
+    try:
+        found: Any = [(each.text, each.spans) for each in renderer.render(chat)]
+        return _encoded(found)
+    except RowRejected as wrong:
+        found = {"rejected": [wrong.reason, wrong.detail]}
+    except SettingsError as error:
+        found = {"settings": str(error)}
+    except MemoryError:
+        found = {"rejected": ["template_limit", "the template used too much memory"]}
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        found = {"failed": f"{type(error).__name__}: {error}"}
+    return _encoded(found)
+
+
+def _encoded(found: Any) -> bytes:
+    """JSON on one line. Halves of surrogate pairs come out as they went in: two of them never become one character."""
+    return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _write(send: IO[bytes], found: Any) -> None:
+    send.write(_encoded(found) + b"\n")
+    send.flush()
+
+
+class _Limited:
+    """The limits of this process. Processor time is counted from the last `restart`, to the second."""
+
+    def __init__(self, limits: RenderLimits) -> None:
+        self._seconds, self._since = limits.seconds, -1
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)  # whatever the parent ignores
+        statm = Path("/proc/self/statm")
+        if statm.exists():  # elsewhere nobody tells what the interpreter itself takes
+            held = int(statm.read_text().split()[0]) * mmap.PAGESIZE
+            _lower(resource.RLIMIT_AS, held + limits.memory_bytes)
+        self.restart()
+
+    def restart(self) -> None:
+        now = int(time.process_time())
+        if now != self._since:
+            self._since = now
+            _lower(resource.RLIMIT_CPU, now + 1 + self._seconds)
+
+
+def _lower(which: int, limit: int) -> None:
+    """Set the soft limit, below the hard one that this process was given."""
+    hard = resource.getrlimit(which)[1]
+    resource.setrlimit(which, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

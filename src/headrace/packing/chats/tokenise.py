@@ -1,0 +1,412 @@
+"""Rows of chats as token ids with a loss mask, a batch at a time.
+
+Whole conversations go to the tokenizer in one batch, which encodes them in threads of its own without the interpreter
+lock. The mask comes from the character spans that `render` found. A token counts as trained if all its characters are
+in a span; where a token would straddle the border of a span, that text is encoded again in parts cut at the borders, so
+that no token is half the prompt's: what is trained is what the model would have to produce after encoding the prompt.
+Tokenizers whose parts do not add up (those that put a space before every text) keep the whole text's tokens instead,
+and a straddling token counts as trained if it begins inside the span.
+
+Text of a special token that stands in a message itself stays text: it is encoded on its own, by a second tokenizer that
+knows no special tokens (see `special_text`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.digest import canonical_json
+from headrace.errors import SettingsError
+from headrace.packing.chats.layouts import Conversation, Text, Tokens, sample_of
+from headrace.packing.chats.loading import load_tokenizer, template_text
+from headrace.packing.chats.reader import BrokenRow, Row
+from headrace.packing.chats.rejects import Rejected, RowRejected, shown
+from headrace.packing.chats.settings import ChatSettings, fingerprint_of
+from headrace.packing.chats.special_text import SpecialText
+from headrace.packing.chats.tokenizer_files import read_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+    from headrace.packing.chats.render import Rendered
+    from headrace.packing.chats.render_process import ProcessRenderer
+
+Span = tuple[int, int]
+
+_ROWS_AT_ONCE = 128  # rendered while those before them are encoded
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Sequences end to end. tokens int32 and mask uint8 [sum of lengths], lengths uint32 [n], rows int64 [n].
+
+    rows: of which of the given rows each sequence is, never falling; rejected: the rows without a sequence, in order.
+    special_text: how many rows with a sequence hold the text of a special token in a message.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    mask: npt.NDArray[np.uint8]
+    lengths: npt.NDArray[np.uint32]
+    rows: npt.NDArray[np.int64]
+    rejected: list[Rejected]
+    special_text: int = 0
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Where each sequence begins, and the end of the last; int64 [n + 1]."""
+        return np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+
+
+@dataclass(slots=True)
+class _Item:
+    """A sequence to be. Either text with spans, or ids with a mask. eos: whether the end token follows.
+
+    special_text: whether a message holds the text of a special token.
+    """
+
+    row: int
+    text: str = ""
+    spans: list[Span] = field(default_factory=list)
+    eos: bool = False
+    ids: Any = None
+    mask: Any = None
+    special_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A conversation to render. special: how it holds the text of a special token, if it does."""
+
+    row: int
+    conversation: Conversation
+    special: Literal["none", "text", "control"]
+
+
+class ChatEncoder:
+    """Encodes rows of chats with one tokenizer and template; the same rows and settings give the same tokens anywhere.
+
+    Each thread needs an encoder of its own, which starts one thread more while it works. Raises `SettingsError`,
+    `InputError` and `MissingExtra` when built.
+    """
+
+    def __init__(self, settings: ChatSettings) -> None:
+        self.settings = settings
+        self.files = read_tokenizer(settings.tokenizer)
+        self.tokenizer = load_tokenizer(self.files)
+        self._plain = cache(partial(load_tokenizer, self.files, special="text"))
+        self._renderers: dict[bytes, ProcessRenderer] = {}
+        known = self.tokenizer.get_vocab(with_added_tokens=True)
+        self._vocabulary = 1 + max(known.values(), default=-1)  # ids may have gaps
+        if settings.eos == "append" and "eos_token" in self.files.special and self.eos_id is None:
+            raise SettingsError(
+                f"{self.files.path}: the end token {self.files.special['eos_token']!r} is not in the vocabulary; "
+                "correct tokenizer_config.json"
+            )
+
+    def encode(self, rows: Sequence[Row]) -> Encoded:
+        """The sequences of some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
+
+        Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
+        and there is none.
+        """
+        items, rejected = self._encoded_items(rows)
+        kept: list[_Item] = []
+        dead: set[int] = set()
+        for item in items:
+            if len(item.ids) and (self.settings.nothing_trained == "keep" or item.mask.any()):
+                kept.append(item)
+            else:
+                dead.add(item.row)
+        dead -= {item.row for item in kept}
+        rejected += (Rejected(row, "nothing_trained", "no token of the row may be trained on") for row in dead)
+        rejected.sort(key=lambda each: each.row)
+        return _encoded(kept, rejected)
+
+    def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
+        """Per sequence its text in parts of one mask value each: (text, 0 or 1), for people to look at."""
+        found = []
+        for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
+            ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
+            cuts = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(ids)]
+            parts = [ids[first:last].tolist() for first, last in pairwise(cuts)]
+            decoded = self.tokenizer.decode_batch(parts, skip_special_tokens=False)
+            found.append([(text, int(mask[first])) for text, first in zip(decoded, cuts, strict=False)])
+        return found
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return int(self._vocabulary)
+
+    @property
+    def eos_id(self) -> int | None:
+        """The end token, if the tokenizer names one."""
+        return self._id("eos_token")
+
+    @property
+    def pad_id(self) -> int | None:
+        """The padding token, if the tokenizer names one."""
+        return self._id("pad_token")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `fingerprint_of`."""
+        return fingerprint_of(self.settings, self.files)
+
+    def sharing(self, settings: ChatSettings) -> ChatEncoder:
+        """An encoder with other settings, or for another thread, that uses the tokenizer of this one."""
+        other = object.__new__(ChatEncoder)
+        other.settings, other.files = settings, self.files
+        other.tokenizer, other._vocabulary, other._plain = self.tokenizer, self._vocabulary, self._plain
+        other._renderers = self._renderers
+        return other
+
+    def _id(self, name: str) -> int | None:
+        token = self.files.special.get(name)
+        return None if token is None else self.tokenizer.token_to_id(token)
+
+    def _encoded_items(self, rows: Sequence[Row]) -> tuple[list[_Item], list[Rejected]]:
+        """All sequences with their ids and masks. While some rows are being encoded, the next ones are rendered."""
+        if len(rows) <= _ROWS_AT_ONCE:
+            items, rejected = self._items(rows, 0)
+            texts = [item for item in items if item.ids is None]
+            self._fill(texts, self._encode([item.text for item in texts]))
+            return items, rejected
+        items, rejected, waiting = [], [], []
+        with ThreadPoolExecutor(1, "headrace-encode") as encoder:
+            for begin in range(0, len(rows), _ROWS_AT_ONCE):
+                found, wrong = self._items(rows[begin : begin + _ROWS_AT_ONCE], begin)
+                texts = [item for item in found if item.ids is None]
+                waiting.append((texts, encoder.submit(self._encode, [item.text for item in texts])))
+                items += found
+                rejected += wrong
+                if len(waiting) > 2:
+                    done, future = waiting.pop(0)
+                    self._fill(done, future.result())
+            for done, future in waiting:
+                self._fill(done, future.result())
+        return items, rejected
+
+    def _items(self, rows: Sequence[Row], first: int) -> tuple[list[_Item], list[Rejected]]:
+        """What is to be encoded of some rows, numbered from `first` on."""
+        settings, rejected = self.settings, []
+        items: list[_Item] = []
+        filters = [(name, frozenset(words)) for name, words in settings.filters.items()]
+        chats: list[_Chat] = []
+        for place, row in enumerate(rows, first):
+            try:
+                if isinstance(row, BrokenRow):
+                    raise RowRejected(row.reason, row.detail)
+                filtered(row, filters)
+                sample = sample_of(row, settings.layout, settings.columns, settings.filters)
+                if isinstance(sample, Conversation):
+                    chats.append(self._chat(place, sample))
+                elif isinstance(sample, Text):
+                    items.append(self._raw(place, sample))
+                else:
+                    items.append(self._given(place, sample))
+            except RowRejected as wrong:
+                rejected.append(Rejected(place, wrong.reason, wrong.detail))
+        outcomes = self.renderer.render([chat.conversation for chat in chats]) if chats else []
+        for chat, outcome in zip(chats, outcomes, strict=True):
+            try:
+                if isinstance(outcome, RowRejected):
+                    raise outcome
+                items += [self._rendered(chat, each) for each in outcome]
+            except RowRejected as wrong:
+                rejected.append(Rejected(chat.row, wrong.reason, wrong.detail))
+        if len(chats) < len(items):
+            items.sort(key=lambda item: item.row)
+        return items, rejected
+
+    def _chat(self, row: int, chat: Conversation) -> _Chat:
+        """A conversation as it is given to the template."""
+        special, wanted = self._special_text.first_in(chat), self.settings.special_text
+        if special is None or wanted == "control":
+            return _Chat(row, chat, "control" if special else "none")
+        if wanted == "reject" or not self._adds_up:
+            why = "" if wanted == "reject" else "; this tokenizer cannot encode it on its own"
+            raise RowRejected("special_text", f"a message holds {special}{why}")
+        return _Chat(row, self._special_text.hidden(chat), "text")
+
+    def _rendered(self, chat: _Chat, rendered: Rendered) -> _Item:
+        if chat.special != "text":
+            _check_text(rendered.text)
+            return _Item(chat.row, rendered.text, rendered.spans, special_text=chat.special == "control")
+        text, spans, plain = self._special_text.restored(rendered.text, rendered.spans)
+        _check_text(text)
+        ids, runs = self._in_parts(text, spans, plain)
+        mask = np.zeros(len(ids), np.uint8)
+        for first, last in runs:
+            mask[first:last] = 1
+        return _Item(chat.row, ids=ids, mask=mask, special_text=True)
+
+    def _raw(self, row: int, sample: Text) -> _Item:
+        _check_text(sample.text)
+        append = self.settings.eos == "append"
+        if append and self.eos_id is None:
+            raise SettingsError(
+                f"{self.files.path}: names no end token to append to texts; give eos='none' or a tokenizer_config.json"
+            )
+        spans = [(sample.trained_from, len(sample.text))] if sample.trained_from < len(sample.text) else []
+        return _Item(row, sample.text, spans, append and bool(sample.text))
+
+    def _given(self, row: int, sample: Tokens) -> _Item:
+        if len(sample.ids) and not 0 <= sample.ids.min() <= sample.ids.max() < self._vocabulary:
+            raise RowRejected(
+                "bad_tokens",
+                f"ids are {sample.ids.min()} to {sample.ids.max()}, the vocabulary has {self._vocabulary:,}",
+            )
+        return _Item(row, ids=sample.ids, mask=sample.mask)
+
+    def _encode(self, texts: list[str]) -> list[Encoding]:
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+
+    def _fill(self, items: Sequence[_Item], encodings: Sequence[Encoding]) -> None:
+        """Give texts their ids and masks."""
+        for item, encoding in zip(items, encodings, strict=True):
+            ids = encoding.ids
+            runs = _token_runs(encoding, item.spans, len(item.text), len(ids))
+            if runs is None:
+                ids, runs = self._cut(item, encoding)
+            mask = np.zeros(len(ids) + item.eos, np.uint8)
+            for first, last in runs:
+                mask[first:last] = 1
+            if item.eos:
+                ids.append(self.eos_id)  # type: ignore[arg-type]  # checked in _raw
+                mask[-1] = 1
+            item.ids, item.mask = ids, mask
+
+    def _cut(self, item: _Item, whole: Encoding) -> tuple[list[int], list[Span]]:
+        """Ids and trained runs of a text whose tokens straddle borders."""
+        if not self._adds_up:
+            starts = np.array([begin for begin, _ in whole.offsets], np.int64)
+            return whole.ids, [tuple(np.searchsorted(starts, span).tolist()) for span in item.spans]
+        return self._in_parts(item.text, item.spans)
+
+    def _in_parts(self, text: str, spans: Sequence[Span], plain: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
+        """Ids and trained runs of a text cut at its borders. plain: where no special token may come of it."""
+        cuts = sorted({0, len(text), *chain.from_iterable(spans), *chain.from_iterable(plain)})
+        parts = [text[first:last] for first, last in pairwise(cuts)]
+        ids: list[int] = []
+        at = {0: 0}
+        begins = {begin for begin, _ in plain}
+        for (begin, cut), encoding in zip(pairwise(cuts), self._encode(parts), strict=True):
+            ids += self._plain_ids(text[begin:cut]) if begin in begins else encoding.ids
+            at[cut] = len(ids)
+        return ids, [(at[first], at[last]) for first, last in spans]
+
+    def _plain_ids(self, text: str) -> list[int]:
+        ids: list[int] = self._plain().encode(text, add_special_tokens=False).ids
+        if not self._special_ids.isdisjoint(ids):
+            raise RowRejected("special_text", f"a message holds {text}; this tokenizer knows it as nothing but a token")
+        return ids
+
+    @cached_property
+    def _adds_up(self) -> bool:
+        """Whether a text cut behind a line has the tokens of its parts."""
+        whole, *parts = (
+            self.tokenizer.encode(text, add_special_tokens=False).ids for text in ("a b\nc d", "a b\n", "c d")
+        )
+        return whole == [*chain.from_iterable(parts)]
+
+    @cached_property
+    def _special_tokens(self) -> list[str]:
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return [*(token.content for token in added if token.special), *self.files.special.values()]
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        found = (self.tokenizer.token_to_id(token) for token in self._special_tokens)
+        return frozenset(number for number in found if number is not None)
+
+    @cached_property
+    def _special_text(self) -> SpecialText:
+        return SpecialText(self._special_tokens)
+
+    @cached_property
+    def renderer(self) -> ProcessRenderer:
+        """Turns conversations into text and spans; the encoders that share a tokenizer share it as well.
+
+        Raises `SettingsError` without a template, `MissingExtra`.
+        """
+        from headrace.packing.chats.render_process import ProcessRenderer, RenderSettings
+        from headrace.packing.chats.turns import Specials
+
+        settings, own = self.settings, self.settings.chat_template
+        sources = self.files.templates if own is None else {"default": template_text(own)}
+        if not sources:
+            raise SettingsError(f"{self.files.path}: has no chat template; give one with chat_template=")
+        render = RenderSettings(
+            templates=sources,
+            special=self.files.special,
+            values=dict(settings.template_values),
+            day=settings.date,
+            specials=Specials.of(self._special_tokens, self.files.special.get("eos_token")),
+            reasoning=settings.reasoning,
+        )
+        key = canonical_json([dict(sources), render.values, str(render.day), render.reasoning])
+        return self._renderers.setdefault(key, ProcessRenderer(render))
+
+
+def _token_runs(encoding: Encoding, spans: Sequence[Span], characters: int, tokens: int) -> list[Span] | None:
+    """The tokens of each span; None if a token straddles a border or stands for no characters there."""
+    runs = []
+    for begin, end in spans:
+        first = encoding.char_to_token(begin)
+        last = encoding.char_to_token(end) if end < characters else tokens
+        if first is None or last is None:
+            return None
+        for token, border in ((first, begin), (last, end)):
+            if token < tokens and ((at := encoding.token_to_chars(token)) is None or at[0] != border):
+                return None
+        runs.append((first, last))
+    return runs
+
+
+def _encoded(items: Sequence[_Item], rejected: list[Rejected]) -> Encoded:
+    lengths = np.fromiter((len(item.ids) for item in items), np.uint32, len(items))
+    total = int(lengths.sum(dtype=np.int64))
+    return Encoded(
+        tokens=np.fromiter(chain.from_iterable(item.ids for item in items), np.int32, total),
+        mask=np.concatenate([item.mask for item in items]) if items else np.empty(0, np.uint8),
+        lengths=lengths,
+        rows=np.fromiter((item.row for item in items), np.int64, len(items)),
+        rejected=rejected,
+        special_text=len({item.row for item in items if item.special_text}),
+    )
+
+
+def filtered(row: Mapping[str, Any], filters: Sequence[tuple[str, frozenset[str]]]) -> None:
+    """Raises `RowRejected` for a row that a filter leaves out."""
+    for name, words in filters if isinstance(row, Mapping) else ():
+        if not words & _words(row.get(name)):
+            raise RowRejected("filtered", f"{name} is {shown(row.get(name))}")
+
+
+def _words(value: object) -> frozenset[str]:
+    """What a cell that is text, a comma list or a list names."""
+    if isinstance(value, str):
+        return frozenset(word.strip() for word in value.split(","))
+    if isinstance(value, Sequence):
+        return frozenset(str(word).strip() for word in value)
+    return frozenset() if value is None else frozenset((str(value),))
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RowRejected(
+            "broken_utf8", f"half a surrogate pair at character {error.start}: {shown(text[error.start :][:8])}"
+        ) from None

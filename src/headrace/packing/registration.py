@@ -1,0 +1,56 @@
+"""Register packed sequences."""
+
+from headrace.packing.chats.rejects import REASONS
+from headrace.recipe import Init, Registration
+
+LAYOUTS = (
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "raw_completion",
+    "question_answer",
+    "text",
+    "tokens",
+)
+_REASONING = ("template", "every_user_turn")
+_FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
+
+REGISTRATION = Registration(
+    name="packed_sequences",
+    settings="headrace.packing.config:PackedSequences",
+    commands={
+        "pack": "headrace.packing.command:pack",
+        "convert": "headrace.packing.convert_command:convert",
+    },
+    words={
+        ("pack",): {
+            "layout": LAYOUTS,
+        },
+        ("peek",): {"layout": LAYOUTS, "reasoning": _REASONING},
+    },
+    init=Init(word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.packing.init:pack_sections"),
+    stages={
+        "sample": ("choose a sample", "parts"),
+        "tokenise": ("render and tokenise", "parts"),
+        "pack": ("pack into bins", "splits"),
+        "materialise": ("write bins", "shards"),
+    },
+    reasons={
+        "no_split_key": "the conversation key is missing or empty",
+        "too_short": "one token has nothing to predict",
+        "too_long": "no sequence of the row fits a bin, or its answer would be cut away",
+        "sampled_out": "not in the sample",
+        "key_in_test": "its conversation key is in test",
+        "key_in_valid": "its conversation key is in valid",
+        "weight": "left out so that token shares are as the weights",
+        "bin_without_label": "its bin has no label to train on",
+        **REASONS,
+    },
+    row="bin",
+    verify="headrace.packing.verify:verify_packed",
+    figures="headrace.packing.figures:figures",
+    summary="headrace.packing.tables:print_packed",
+    readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
+)

@@ -1,0 +1,256 @@
+"""Tokenised sequences on disk, between tokenising and packing: flat arrays that are mapped, not read.
+
+    tokens.bin     int32   all sequences end to end
+    masks.bin      uint8   1 where the token is to be learned
+    offsets.bin    uint64  [n + 1] where sequences begin, in tokens
+    lengths.bin    uint32  [n]
+    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file, and what the writer was told
+
+A directory without manifest is no spool. All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.arrays import I32, I64, U8
+from headrace.bins.integers import as_type
+from headrace.digest import canonical_json, sha256_file
+from headrace.errors import CorruptShard, InputError
+from headrace.formats.write import HashingFile, Written
+from headrace.storage import local
+
+VERSION = "headrace-spool-1"
+MANIFEST = "manifest.json"
+
+_FILES: dict[str, np.dtype[Any]] = {
+    "tokens.bin": np.dtype("<i4"),
+    "masks.bin": np.dtype("u1"),
+    "offsets.bin": np.dtype("<u8"),
+    "lengths.bin": np.dtype("<u4"),
+}
+
+
+class TaskFiles(Protocol):
+    """Where a run's task puts its files; names are relative to the run."""
+
+    def temporary(self, target: str) -> Path: ...
+
+    def finished(self, temporary: Path, target: str, written: Written) -> None: ...
+
+
+class SpoolWriter:
+    """Writes one spool; use as a context manager, and call `finish`. On an error nothing is left.
+
+    directory: where the spool will be. files: of a run's task; the directory is then relative to the run, and the run
+    publishes the files. Without it `finish` publishes them, replacing what an interrupted attempt left. O(1) memory.
+    """
+
+    def __init__(self, directory: Path | str, *, files: TaskFiles | None = None) -> None:
+        self._directory = Path(directory)
+        self._task = files
+        self.sequences = 0
+        self.tokens = 0
+        self._open: dict[str, tuple[Path, HashingFile]] = {}
+        if files is None:
+            local.make_directory(self._directory)
+            with local.storing(self._directory):
+                (self._directory / MANIFEST).unlink(missing_ok=True)
+        for name in _FILES:
+            self._begin(name)
+        self._open["offsets.bin"][1].write(np.zeros(1, "<u8"))
+
+    def add(self, tokens: npt.NDArray[np.integer], mask: npt.NDArray[np.integer], lengths: npt.ArrayLike) -> None:
+        """Append sequences: flat tokens and mask, and how many tokens each sequence has.
+
+        tokens: integers that fit int32; mask: 0..255; lengths: integers >= 1 that add up to the tokens. Raises
+        `ValueError` otherwise; nothing of the call is then kept.
+        """
+        sizes = np.asarray(lengths)
+        where = f"{self._directory}: sequences from {self.sequences} on"
+        if tokens.ndim != 1 or mask.shape != tokens.shape or sizes.ndim != 1:
+            raise ValueError(
+                f"{where}: tokens {tokens.shape}, mask {mask.shape}, lengths {sizes.shape}; give flat arrays"
+            )
+        if int(sizes.sum()) != len(tokens):
+            raise ValueError(f"{where}: lengths add up to {sizes.sum()}, tokens are {len(tokens)}; they must agree")
+        if len(sizes) and sizes.min() < 1:
+            raise ValueError(
+                f"{where}: sequence {self.sequences + int(sizes.argmin())} has {sizes.min()} tokens; leave it out"
+            )
+        if not len(sizes):
+            return
+        columns = {
+            "tokens.bin": as_type(tokens, _FILES["tokens.bin"], f"{where}: tokens"),
+            "masks.bin": as_type(mask, _FILES["masks.bin"], f"{where}: the mask"),
+            "offsets.bin": (self.tokens + np.cumsum(sizes, dtype=np.int64)).astype("<u8"),
+            "lengths.bin": as_type(sizes, _FILES["lengths.bin"], f"{where}: lengths"),
+        }
+        for name, values in columns.items():
+            self._open[name][1].write(values)
+        self.sequences += len(sizes)
+        self.tokens += len(tokens)
+
+    def finish(self, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Write the manifest, with `facts` (JSON) in it, and publish it last; returns the manifest."""
+        written = {name: self._end(name) for name in _FILES}
+        manifest = {
+            "version": VERSION,
+            "sequences": self.sequences,
+            "tokens": self.tokens,
+            "files": {name: {"bytes": each.bytes, "sha256": each.digest} for name, each in written.items()},
+            "facts": dict(facts or {}),
+        }
+        self._begin(MANIFEST)
+        self._open[MANIFEST][1].write(canonical_json(manifest))
+        written[MANIFEST] = self._end(MANIFEST)
+        for name, each in written.items():
+            temporary = self._open[name][0]
+            if self._task is not None:
+                self._task.finished(temporary, (self._directory / name).as_posix(), each)
+            else:
+                # Data that is replaced is believed only with the manifest that has its digest.
+                local.publish(temporary, self._directory / name, sync="none")
+        if self._task is None:
+            local.sync_directory(self._directory)
+        return manifest
+
+    def __enter__(self) -> SpoolWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for temporary, file in self._open.values():
+            file.close()
+            if kind is not None:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+
+    def _begin(self, name: str) -> None:
+        target = self._directory / name
+        temporary = local.temporary_for(target) if self._task is None else self._task.temporary(target.as_posix())
+        self._open[name] = temporary, HashingFile(temporary)
+
+    def _end(self, name: str) -> Written:
+        file = self._open[name][1]
+        file.close()
+        return Written(self.sequences, file.written, file.digest.sha256, ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spool:
+    """Sequence i has the tokens tokens[offsets[i] : offsets[i + 1]] and as many mask values.
+
+    tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]; of files they are
+    read-only maps. facts: what the writer was told.
+    """
+
+    tokens: I32
+    mask: U8
+    offsets: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.uint32]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
+        """A spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
+        flat, learned, sizes = np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), np.asarray(lengths, np.uint32)
+        offsets = np.zeros(len(sizes) + 1, np.uint64)
+        np.cumsum(sizes, out=offsets[1:])
+        if flat.shape != (int(offsets[-1]),) or learned.shape != flat.shape:
+            raise ValueError(
+                f"spool: lengths add up to {offsets[-1]}, tokens are {flat.shape}, the mask is {learned.shape}; "
+                f"they must agree"
+            )
+        return cls(flat, learned, offsets, sizes)
+
+    @classmethod
+    def open(cls, directory: Path | str, *, check: Literal["size", "digest"] = "size") -> Spool:
+        """Map a finished spool. check: what is believed; "digest" reads every byte once.
+
+        Raises `InputError` if it was never finished, `CorruptShard` if a file is not what was written.
+        """
+        root = Path(directory)
+        try:
+            manifest = json.loads((root / MANIFEST).read_bytes())
+            files, sequences, tokens = manifest["files"], int(manifest["sequences"]), int(manifest["tokens"])
+            version = manifest["version"]
+        except FileNotFoundError:
+            raise InputError(f"{root}: has no {MANIFEST}; the spool was not finished, write it again") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptShard(f"{root / MANIFEST}: cannot be read ({error!r}); write the spool again") from error
+        if version != VERSION:
+            raise CorruptShard(f"{root / MANIFEST}: version is {version!r}, this is {VERSION!r}; write the spool again")
+        counts = {"tokens.bin": tokens, "masks.bin": tokens, "offsets.bin": sequences + 1, "lengths.bin": sequences}
+        arrays = {
+            name: _mapped(root / name, dtype, counts[name], files.get(name, {}), check)
+            for name, dtype in _FILES.items()
+        }
+        offsets = arrays["offsets.bin"]
+        if int(offsets[0]) != 0 or int(offsets[-1]) != tokens:
+            raise CorruptShard(
+                f"{root / 'offsets.bin'}: goes from {offsets[0]} to {offsets[-1]}, tokens are {tokens}; "
+                f"write the spool again"
+            )
+        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"], manifest["facts"])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read_sequence(self, number: int) -> tuple[I32, U8]:
+        """Tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
+        first, stop = int(self.offsets[number]), int(self.offsets[number + 1])
+        return self.tokens[first:stop], self.mask[first:stop]
+
+    def take(self, sequences: I64) -> tuple[I32, U8, I64]:
+        """Tokens and mask of sequences end to end in the given order, and the tokens of each.
+
+        Copies runs of bytes, no work for single tokens. Raises `IndexError` for a sequence that is not there.
+        """
+        if len(sequences) and (sequences.min() < 0 or sequences.max() >= len(self)):
+            wrong = sequences[(sequences < 0) | (sequences >= len(self))][0]
+            raise IndexError(f"spool: no sequence {wrong}; there are {len(self)}, counted from 0")
+        begins = self.offsets[sequences].astype(np.int64)
+        lengths = self.lengths[sequences].astype(np.int64)
+        if len(begins) and int((begins + lengths).max()) > len(self.tokens):
+            raise CorruptShard(
+                f"spool: a sequence ends at token {int((begins + lengths).max())} of {len(self.tokens)}; "
+                f"offsets or lengths are damaged, write the spool again"
+            )
+        return runs(self.tokens, begins, lengths), runs(self.mask, begins, lengths), lengths
+
+
+def runs(values: npt.NDArray[Any], begins: I64, lengths: I64) -> npt.NDArray[Any]:
+    """values[b : b + n] of each pair end to end, as a read-only array. They must lie inside; that is not checked."""
+    views = pa.LargeListViewArray.from_arrays(pa.array(begins), pa.array(lengths), pa.array(values))
+    laid: npt.NDArray[Any] = views.flatten().to_numpy()
+    return laid
+
+
+def _mapped(
+    path: Path, dtype: np.dtype[Any], count: int, record: Mapping[str, Any], check: Literal["size", "digest"]
+) -> npt.NDArray[Any]:
+    size = path.stat().st_size if path.is_file() else None
+    if size is None or size != count * dtype.itemsize or size != record.get("bytes"):
+        raise CorruptShard(
+            f"{path}: has {'no' if size is None else size} bytes, the manifest says {record.get('bytes')} "
+            f"for {count} of {dtype.name}; write the spool again"
+        )
+    if check == "digest" and sha256_file(path) != record.get("sha256"):
+        raise CorruptShard(f"{path}: its bytes are not those that were written; write the spool again")
+    if count == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode="r", shape=(count,)).view(np.ndarray)

@@ -1,0 +1,276 @@
+"""The laws of packed sequences, checked again from the output alone.
+
+What is checked of every bin: equal lengths of tokens and mask; starts that begin with 0, rise strictly and stay inside;
+mask of 0 and 1, and 0 at the last place of every sequence; ids inside the vocabulary; no more than the pack size; the
+padding multiple; the limit of sequences; a label to train on. Of every dataset in every split: bins, tokens, labels and
+the fingerprint of its set of sequences, which was taken of the input before packing: every sequence is there, once, as
+it was. Of the tree: links lead to the split's shards, each shard in one split.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64
+from headrace.bins.rows import PackedRows
+from headrace.dataset.open import FinishedRun
+from headrace.dataset.verify import Check
+from headrace.digest import sha256_file
+from headrace.engine.local import default_workers, run_tasks
+from headrace.errors import CorruptShard
+from headrace.packing.assign import SPLITS
+from headrace.packing.config import PackedSequences
+from headrace.packing.fingerprint import sequence_prints
+from headrace.packing.storage.read_shard import read_bins_of
+from headrace.packing.tree import Written, blend_json, links_of, split_directory
+from headrace.storage.places import place_of
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was found in one shard. prints: count and sum of the fingerprints of its sequences."""
+
+    bins: int = 0
+    sequences: int = 0
+    tokens: int = 0
+    labels: int = 0
+    prints: int = 0
+    problem: str | None = None
+
+
+def settings_of(run: FinishedRun) -> PackedSequences:
+    """The settings a run was made with."""
+    config = json.loads((run.root / "config.json").read_bytes())
+    config.pop("recipe", None)
+    config.pop("algorithm", None)  # no law depends on the packer, and an older run may name one that is gone
+    return PackedSequences(**config)
+
+
+def verify_packed(run: FinishedRun, workers: int | None = None) -> list[Check]:
+    """Read every shard once and check the laws above. O(row group) of memory a worker."""
+    settings, groups = settings_of(run), run.manifest.facts["groups"]
+    names = [name for group in groups for name in group["shards"]]
+
+    def look(name: str) -> Callable[[], _Seen]:
+        return lambda: _look_at(run, settings, name)
+
+    seen = dict(zip(names, run_tasks([look(name) for name in names], workers or default_workers()), strict=True))
+    return [
+        _bins_check(settings, groups, seen),
+        _sequences_check(run, settings, groups, seen),
+        _splits_check(groups),
+        _links_check(run, groups, seen),
+        _files_check(run),
+        _tokens_check(run),
+    ]
+
+
+def _bins_check(settings: PackedSequences, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
+    problem = next((each.problem for each in seen.values() if each.problem is not None), None)
+    bins, tokens = sum(each.bins for each in seen.values()), sum(each.tokens for each in seen.values())
+    detail = f"{bins:,} bins of up to {settings.pack_size:,}, {tokens:,} tokens; starts, masks and ids are right"
+    if problem is None:
+        for group in groups:
+            found = sum(seen[name].bins for name in group["shards"])
+            if found != group["bins"]:
+                problem = f"{group['split']}/{group['dataset']}: {found:,} bins, the manifest says {group['bins']:,}"
+    return Check("bins", detail, problem)
+
+
+def _sequences_check(
+    run: FinishedRun, settings: PackedSequences, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]
+) -> Check:
+    sequences = sum(each.sequences for each in seen.values())
+    detail = f"{sequences:,} sequences are those that were packed, each once"
+    for group in groups:
+        shards = [seen[name] for name in group["shards"]]
+        if any(shard.problem for shard in shards):
+            return Check("every sequence once", detail, "not compared: a shard could not be read as bins")
+        count, total = sum(each.sequences for each in shards), sum(each.prints for each in shards) % (1 << 64)
+        where = f"{run.root}: {group['dataset']} in {group['split']}"
+        if f"{count}:{total:016x}" != group["print"]:
+            expected = group["print"].partition(":")[0]
+            return Check(
+                "every sequence once",
+                detail,
+                f"{where}: {count:,} sequences are not the {expected} that were packed, with their tokens and labels",
+            )
+        labels = sum(each.labels for each in shards)
+        if settings.loss_mask_alignment == "shift_left" and labels != group["labels"]:
+            return Check("every sequence once", detail, f"{where}: {labels:,} labels, {group['labels']:,} were packed")
+    return Check("every sequence once", detail)
+
+
+def _splits_check(groups: Sequence[Mapping[str, Any]]) -> Check:
+    owner: dict[str, str] = {}
+    for group in groups:
+        for name in group["shards"]:
+            if owner.setdefault(name, group["split"]) != group["split"]:
+                return Check("splits apart", "", f"{name}: is in {owner[name]} and in {group['split']}")
+    return Check("splits apart", f"each of {len(owner):,} shards is in one split")
+
+
+def _links_check(run: FinishedRun, groups: Sequence[Mapping[str, Any]], seen: Mapping[str, _Seen]) -> Check:
+    made = [
+        Written(group["split"], group["dataset"], name, seen[name].bins, seen[name].tokens)
+        for group in groups
+        for name in group["shards"]
+    ]
+    expected = links_of(made)
+    splits = [split for split in SPLITS if split in run.manifest.splits]
+    detail = f"{len(expected):,} links lead to their shards; blend.json names them"
+    found = {}
+    if not place_of(run.root).has_links:
+        expected, splits_with_links, detail = {}, [], "blend.json names the shards; an object store has no links"
+    else:
+        splits_with_links = splits
+    for split in splits_with_links:
+        directory = run.root / split_directory(split)
+        if not directory.is_dir():
+            return Check("links", detail, f"{directory}: is missing")
+        for each in sorted(directory.iterdir()):
+            found[each.relative_to(run.root).as_posix()] = os.readlink(each) if each.is_symlink() else "a file"
+            if not each.exists():
+                return Check("links", detail, f"{each}: leads nowhere ({found[each.relative_to(run.root).as_posix()]})")
+    if found != expected:
+        wrong = sorted(set(found.items()) ^ set(expected.items()))[0]
+        return Check("links", detail, f"{run.root / wrong[0]}: {wrong[1]} is not the link of this run, or is missing")
+    blend = run.root / "blend.json"
+    if not blend.is_file() or blend.read_bytes() != blend_json(run.manifest.run_id, splits, made):
+        return Check("links", detail, f"{blend}: is not the blend of these shards")
+    return Check("links", detail)
+
+
+def _files_check(run: FinishedRun) -> Check:
+    files = run.manifest.facts["files"]
+    for name, digest in files.items():
+        path = run.root / name
+        if not path.is_file() or sha256_file(path) != digest:
+            return Check("files beside", "", f"{path}: is missing, or not the file that was published")
+    return Check("files beside", f"{', '.join(files)} are as they were published")
+
+
+def _tokens_check(run: FinishedRun) -> Check:
+    facts = run.manifest.facts
+    for name in ("tokens", "labels"):
+        before, kept = facts["encoded"][f"encoded_{name}"], facts["packed"][name]
+        gone = sum(loss[name] for loss in facts["lost"].values())
+        if before != kept + gone:
+            what = f"{before:,} {name}, {kept:,} packed and {gone:,} left out"
+            return Check("tokens conserved", what, f"{run.root}: {what}; they do not add up")
+    lost = facts["encoded"]["encoded_tokens"] - facts["packed"]["tokens"]
+    return Check(
+        "tokens conserved",
+        f"{facts['encoded']['encoded_tokens']:,} tokens = {facts['packed']['tokens']:,} in bins + {lost:,} left out",
+    )
+
+
+def _look_at(run: FinishedRun, settings: PackedSequences, name: str) -> _Seen:
+    path = run.root / name
+    try:
+        with place_of(path).local_copy() as file:
+            return _look_at_file(run, settings, path, file)
+    except FileNotFoundError:
+        return _Seen(problem=f"{path}: is missing")
+
+
+def _look_at_file(run: FinishedRun, settings: PackedSequences, path: Path, file: Path) -> _Seen:
+    bins = sequences = tokens = labels = prints = 0
+    try:
+        for rows in read_bins_of(file, settings.packed_storage):
+            problem = next(_problems(rows, settings, run.manifest.facts["encoder"]), None)
+            if problem is not None:
+                place, what = problem
+                return _Seen(problem=f"{path}: bin {bins + place}: {what}")
+            bins += len(rows)
+            sequences += len(rows.starts)
+            tokens += len(rows.ids)
+            labels += int(np.sum(rows.mask, dtype=np.int64))
+            prints += _prints(rows, settings, run.manifest.facts["encoder"]["pad_id"])
+    except CorruptShard as error:
+        return _Seen(problem=str(error).replace(str(file), str(path)))
+    return _Seen(bins, sequences, tokens, labels, prints)
+
+
+def _prints(rows: PackedRows, settings: PackedSequences, pad_id: int | None) -> int:
+    labels = rows.mask if settings.loss_mask_alignment == "shift_left" else None
+    blank = pad_id if settings.pad_multiple > 1 else None
+    return int(sequence_prints(rows.ids, labels, rows.sequence_lengths, blank).sum(dtype=np.uint64))
+
+
+def _problems(rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    """(bin, what is wrong with it), the first of each kind."""
+    sizes, counts = np.diff(rows.token_offsets), np.diff(rows.start_offsets)
+    yield from _first(sizes < 1, lambda _: "is empty")
+    yield from _first(counts < 1, lambda _: "has no sequence")
+    firsts = rows.starts[np.minimum(rows.start_offsets[:-1], max(len(rows.starts) - 1, 0))]
+    yield from _first(firsts != 0, lambda place: f"seq_start_id begins with {firsts[place]}, not 0")
+    owner = np.repeat(np.arange(len(rows)), counts)
+    falling = np.zeros(len(rows.starts), np.bool_)
+    falling[1:] = (np.diff(rows.starts) <= 0) & (np.diff(owner) == 0)
+    yield from _first_of(falling, owner, lambda at: f"seq_start_id does not rise at {rows.starts[at]}")
+    outside = rows.starts >= sizes[owner]
+    yield from _first_of(outside, owner, lambda at: f"a sequence starts at {rows.starts[at]}, behind the last token")
+    if falling.any() or outside.any() or (firsts != 0).any():
+        return
+    yield from _sizes(rows, settings, owner, sizes, counts)
+    yield from _values(rows, settings, encoder, owner)
+
+
+def _sizes(
+    rows: PackedRows, settings: PackedSequences, owner: I64, sizes: I64, counts: I64
+) -> Iterator[tuple[int, str]]:
+    lengths = rows.sequence_lengths
+    used = sizes
+    if settings.capacity == "runtime":
+        used = np.bincount(owner, np.maximum(lengths - 1, 1), len(rows)).astype(np.int64)
+    yield from _first(
+        used > settings.pack_size, lambda place: f"takes {used[place]:,}, more than pack_size {settings.pack_size:,}"
+    )
+    most = settings.max_sequences_per_bin
+    if most is not None:
+        yield from _first(counts > most, lambda place: f"has {counts[place]} sequences, more than {most}")
+    if settings.pad_multiple > 1:
+        extra = 1 if settings.capacity == "runtime" else 0
+        yield from _first_of(
+            (lengths - extra) % settings.pad_multiple != 0,
+            owner,
+            lambda at: f"a sequence has {lengths[at]} tokens, which pad_multiple {settings.pad_multiple} does not give",
+        )
+
+
+def _values(
+    rows: PackedRows, settings: PackedSequences, encoder: Mapping[str, Any], owner: I64
+) -> Iterator[tuple[int, str]]:
+    bin_of_token = np.repeat(np.arange(len(rows)), np.diff(rows.token_offsets))
+    yield from _first_of(rows.mask > 1, bin_of_token, lambda at: f"loss_mask holds {rows.mask[at]}")
+    wrong = rows.ids < 0
+    if encoder["vocabulary"] is not None:
+        wrong |= rows.ids >= encoder["vocabulary"]
+    yield from _first_of(wrong, bin_of_token, lambda at: f"token id {rows.ids[at]} is not in the vocabulary")
+    if settings.loss_mask_alignment == "shift_left":
+        ends = rows.sequence_begins + rows.sequence_lengths - 1
+        yield from _first_of(rows.mask[ends] != 0, owner, lambda _: "the last position of a sequence has a label")
+        if settings.empty_bins == "drop":
+            labels = np.add.reduceat(rows.mask, rows.token_offsets[:-1], dtype=np.int64) if len(rows) else np.zeros(0)
+            yield from _first(labels == 0, lambda _: "has no label to train on")
+
+
+def _first(wrong: npt.NDArray[np.bool_], say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        yield place, say(place)
+
+
+def _first_of(wrong: npt.NDArray[np.bool_], owner: I64, say: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        yield int(owner[at]), say(at)

@@ -1,0 +1,73 @@
+"""Features that are the target in another unit: what is predicted would be among the inputs.
+
+Within an entity such a feature is a x target + b, so their correlation is 1 or -1 to many digits; a and b may differ
+between entities (discharge over the area of each basin). Columns that hardly vary, or have few values beside the
+target's, tell nothing and are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headrace.arrays import F64, I64
+from headrace.series.arrays.statistics import means, present, sums, variances
+
+ALIKE = 0.9999
+LEAST_VALUES = 30
+
+
+def correlations(matrix: F64, offsets: I64, target: int) -> F64:
+    """Pearson's correlation of each column with the column `target` in each group, [G, C]; NaN where it tells nothing.
+
+    Over rows where both have a value; at least `LEAST_VALUES` of them.
+    """
+    both = ~np.isnan(matrix) & ~np.isnan(matrix[:, target : target + 1])
+    x = np.where(both, matrix, np.nan)
+    y = np.where(both, matrix[:, target : target + 1], np.nan)
+    n, x_mean = means(x, offsets)
+    _, y_mean = means(y, offsets)
+    paired = np.concatenate([x, y], axis=1)
+    columns = matrix.shape[1]
+
+    def products(rows: F64, group: I64) -> F64:
+        return present((rows[:, :columns] - x_mean[group]) * (rows[:, columns:] - y_mean[group]))
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x_var, y_var = variances(x, offsets, n, x_mean), variances(y, offsets, n, y_mean)
+        flat = (x_var <= 1e-20 * np.square(x_mean)) | (y_var <= 1e-20 * np.square(y_mean)) | (n < LEAST_VALUES)
+        r = sums(paired, offsets, products) / n / np.sqrt(x_var * y_var)
+    return np.where(flat, np.nan, r)
+
+
+def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
+    """Column → [groups where it is the target in another unit, groups where that could be told]; the target itself not.
+
+    r: from `correlations`, of columns without the target. Tallies of batches add up.
+    """
+    alike, judged = (np.abs(r) > ALIKE).sum(axis=0), (~np.isnan(r)).sum(axis=0)
+    return {name: [int(alike[at]), int(judged[at])] for at, name in enumerate(columns)}
+
+
+def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """The tally of all groups of several tallies."""
+    total: dict[str, list[int]] = {}
+    for each in tallies:
+        for name, (alike, judged) in each.items():
+            before = total.get(name, [0, 0])
+            total[name] = [before[0] + alike, before[1] + judged]
+    return dict(sorted(total.items()))
+
+
+def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+    """The columns that are the target in another unit for more than half of the groups where that could be told."""
+    return {name: counts for name, counts in add(tallies).items() if counts[0] * 2 > counts[1]}
+
+
+def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
+    """What to tell of these suspects; None where there are none."""
+    if not found:
+        return None
+    told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())
+    return f"looks like {target} in another unit: {told}; leave it out, unless it is known when predicting"

@@ -1,0 +1,99 @@
+"""The same settings as `Series`, said step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SettingsError
+from headrace.series.config import Series
+
+_ROLES = ("features", "target", "static_features")
+
+
+class SeriesBuilder:
+    """Settings said step by step; `build` checks them all and gives the `Series`.
+
+        series = (
+            headrace.SeriesBuilder("timeseries")
+            .target("streamflow")
+            .features("precipitation", "temperature")
+            .scale("features", StandardScaler(), strategy="unified", fit_on_n_basins=100)
+            .split(train=0.6, val=0.2, test=0.2)
+            .build()
+        )
+
+    Every method gives the builder back. A setting that is said again replaces what was said before, but `scale` for a
+    role adds a pipeline. `where` takes any setting of `Series` by its name.
+    """
+
+    def __init__(self, *source: str | Path) -> None:
+        self._settings: dict[str, Any] = {"source": source} if source else {}
+        self._pipelines: dict[str, list[dict[str, Any]]] = {}
+
+    def regions(self, time_series: dict[str, str | Path], static: dict[str, str | Path] | None = None) -> SeriesBuilder:
+        """Directories by region, instead of sources."""
+        found = {"region_time_series_base_dirs": time_series, "region_static_attributes_base_dirs": static or {}}
+        return self.where(**found)
+
+    def entity(self, column: str) -> SeriesBuilder:
+        """The column of long tables that holds the entity."""
+        return self.where(entity=column)
+
+    def time(self, column: str, *formats: str) -> SeriesBuilder:
+        """The column of the time, and how it is written."""
+        return self.where(time=column, **({"time_format": formats} if formats else {}))
+
+    def frequency(self, word: str) -> SeriesBuilder:
+        """The step of all series, e.g. "1d"."""
+        return self.where(frequency=word)
+
+    def target(self, column: str) -> SeriesBuilder:
+        """The column to be predicted."""
+        return self.where(target=column)
+
+    def features(self, *columns: str) -> SeriesBuilder:
+        """The forcing columns."""
+        return self.where(features=columns)
+
+    def static(self, *files: str | Path, entity: str, features: Sequence[str], missing: str = "error") -> SeriesBuilder:
+        """Static files (none: those of the regions), the column to join on, and the columns to take."""
+        return self.where(
+            **({"static": files} if files else {}),
+            static_entity=entity,
+            static_features=tuple(features),
+            missing_static=missing,
+        )
+
+    def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
+        """Shares of each entity's observed targets."""
+        return self.where(train_prop=train, val_prop=val, test_prop=test)
+
+    def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
+        """What an entity needs, and what is filled."""
+        return self.where(min_train_years=min_train_years, max_imputation_gap_size=max_imputation_gap_size)
+
+    def scale(self, role: str, *pipeline: Any, strategy: str, **more: Any) -> SeriesBuilder:
+        """A pipeline for "features", "target" or "static_features": steps as in `PipelineSettings`, or objects.
+
+        more: columns, fit_on_n_basins.
+        """
+        if role not in _ROLES:
+            raise SettingsError(f"scale is given role {role!r}; give one of {', '.join(_ROLES)}")
+        steps = pipeline[0] if len(pipeline) == 1 else list(pipeline)
+        self._pipelines.setdefault(role, []).append({"strategy": strategy, "pipeline": steps, **more})
+        return self
+
+    def where(self, **settings: Any) -> SeriesBuilder:
+        """Any settings of `Series` by name."""
+        self._settings.update(settings)
+        return self
+
+    def build(self) -> Series:
+        """The settings. Raises `SettingsError` where they cannot work."""
+        settings = dict(self._settings)
+        if self._pipelines:
+            given = {role: each[0] if len(each) == 1 else each for role, each in self._pipelines.items()}
+            settings["preprocessing_configs"] = {**settings.get("preprocessing_configs", {}), **given}
+        return Series(**settings)

@@ -1,0 +1,220 @@
+"""Fitted pipelines on disk: a safe form that is read by default, and `.joblib` files for those who expect them.
+
+`fitted_pipelines.json` holds native steps as plain numbers, bit for bit. Fits that only scikit-learn computes lie
+beside it in `.skops` files. The `.joblib` files are pickles of `GroupedPipeline` and `UnifiedPipeline`: a pickle may
+run anything, so they are read only on request, and only if they have the digest that the manifest names.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.dataset.open import find_run
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.run.context import TaskFiles
+from headrace.series.arrays.encoders import Encoder
+from headrace.series.arrays.scalers import Scalers, Values
+from headrace.series.pipelines.fitted import Fitted
+from headrace.series.pipelines.frozen import needs_objects, split, together
+from headrace.series.pipelines.grouped import GroupedPipeline
+from headrace.series.pipelines.objects import from_skops, to_skops
+from headrace.series.pipelines.unified import UnifiedPipeline
+
+PIPELINES = "fitted_pipelines.json"
+TIME_SERIES_SKOPS, STATIC_SKOPS = "fitted_time_series_pipelines.skops", "fitted_static_pipeline.skops"
+TIME_SERIES_JOBLIB, STATIC_JOBLIB = "fitted_time_series_pipelines.joblib", "fitted_static_pipeline.joblib"
+FACT = "pipelines"  # manifest.facts: file name → SHA-256
+
+_PICKLE_PROTOCOL = 4  # bytes alone are pickled: the same on every version
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The fitted pipelines of one run. static_encoders: of static features that are texts."""
+
+    target: str
+    time_series: Fitted
+    static_features: Fitted
+    static_encoders: tuple[Encoder, ...] = ()
+
+    def save(self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write") -> dict[str, str]:
+        """Write all files of the run; file name → SHA-256, which belongs in the manifest's facts as `pipelines`."""
+        digests = {}
+        record: dict[str, Any] = {"format": 1, "target": self.target}
+        for role, fitted, skops in (
+            ("time_series", self.time_series, TIME_SERIES_SKOPS),
+            ("static_features", self.static_features, STATIC_SKOPS),
+        ):
+            record[role], objects = split(fitted)
+            if objects:
+                digests[skops] = files.write(skops, to_skops(objects)).digest
+        if self.static_encoders:
+            record["static_encoders"] = [each.to_json() for each in self.static_encoders]
+        digests[PIPELINES] = files.write(PIPELINES, _json(record)).digest
+        if joblib == "write":
+            target, features = _pipelines(self.time_series, self.target)
+            bundle = {"features": features[0] if len(features) == 1 else features, "target": target}
+            digests[TIME_SERIES_JOBLIB] = files.write(TIME_SERIES_JOBLIB, pickle.dumps(bundle, _PICKLE_PROTOCOL)).digest
+            if self.static_features.parts or self.static_encoders:
+                static = [*_pipelines(self.static_features, None)[1], *self.static_encoders]
+                bundle_static = static[0] if len(static) == 1 else static
+                digests[STATIC_JOBLIB] = files.write(
+                    STATIC_JOBLIB, pickle.dumps(bundle_static, _PICKLE_PROTOCOL)
+                ).digest
+        return dict(sorted(digests.items()))
+
+    def inverse_transform(self, values: Values, *, entity: str | Sequence[str], column: str | None = None) -> Values:
+        """Bring back scaled values of one column, by default the target: float64 of the same shape.
+
+        values [N, ...]: entity is one name for all of them or one name for each of the N. Raises `InputError` for an
+        entity that was not fitted.
+        """
+        values = np.asarray(values)
+        part = self.time_series.part(self.target if column is None else column)
+        names = [entity] * len(values) if isinstance(entity, str) else list(entity)
+        if len(names) != len(values):
+            raise SettingsError(
+                f"entity has {len(names)} names for {len(values)} values; give one name, or one a value"
+            )
+        if isinstance(part, Scalers):
+            return part.invert_column(values, column or self.target, part.places(names))
+        if len(part.columns) != 1:
+            raise SettingsError(
+                f"columns {', '.join(part.columns)} are scaled together by scikit-learn; use time_series."
+                f"inverse_transform with all of them"
+            )
+        width = values.size // max(1, len(values))
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * width
+        return part.invert(values.reshape(-1, 1), offsets, names).reshape(values.shape)
+
+    @property
+    def features(self) -> list[GroupedPipeline | UnifiedPipeline]:
+        """The pipelines of features, as objects that work on data frames."""
+        return _pipelines(self.time_series, self.target)[1]
+
+    @property
+    def target_pipeline(self) -> GroupedPipeline | UnifiedPipeline:
+        """The pipeline of the target, as an object that works on data frames."""
+        found = _pipelines(self.time_series, self.target)[0]
+        assert found is not None
+        return found
+
+
+def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
+    """The fitted pipelines of a finished run: of the newest in a dataset directory, unless `run` names another.
+
+    trust="safe" reads plain numbers, and skops where scikit-learn's own objects are needed; "joblib" reads the pickles
+    instead, which may run anything that whoever wrote them wanted. Either way the bytes must be those that the manifest
+    names. Raises `InputError` without a finished run of series, `CorruptShard` for other bytes.
+    """
+    if trust not in ("safe", "joblib"):
+        raise SettingsError(f"trust is {trust!r}; give 'safe' or 'joblib'")
+    root, manifest = find_run(Path(path), run)
+    digests = manifest.facts.get(FACT)
+    if not isinstance(digests, dict):
+        raise InputError(f"{root}: a run of {manifest.recipe} has no fitted pipelines; give a dataset of series")
+    return load(root, digests, trust=trust)
+
+
+def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
+    """The pipelines of a run directory, whose files have these digests. Raises as `load_pipelines`."""
+    if trust == "joblib":
+        return _from_joblib(run, digests)
+    record = _record(_read(run, PIPELINES, digests), run / PIPELINES)
+    fits = {}
+    for role, skops in (("time_series", TIME_SERIES_SKOPS), ("static_features", STATIC_SKOPS)):
+        stored = record.get(role)
+        if not isinstance(stored, list):
+            raise CorruptShard(f"{run / PIPELINES}: has no {role}; restore it or prepare the run again")
+        objects = None
+        if needs_objects(stored):
+            objects = from_skops(_read(run, skops, digests), str(run / skops))
+        fits[role] = together(stored, objects, str(run / PIPELINES))
+    try:
+        encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
+    except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptShard(f"{run / PIPELINES}: is damaged ({error}); restore it or prepare the run again") from error
+    return Pipelines(str(record["target"]), fits["time_series"], fits["static_features"], encoders)
+
+
+def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
+    """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if it needs one."""
+    parts, objects = split(fitted)
+    files.write(f"{stem}.json", _json({"parts": parts}))
+    if objects:
+        files.write(f"{stem}.skops", to_skops(objects))
+
+
+def load_part(run: Path, stem: str) -> Fitted:
+    """The fits that `save_part` wrote; receipts vouch for the bytes."""
+    path = run / f"{stem}.json"
+    stored = _record(path.read_bytes(), path)["parts"]
+    objects = None
+    if needs_objects(stored):
+        skops = run / f"{stem}.skops"
+        objects = from_skops(skops.read_bytes(), str(skops))
+    return together(stored, objects, str(path))
+
+
+def _pipelines(
+    fitted: Fitted, target: str | None
+) -> tuple[GroupedPipeline | UnifiedPipeline | None, list[GroupedPipeline | UnifiedPipeline]]:
+    of_target, others = None, []
+    for part in fitted.parts:
+        made = UnifiedPipeline.of_part(part) if part.entities is None else GroupedPipeline.of_part(part)
+        if part.columns == (target,):
+            of_target = made
+        else:
+            others.append(made)
+    return of_target, others
+
+
+def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
+    if TIME_SERIES_JOBLIB not in digests:
+        raise InputError(f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe form")
+    bundle = pickle.loads(_read(run, TIME_SERIES_JOBLIB, digests))
+    features = bundle["features"] if isinstance(bundle["features"], list) else [bundle["features"]]
+    static: list[Any] = []
+    if STATIC_JOBLIB in digests:
+        loaded = pickle.loads(_read(run, STATIC_JOBLIB, digests))
+        static = loaded if isinstance(loaded, list) else [loaded]
+    target = bundle["target"]
+    return Pipelines(
+        target.columns[0],
+        Fitted((target.part, *(each.part for each in features))),
+        Fitted(tuple(each.part for each in static if not isinstance(each, Encoder))),
+        tuple(each for each in static if isinstance(each, Encoder)),
+    )
+
+
+def _read(run: Path, name: str, digests: Mapping[str, str]) -> bytes:
+    path = run / name
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from None
+    if name not in digests or sha256_hex(data) != digests[name]:
+        raise CorruptShard(f"{path}: has not the digest that the manifest names; restore it or prepare the run again")
+    return data
+
+
+def _json(record: Mapping[str, Any]) -> bytes:
+    return canonical_json(record) + b"\n"
+
+
+def _record(data: bytes, where: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(data)
+        if not isinstance(record, dict):
+            raise ValueError("is no JSON object")
+    except (ValueError, RecursionError) as error:
+        raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
+    return record

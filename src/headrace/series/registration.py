@@ -1,0 +1,35 @@
+"""Register series."""
+
+from headrace.recipe import Init, Registration
+
+REGISTRATION = Registration(
+    name="series",
+    settings="headrace.series.config:Series",
+    commands={"series": "headrace.series.command:series"},
+    words={("series",): {"layout": ("files", "packed")}},
+    init=Init(
+        word="series",
+        options="headrace.cli.init.asked:AskedSeries",
+        sections="headrace.series.init:series_sections",
+    ),
+    stages={
+        "spread": ("sort rows by entity", "tables"),
+        "frequency": ("find the frequency", "steps"),
+        "clean": ("clean series", "batches"),
+        "fit": ("fit scalers", "steps"),
+        "write": ("scale and write series", "batches"),
+        "finish": ("write reports and scalers", "steps"),
+    },
+    reasons={
+        "null_entity": "has no entity",
+        "entity_failed": "its entity does not pass",
+        "bad_time": "time cannot be read",
+        "off_grid": "time is between two steps",
+        "duplicate_time": "another row has its time",
+        "trimmed": "before the first or behind the last value",
+        "not_listed": "its entity was not asked for",
+    },
+    verify="headrace.series.verify:verify_series",
+    figures="headrace.series.figures:figures",
+    summary="headrace.series.tables:print_series",
+)

@@ -1,0 +1,225 @@
+"""The store of a finished run of series: every entity's rows as one row-major float32 matrix a shard, mapped.
+
+Rows are numbered through all shards; an entity has consecutive rows, one a step of its time axis, so that a window is a
+run of rows. Columns: the target, the forcing, then masks. Nothing of the values is read before it is asked for; a shard
+is checked against its checksum when it is first touched. Safe in threads; pickled without what is open.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.arrays import F32, I64
+from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
+from headrace.dataset.manifest import Manifest
+from headrace.dataset.open import find_run
+from headrace.errors import CorruptShard, InputError
+from headrace.series.arrays.axis import Frequency, month_places
+
+ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
+METADATA = b"headrace.series"
+_MEND = "restore it or prepare the run again"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the matrices: the target, the forcing, masks of what was filled."""
+
+    target: str
+    features: tuple[str, ...]
+    masks: tuple[str, ...]
+    frequency: Frequency
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All, in order."""
+        return (self.target, *self.features, *self.masks)
+
+
+@dataclass(frozen=True, eq=False)
+class Entities:
+    """One entry an entity, in the order of their rows; int64 [E] but for names and from_end.
+
+    first_row, rows: where its rows are; val_row, test_row: positions among them where val and test begin; first_time:
+    microseconds since 1970; from_end: whether its calendar months are counted from their end, bool [E]; static_row: its
+    row of the static features, -1: it has none. names: text [E].
+    """
+
+    names: pa.Array
+    first_row: I64
+    rows: I64
+    val_row: I64
+    test_row: I64
+    first_time: I64
+    from_end: npt.NDArray[np.bool_]
+    static_row: I64
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class SeriesStore:
+    """Columns, entities, static features and mapped matrices of a run. static: float32 [N, S]."""
+
+    def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
+        self.root, self.run_id = root, manifest.run_id
+        digests: dict[str, str] = manifest.facts.get("series_files", {})
+        self.pipelines_digest = str(manifest.facts.get("pipelines", {}).get("fitted_pipelines.json", ""))
+        table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
+        self.columns = _columns_of(table.schema, root / ENTITIES)
+        self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)
+        self.static_names: tuple[str, ...] = ()
+        self.static: F32 = np.empty((0, 0), np.float32)
+        if (root / STATICS).exists():
+            statics = checked_table(root / STATICS, digests.get(STATICS, ""))
+            self.static_names = tuple(statics.column_names[1:])
+            self.static = np.empty((statics.num_rows, len(self.static_names)), np.float32)
+            for place, name in enumerate(self.static_names):
+                self.static[:, place] = statics[name].to_numpy()
+        self._local = LocalShards(root, {shard: digests.get(shard, "") for shard in self.shards}, files)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "static_of_entity")
+        }
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        self._forget()
+
+    @cached_property
+    def static_of_entity(self) -> F32:
+        """The static features of each entity, NaN where it has none; float32 [E, S]."""
+        rows = self.entities.static_row
+        return np.where(rows[:, None] < 0, np.float32(np.nan), self.static[rows])
+
+    @property
+    def matrices(self) -> list[F32]:
+        """The rows of every shard, float32 [rows, C], read-only; shard i has the rows bases[i]..bases[i + 1] - 1."""
+        return [self._matrix(number) for number in range(len(self.shards))]
+
+    def times(self, entity: I64, position: I64) -> I64:
+        """Microseconds since 1970 of rows, by their place among the entity's rows; int64, same length."""
+        own = self.entities
+        return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
+
+    def _matrix(self, number: int) -> F32:
+        with self._lock:
+            if number not in self._open:
+                path = self._local.place(self.shards[number])
+                self._open[number] = _mapped(path, self.columns)
+                expected = int(self.bases[number + 1] - self.bases[number])
+                if len(self._open[number]) != expected:
+                    raise CorruptShard(
+                        f"{path}: has {len(self._open[number])} rows, {ENTITIES} says {expected}; {_MEND}"
+                    )
+            return self._open[number]
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[int, F32] = {}
+
+
+def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
+    """The store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
+
+    files: how its shards become local files; None: checked, and copied from an object store to the usual cache.
+    """
+    root, manifest = find_run(path, run)
+    if not (root / ENTITIES).is_file():
+        raise InputError(
+            f"{root}: was made by {manifest.recipe!r} and holds no series; prepare some with `headrace series CONFIG`"
+        )
+    return SeriesStore(root, manifest, files or LocalFiles())
+
+
+def times_at(frequency: Frequency, first_times: I64, from_end: npt.NDArray[np.bool_], positions: I64) -> I64:
+    """Microseconds since 1970 of the rows `positions` steps behind the first of their entity; int64, same length.
+
+    from_end: whether calendar months of the entity are counted from their end, as month ends are.
+    """
+    if not frequency.months:
+        return first_times + positions * frequency.micros
+    months, since, until = month_places(first_times)
+    wanted = months + positions * frequency.months
+    return np.where(from_end, _start(wanted + 1) - until, _start(wanted) + since)
+
+
+def _start(months: I64) -> I64:
+    return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
+
+
+def _mapped(path: Path, columns: Columns) -> F32:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.num_record_batches != 1:
+            raise CorruptShard(f"{path}: has {reader.num_record_batches} record batches, not one; {_MEND}")
+        values = reader.get_batch(0).column("values")
+        matrix: F32 = values.flatten().to_numpy(zero_copy_only=True).reshape(-1, values.type.list_size)
+    except (OSError, pa.ArrowException, KeyError, AttributeError) as error:
+        raise CorruptShard(f"{path}: cannot be read ({error}); {_MEND}") from error
+    if matrix.dtype != np.float32 or matrix.shape[1] != len(columns.names):
+        raise CorruptShard(
+            f"{path}: has {matrix.shape[1]} columns of {matrix.dtype}, not {len(columns.names)} of float32; {_MEND}"
+        )
+    return matrix
+
+
+def _columns_of(schema: pa.Schema, path: Path) -> Columns:
+    try:
+        record = json.loads((schema.metadata or {})[METADATA])
+        target, names, masks = record["target"], record["columns"], tuple(record.get("masks", ()))
+        features = tuple(name for name in names[1:] if name not in masks)
+        columns = Columns(target, features, masks, Frequency.parse(record["frequency"]))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise CorruptShard(f"{path}: its metadata does not say which columns there are ({error!r}); {_MEND}") from None
+    if list(columns.names) != list(names):
+        raise CorruptShard(f"{path}: has the columns {names}, expected the target {target!r} first; {_MEND}")
+    return columns
+
+
+def _entities_of(table: pa.Table, path: Path) -> tuple[list[str], I64, Entities]:
+    """Shard names, the first row of each and the end, and the entities with their rows numbered through all shards."""
+    encoded = table["shard"].combine_chunks().cast(pa.string()).dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    shard = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = _int64(table, "rows")
+    bases = np.concatenate([[0], np.cumsum(np.bincount(shard, rows, len(encoded.dictionary)))]).astype(np.int64)
+    first_row = _int64(table, "first_row") + bases[shard]
+    val_row, test_row = _int64(table, "val_row"), _int64(table, "test_row")
+    expected = np.cumsum(rows) - rows
+    bad = (
+        (first_row != expected)
+        | (val_row < 0)
+        | (test_row < val_row)
+        | (rows < test_row)
+        | (np.diff(shard, prepend=0) < 0)
+    )
+    if bad.any():
+        which = int(np.flatnonzero(bad)[0])
+        raise CorruptShard(
+            f"{path}: row {which + 1}, entity {table['entity'][which].as_py()!r}, does not follow the one before it or"
+            f" is cut outside its rows; {_MEND}"
+        )
+    names = table["entity"].combine_chunks().cast(pa.large_string())
+    names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+    first_time = table["first_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy()
+    from_end = np.asarray(pc.equal(table["anchor"], "end").to_numpy(), bool)
+    static_row = _int64(table, "static_row")
+    entities = Entities(names, first_row, rows, val_row, test_row, first_time, from_end, static_row)
+    return encoded.dictionary.to_pylist(), bases, entities
+
+
+def _int64(table: pa.Table, name: str) -> I64:
+    return np.asarray(table[name].cast(pa.int64()).to_numpy(), np.int64)

@@ -1,0 +1,125 @@
+"""Windows for torch: a map-style dataset, and its stream. Needs the extra `torch`.
+
+    train = headrace.windows.open("out", "train", input_length=365, output_length=7)
+    for batch in train.stream(batch_size=256, seed=0):                       # every window once over all ranks
+        ...
+    loader = DataLoader(train, batch_size=256, shuffle=True, collate_fn=arrays_of)         # or by a DataLoader
+
+A batch is one gather in this process. Worker processes make it slower: what they gather is copied again to get here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex, Unpack
+
+from headrace.dataset.indexed import Verify
+from headrace.dataset.local_shards import DISK_BYTES
+from headrace.errors import MissingExtra
+from headrace.item_batch import ItemBatch
+from headrace.item_batch import arrays_of as arrays_of
+from headrace.series.windows.found import WindowCounts, check_some
+from headrace.series.windows.loader import WindowLoader, as_tensors
+from headrace.series.windows.order import Shuffle
+from headrace.series.windows.windows import Windows, open_windows
+from headrace.stream.loader.items import ItemArguments
+from headrace.stream.ranks.topology import Topology
+
+try:
+    import torch
+    from torch.utils.data import Dataset as TorchDataset
+    from torch.utils.data import get_worker_info
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+SLOWER_WORKERS = (
+    "windows are gathered at the speed of memory; worker processes only copy them once more, and are several times"
+    " slower: leave num_workers at 0"
+)
+
+
+class WindowDataset(TorchDataset[dict[str, Any]]):
+    """The windows of a split by number, as tensors; `stream` for an order, ranks, chunks and resuming.
+
+    One window is X [L, F], y [horizons] and what else `Windows.gather` names, without its first axis; dates are int64
+    microseconds. Picklable: worker processes map the same store.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self._warned = False
+
+    def __len__(self) -> int:
+        """All windows."""
+        return len(self.windows)
+
+    @property
+    def counts(self) -> WindowCounts:
+        """How many windows there are, and which entities of the run have none."""
+        return self.windows.counts
+
+    def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
+        """One window. Raises `IndexError` outside 0..len-1."""
+        found: dict[str, Any] = self.__getitems__([number])[0]
+        return found
+
+    def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
+        """Those of some numbers, in this order; a DataLoader calls it once a batch."""
+        if not self._warned and get_worker_info() is not None:
+            self._warned = True
+            warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
+        return ItemBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window")
+
+    def stream(
+        self,
+        *,
+        batch_size: int,
+        shuffle: Shuffle = "everywhere",
+        seed: int = 0,
+        chunk_size: int | None = None,
+        memory_limit_mib: int | None = None,
+        lanes: int = 16,
+        stretch: int = 4096,
+        topology: Topology | None = None,
+        **options: Unpack[ItemArguments],
+    ) -> WindowLoader:
+        """Batches for this rank, each with the arrays of `Windows.gather`; see `WindowLoader`.
+
+        chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
+        windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
+        Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
+        """
+        check_some(self.windows)
+        return WindowLoader(
+            self.windows,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            chunk_size=chunk_size,
+            memory_limit_mib=memory_limit_mib,
+            lanes=lanes,
+            stretch=stretch,
+            topology=topology,
+            **options,
+        )
+
+
+def open_dataset(
+    path: str | Path,
+    split: str = "train",
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+    **options: Any,
+) -> WindowDataset:
+    """The windows of a split of prepared series, for torch. options: see `WindowOptions`.
+
+    run: a run_id, to choose another. verify: "first_touch" in each process, or "never". cache_dir, disk_bytes: of
+    copies of shards in an object store, see `open_windows`. Raises `InputError`, `SettingsError`.
+    """
+    found = open_windows(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
+    return WindowDataset(found)

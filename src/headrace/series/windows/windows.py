@@ -1,0 +1,267 @@
+"""The windows of a split by number: which there are, and batches of them as arrays.
+
+    windows = open_windows("out", "train", input_length=365, output_length=7)
+    windows.batch(range(256))["X"]      # float32 [256, 365, F]
+
+Numbers count through the entities in the order of the store. What a number means depends on the run, the split and the
+options alone, so any process may ask for any of them. Picklable; safe in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.arrays import I64
+from headrace.dataset.indexed import ALIASES, Verify
+from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
+from headrace.digest import canonical_json, sha256_hex
+from headrace.errors import InputError
+from headrace.series.arrays.windows import Segments
+from headrace.series.windows.found import (
+    WindowCounts,
+    blockers_of,
+    check_some,
+    count_windows,
+    row_ranges,
+    segments_of,
+    tell_counts,
+)
+from headrace.series.windows.gather import Matrices
+from headrace.series.windows.options import Layout, WindowOptions
+from headrace.series.windows.store import SeriesStore, open_store
+
+SPLITS = ("train", "val", "test", "all")
+
+
+class Places(NamedTuple):
+    """Where some windows are in memory, of which entity, and when their inputs end, in microseconds; int64 [B]."""
+
+    offset: I64
+    entity: I64
+    input_end: I64
+
+    def part(self, begin: int, end: int) -> Places:
+        """Those from `begin` to before `end`."""
+        return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
+
+
+class Windows:
+    """The windows of some entities. `windows[n]` is one; `batch(numbers)` many, as arrays whose first axis is B.
+
+    segments: which rows windows start at; origin: of each entity the row where its time axis begins, int64 [E]; begins
+    and ends: the rows that its windows are in. matrices: None: those of the store, mapped when first needed.
+    """
+
+    def __init__(
+        self,
+        store: SeriesStore,
+        split: str,
+        options: WindowOptions,
+        segments: Segments,
+        *,
+        origin: I64,
+        begins: I64,
+        ends: I64,
+        matrices: Matrices | None = None,
+    ) -> None:
+        self.store, self.split, self.options, self.segments = store, split, options, segments
+        self.origin, self.begins, self.ends = origin, begins, ends
+        self._held = matrices
+        width = 1 + len(store.columns.features)
+        self._inputs = slice(
+            0 if options.is_autoregressive else 1, width + (len(store.columns.masks) if options.masks != "none" else 0)
+        )
+        self._future = slice(1, width)
+
+    def __len__(self) -> int:
+        """All windows."""
+        return len(self.segments)
+
+    def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
+        """One window, without the first axis. Raises `IndexError` outside 0..len-1."""
+        return {name: values[0] for name, values in self.batch([number]).items()}
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The columns of X."""
+        return self.store.columns.names[self._inputs]
+
+    @property
+    def future_names(self) -> tuple[str, ...]:
+        """The columns of future."""
+        return self.store.columns.names[self._future] if self.options.future != "none" else ()
+
+    @property
+    def static_names(self) -> tuple[str, ...]:
+        """The columns of static."""
+        return self.store.static_names if self.options.static != "none" else ()
+
+    @cached_property
+    def per_entity(self) -> I64:
+        """How many windows each entity has; int64 [E]."""
+        return self.segments.per_entity(len(self.store.entities))
+
+    @property
+    def counts(self) -> WindowCounts:
+        """How many windows there are, and which entities of the run have none."""
+        return count_windows(self)
+
+    @cached_property
+    def identity(self) -> str:
+        """A word that changes whenever a number may mean another window."""
+        rules = {name: value for name, value in asdict(self.options).items() if name not in ("layout", "static")}
+        some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
+        return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
+
+    def entity_names(self, entities: Sequence[SupportsIndex] | I64) -> list[str]:
+        """The texts of entity numbers, as `batch["entity"]` has them."""
+        return [self.store.entities.names[int(each)].as_py() for each in entities]
+
+    def locate(self, numbers: I64) -> Places:
+        """Where these windows are; numbers int64 in 0..len-1."""
+        start, entity = self.segments.locate(numbers)
+        end = start + (self.options.input_length - 1) - self.origin[entity]
+        return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
+
+    def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
+        """The windows of these numbers, in this order, as `gather` has them.
+
+        Raises `IndexError` outside 0..len-1, `CorruptShard` for a shard that is not what was published.
+        """
+        asked = np.asarray(numbers, np.int64)
+        if len(asked) and not (int(asked.min()) >= 0 and int(asked.max()) < len(self)):
+            raise IndexError(f"window {asked[(asked < 0) | (asked >= len(self))][0]} of {len(self)}, counted from 0")
+        return self.gather(self.locate(asked))
+
+    def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
+        """The windows at these places, in the options' layout or another one; new memory.
+
+        X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff], entity int64 [B], input_end_date
+        datetime64[us] [B]; y_observed bool [B, horizons] where targets may be missing, complete bool [B] where inputs
+        may.
+        """
+        options, behind = self.options, self.options.input_length
+        block = self.matrices.windows(places.offset, options.window_rows)
+        batch: dict[str, Any] = {"X": block[:, :behind, self._inputs]}
+        if options.targets != "none":
+            batch["y"] = block[:, behind:, 0]
+            if options.horizons is not None:
+                batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
+        if options.future != "none":
+            batch["future"] = block[:, behind:, self._future]
+        if options.incomplete == "keep":
+            batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
+            if "future" in batch:
+                batch["complete"] &= ~np.isnan(batch["future"]).any((1, 2))
+        if "y" in batch and (options.targets == "any" or options.incomplete == "keep"):
+            batch["y_observed"] = ~np.isnan(batch["y"])
+            batch["y"] = np.where(batch["y_observed"], batch["y"], np.float32(0))
+        if (layout or options.layout) == "contiguous":
+            batch = {name: np.ascontiguousarray(values) for name, values in batch.items()}
+        if self.static_names:
+            batch["static"] = self.store.static_of_entity[places.entity]
+        batch["entity"] = places.entity
+        batch["input_end_date"] = places.input_end.view("datetime64[us]")
+        return batch
+
+    @property
+    def matrices(self) -> Matrices:
+        """The rows, mapped or in memory."""
+        if self._held is None:
+            self._held = Matrices(self.store.matrices, self.store.bases)
+        return self._held
+
+    def of_entities(self, wanted: npt.NDArray[np.bool_]) -> Windows:
+        """Only the windows of the entities that are true; bool [E]. Numbers count anew."""
+        return Windows(
+            self.store, self.split, self.options, self.segments.of_entities(wanted),
+            origin=self.origin, begins=self.begins, ends=self.ends, matrices=self._held,
+        )  # fmt: skip
+
+    def in_memory(self, entities: I64) -> Windows:
+        """The windows of these ascending entities over a copy of just their rows, which are read from end to end."""
+        begins, ends = self.begins[entities], self.ends[entities]
+        held = self.matrices.copy_rows(begins, ends)
+        wanted = np.zeros(len(self.begins), bool)
+        wanted[entities] = True
+        shift = np.zeros(len(self.begins), np.int64)
+        shift[entities] = np.cumsum(ends - begins) - ends
+        mine = self.segments.of_entities(wanted)
+        moved = Segments(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
+        return Windows(
+            self.store, self.split, self.options, moved, origin=self.origin + shift, begins=self.begins + shift,
+            ends=self.ends + shift, matrices=Matrices([held], np.array([0, len(held)], np.int64)),
+        )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is mapped; rows that were copied to memory travel."""
+        state = self.__dict__.copy()
+        if state["_held"] is not None and len(self.origin) and (self.origin == self.store.entities.first_row).all():
+            state["_held"] = None
+        return state
+
+
+def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
+    """The windows of a split: one pass over the values finds what is missing."""
+    name = split if split in SPLITS else ALIASES.get(split, split)
+    if name not in SPLITS:
+        raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
+    entities, columns = store.entities, store.columns
+    begins, ends = row_ranges(store, name, options)
+    _check_static(store, options)
+    if options.masks != "none" and not columns.masks:
+        raise InputError(
+            f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or pass masks="none"'
+        )
+    matrices = Matrices(store.matrices, store.bases)
+    blockers = blockers_of(matrices, len(columns.features), len(columns.names), options)
+    segments = segments_of(begins, ends, options, blockers)
+    return Windows(
+        store, name, options, segments, origin=entities.first_row, begins=begins, ends=ends, matrices=matrices
+    )
+
+
+def open_windows(
+    path: str | Path,
+    split: str = "train",
+    *,
+    run: str | None = None,
+    verify: Verify = "first_touch",
+    cache_dir: str | Path | None = None,
+    disk_bytes: int = DISK_BYTES,
+    **options: Any,
+) -> Windows:
+    """The windows of a split of prepared series. options: see `WindowOptions`. run: a run_id, to choose another.
+
+    verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
+    A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
+    to disk_bytes, are checked, and are shared by the processes of a machine.
+    Entities without a window are logged. Raises `InputError` where there are no series or no windows, `SettingsError`
+    for options that cannot work.
+    """
+    checked = WindowOptions(**options)
+    files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
+    found = windows_of(open_store(path, run=run, files=files), split, checked)
+    check_some(found)
+    tell_counts(found.counts)
+    return found
+
+
+def _check_static(store: SeriesStore, options: WindowOptions) -> None:
+    """Raise unless every entity has all its attributes: nothing is filled in silently."""
+    if options.static == "none" or not store.static_names:
+        return
+    holes = np.isnan(store.static_of_entity).any(axis=1)
+    if holes.any():
+        which = int(np.flatnonzero(holes)[0])
+        raise InputError(
+            f"{store.root}: static features of entity {store.entities.names[which].as_py()!r} are missing, and of"
+            f' {int(holes.sum()) - 1} others; prepare with another missing_static=, or pass static="none"'
+        )

@@ -1,0 +1,42 @@
+"""Register the temporal split."""
+
+from headrace.recipe import Init, Registration
+
+REGISTRATION = Registration(
+    name="temporal_split",
+    settings="headrace.split.config:TemporalSplit",
+    commands={"split": "headrace.split.command:split"},
+    words={
+        ("split",): {
+            "date_format": (
+                "auto",
+                "iso",
+                "epoch_s",
+                "epoch_ms",
+                "epoch_us",
+                "epoch_ns",
+                "epoch_days",
+                "excel_days",
+                "yyyymmdd",
+            )
+        }
+    },
+    init=Init(
+        word="split", options="headrace.cli.init.asked:AskedSplit", sections="headrace.split.init:split_sections"
+    ),
+    stages={
+        "scan": ("find entities and dates", "shards"),
+        "split": ("write splits", "shards"),
+        "join": ("join files", "splits"),
+    },
+    reasons={
+        "null_date": "has no date",
+        "unreadable_date": "date cannot be read",
+        "null_group": "has no entity",
+        "train_entity_after_cutoff": "entity trains, row is from the cutoff on",
+        "val_entity_after_cutoff": "entity validates, row is from the cutoff on",
+        "missing_label": "has no label",
+    },
+    verify="headrace.split.verify:verify_split",
+    figures="headrace.split.figures:figures",
+)

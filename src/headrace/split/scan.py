@@ -1,0 +1,330 @@
+"""Pass 1: what decides a row's split, shard by shard. Reads the date, the entity and, where asked, the label.
+
+Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds and
+flags; per distinct entity its hash and whether it was seen before the cutoff. O(chunk + entities of the shard).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import InputError
+from headrace.formats import text_columns as columns
+from headrace.formats.date_words import advice
+from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
+from headrace.formats.shard import Chunk, Shard
+from headrace.formats.source import read_chunks
+from headrace.formats.typed import MEANS_MISSING, nulled
+from headrace.run.arrow_file import write_arrow
+from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.split.allocate import Hashes, hash_entities
+from headrace.split.config import TemporalSplit
+
+NOBODY = -1
+UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
+MIXED = frozenset({"iso", "iso_zoned"})  # forms that date_format="iso" takes together
+_MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
+MAX_CLASSES = 100_000
+_TEXTS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+
+    sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
+    """
+
+    entity: npt.NDArray[np.int32]
+    micros: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.int32] | None
+    hashes: Hashes
+    before: npt.NDArray[np.bool_]
+
+
+def rows_file(number: int) -> str:
+    """Path of the per-row file of a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.rows.arrow"
+
+
+def entities_file(number: int) -> str:
+    """Path of the per-entity file of a shard, relative to the run."""
+    return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
+
+
+def needed_columns(settings: TemporalSplit) -> list[str]:
+    """The columns pass 1 reads."""
+    names = [settings.date_column, settings.group_column]
+    if settings.label is not None:
+        names += settings.targets or () if settings.label == settings.main_target else (settings.label,)
+    return list(dict.fromkeys(names))
+
+
+def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
+    """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
+    scan = _Scan(settings, shard)
+    wanted = [name for name in needed_columns(settings) if name in shard.schema.names]
+    for chunk in read_chunks(shard, wanted):
+        scan.take(chunk)
+    result, rows, entities = scan.finish()
+    for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
+        write_arrow(files, target, table)
+    return result
+
+
+def read_scan(run: Path, number: int) -> Scanned:
+    """What `scan_shard` left; arrays are views of mapped files."""
+    rows = _read(run / rows_file(number))
+    hashes, before = read_entities(run, number)
+    sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
+    return Scanned(
+        rows["entity"].to_numpy(), rows["micros"].to_numpy(), rows["flags"].to_numpy(), sizes, hashes, before
+    )
+
+
+def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
+    """Hashes of the shard's entities and which of them were seen before the cutoff."""
+    entities = _read(run / entities_file(number))
+    return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
+        np.bool_
+    )
+
+
+def _read(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    return table.combine_chunks()
+
+
+class _Scan:
+    """The running state of one shard's scan."""
+
+    def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
+        self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
+        self.texts: list[pa.Array] = []
+        self.codes: list[npt.NDArray[np.int64]] = []
+        self.micros: list[npt.NDArray[np.int64]] = []
+        self.flags: list[npt.NDArray[np.uint8]] = []
+        self.sizes: list[npt.NDArray[np.int32]] | None = []
+        self.forms: set[str] = set()
+        self.units: set[str] = set()
+        self.unusual = self.other_than_hours = False
+        self.first_unreadable: str | None = None
+        self.missing_like: dict[str, Counter[str]] = {"group_column": Counter(), "label": Counter()}
+        self.classes: set[str] = set()
+        self.distinct = 0
+
+    def take(self, chunk: Chunk) -> None:
+        table = chunk.table([name for name in needed_columns(self.settings) if name in self.shard.schema.names])
+        try:
+            dates = self._dates(table, chunk.first_row)
+            codes = self._entities(table, chunk)
+            flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
+            if self.settings.date_format == "iso":  # else all rows of the source are on one clock
+                flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
+            if self.settings.label is not None:
+                flags |= self._labels(table)
+        except InputError as error:
+            if str(self.shard.path) in str(error):
+                raise
+            raise InputError(f"{self.shard.path}: from row {chunk.first_row + 1}: {error}") from error
+        sizes = chunk.sizes()
+        if sizes is None:
+            self.sizes = None
+        elif self.sizes is not None:
+            self.sizes.append(sizes)
+        self.codes.append(codes)
+        self.micros.append(dates.micros)
+        self.flags.append(flags)
+
+    def _dates(self, table: pa.Table, first_row: int) -> Dates:
+        name, settings = self.settings.date_column, self.settings
+        column = nulled(_column(table, name), ("", *settings.null_values))
+        dates = parse_dates(column, settings.date_format)
+        self.forms |= dates.forms
+        if len(self.forms) > 1 and not (settings.date_format == "iso" and self.forms <= MIXED):
+            forms = sorted(self.forms)
+            raise InputError(
+                f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; {one_form_advice(forms)}"
+            )
+        self._note_units(column, dates)
+        unreadable, repeated = dates.unreadable, np.zeros(len(column), np.bool_)
+        if self.cutoff.fold_start_us < self.cutoff.fold_end_us:
+            repeated = (dates.micros >= self.cutoff.fold_start_us) & (dates.micros < self.cutoff.fold_end_us)
+            repeated &= ~dates.instant
+            if repeated.any():
+                micros = np.where(repeated, MISSING, dates.micros)
+                unreadable = unreadable | repeated
+                dates = Dates(micros, unreadable, dates.instant, dates.forms)
+        absent = dates.micros == MISSING if settings.null_date == "error" else unreadable
+        if absent.any() and (settings.null_date == "error" or self.first_unreadable is None):
+            row = int(np.flatnonzero(absent)[0])
+            told = f"{self.shard.path}: row {first_row + row + 1}: {name} {self._fault(column, row, repeated)}"
+            if settings.null_date == "error":
+                raise InputError(f'{told}; or drop and count such rows with null_date="drop"')
+            self.first_unreadable = told
+        return dates
+
+    def _fault(self, column: pa.ChunkedArray, row: int, repeated: npt.NDArray[np.bool_]) -> str:
+        value = column[row]
+        if not value.is_valid:
+            return "has no date"
+        if repeated[row]:
+            return (
+                f"is {_shown(value)}, an hour that happens twice in {self.settings.timezone} around the split date; "
+                f"give dates an offset"
+            )
+        return f"is {_shown(value)}, {advice(_python(value), self.settings.date_format)}"
+
+    def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
+        """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
+        declared = self.settings.date_format
+        if declared == "auto" and dates.forms == {"epoch_s"}:
+            self.other_than_hours |= not look_like_hours(dates.micros)
+        if declared not in EPOCHS:
+            return
+        by_size = parse_dates(column, "auto")
+        self.units |= by_size.forms & EPOCHS.keys()
+        read = (dates.micros != MISSING) & (dates.micros != 0)  # 0 often stands for "unknown"
+        self.unusual |= bool((read & by_size.unreadable).any()) or "yyyymmdd" in by_size.forms
+
+    def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
+        name = self.settings.group_column
+        texts = columns.as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
+        encoded = _encoded(texts)
+        if encoded.null_count and self.settings.null_group == "error":
+            row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
+            raise InputError(
+                f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
+                f'null_group="drop" (leave out and count) or "own" (one entity of their own)'
+            )
+        places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
+        self._note_missing("group_column", encoded.dictionary, places)
+        self.texts.append(encoded.dictionary)
+        codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
+        self.distinct += len(encoded.dictionary)
+        return codes
+
+    def _labels(self, table: pa.Table) -> npt.NDArray[np.uint8]:
+        settings = self.settings
+        assert settings.label is not None
+        if settings.label == settings.main_target:
+            assert settings.targets is not None
+            assert settings.main_target is not None
+            values = columns.main_target(table, settings.targets, settings.main_target, settings.null_values)
+        else:
+            values = _column(table, settings.label)
+        texts = columns.label_texts(values, settings.null_values)
+        distinct = _encoded(texts)
+        self._note_missing("label", distinct.dictionary, pc.fill_null(distinct.indices, NOBODY).to_numpy())
+        self.classes.update(distinct.dictionary.to_pylist())
+        if len(self.classes) > MAX_CLASSES:
+            raise InputError(
+                f"{settings.label} has more than {MAX_CLASSES:,} classes; this is no label column, leave label= out"
+            )
+        return np.where(pc.is_null(texts).to_numpy(), MISSING_LABEL, 0).astype(np.uint8)
+
+    def _note_missing(self, role: str, texts: pa.Array, places: npt.NDArray[Any]) -> None:
+        """Count the rows whose text means "missing" elsewhere. texts: distinct; places: of each row among them."""
+        for place in np.flatnonzero(pc.is_in(texts, value_set=_MISSING_TEXTS.cast(texts.type)).to_numpy(False)):
+            self.missing_like[role][texts[int(place)].as_py()] += int(np.count_nonzero(places == place))
+
+    def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
+        micros, flags, codes = (
+            _joined(self.micros, np.int64),
+            _joined(self.flags, np.uint8),
+            _joined(self.codes, np.int64),
+        )
+        entity, texts = self._unified(codes)
+        there = micros != MISSING
+        instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
+        is_before = there & (micros < np.where(instant, self.cutoff.instant_us, self.cutoff.wall_us))
+        before = np.zeros(len(texts), np.bool_)
+        before[entity[is_before & (entity != NOBODY)]] = True
+        hashes = hash_entities(texts, self.settings.seed)
+        result = {
+            "rows_read": len(micros),
+            "forms": sorted(self.forms),
+            "units": sorted(self.units),
+            "unusual": self.unusual,
+            "hours": self.forms == {"epoch_s"} and self.settings.date_format == "auto" and not self.other_than_hours,
+            "first_us": int(micros[there].min()) if there.any() else None,
+            "last_us": int(micros[there].max()) if there.any() else None,
+            "first_unreadable": self.first_unreadable,
+            "missing_like": {role: dict(sorted(counts.items())) for role, counts in self.missing_like.items()},
+            "padded": _first_padded(texts),
+            "nobody_before": bool((is_before & (entity == NOBODY)).any()),
+            "entities": len(before),
+            "classes": sorted(self.classes),
+        }
+        rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
+        if self.sizes:
+            rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
+        return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
+
+    def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
+        """Places in one list of distinct texts, from places in the lists of all chunks end to end."""
+        if len(self.texts) == 1:
+            return codes.astype(np.int32), self.texts[0]
+        texts = pa.concat_arrays(self.texts) if self.texts else pa.array([], pa.large_string())
+        encoded = texts.dictionary_encode()
+        places = np.append(encoded.indices.to_numpy(), np.int32(NOBODY))  # NOBODY is -1, the last place
+        return places[codes].astype(np.int32), encoded.dictionary
+
+
+def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
+    encoded = texts.combine_chunks().dictionary_encode()
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def one_form_advice(forms: Sequence[str]) -> str:
+    """What to do about dates of several forms."""
+    if frozenset(forms) == MIXED:
+        return 'give date_format="iso", which reads dates without an offset as times in timezone='
+    return "write one form, or give date_format="
+
+
+def _first_padded(texts: pa.Array) -> str | None:
+    """The first entity with blanks around it or in another Unicode form than NFC: it looks like one without."""
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = texts.slice(start, _TEXTS_AT_ONCE)
+        plain = pc.utf8_trim_whitespace(part)
+        if not pc.all(pc.string_is_ascii(plain)).as_py():
+            plain = pc.utf8_normalize(plain, form="NFC")
+        odd = pc.index(pc.not_equal(plain, part), True).as_py()
+        if odd >= 0:
+            return str(part[odd].as_py())
+    return None
+
+
+def _python(value: pa.Scalar) -> object:
+    """A value as Python has it, or as text where Python has no such time."""
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return f"{value.type} {value.cast(pa.int64()).as_py()}"
+
+
+def _shown(value: pa.Scalar) -> str:
+    text = repr(_python(value))
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if name in table.column_names:
+        return table[name]
+    return pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
