@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from context_cases import measurement_of, row_of, segments_of
 
-from headrace.contexts import vocabulary
+from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.batch import batch_of
 from headrace.histories.contexts.tokens import Tokens
 

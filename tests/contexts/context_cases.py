@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 
-from headrace.contexts import draws, vocabulary
+from headrace import draws
 from headrace.histories.codec.rows import RowColumns
+from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, Segments
 
 

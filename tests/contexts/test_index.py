@@ -9,8 +9,8 @@ from context_cases import Memory, measurement_of, row_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.contexts import vocabulary
 from headrace.errors import CorruptShard, SettingsError
+from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.batch import batch_of, numbered
 from headrace.histories.contexts.builder import build, index_rows
 from headrace.histories.contexts.options import ContextOptions

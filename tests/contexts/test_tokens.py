@@ -4,9 +4,9 @@ from context_cases import measurement_of, plain_loop, row_of, segments_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.contexts import vocabulary
 from headrace.draws import permuted_prefixes
 from headrace.errors import InputError
+from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.draw_kernels import prefixes_in_numba
 from headrace.histories.contexts.kernels import tokens_in_numba
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates

@@ -71,9 +71,9 @@ class Child:
         else:
             self.process.send_signal(signal.SIGINT)
 
-    def end(self):
+    def end(self, within=BOUND_S):
         """(exit code, remaining lines, what it said on stderr)"""
-        out, err = self.process.communicate(timeout=BOUND_S)
+        out, err = self.process.communicate(timeout=within)
         return self.process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
 
 
@@ -333,7 +333,7 @@ def test_ctrl_c_in_the_command_line_is_130(shards, arguments):
 def check_epochs(count, workers, rows, *formats):
     """Nothing grows between the 20th pass and the last."""
     with Child("epochs", count, workers, rows, *formats) as child:
-        code, lines, err = child.end()
+        code, lines, err = child.end(within=BOUND_S + count)
         early, late = lines
         pids = late["pids"]
 
@@ -369,6 +369,7 @@ def test_batches_in_shared_memory_leave_no_names_and_no_open_files():
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("count", "workers", "rows"), [(2000, 0, 1), (1000, 2, 1), (200, 1, 40)])
 def test_nothing_grows_over_many_epochs(count, workers, rows):
     check_epochs(count, workers, rows, "numpy", "torch", "arrow")

@@ -18,7 +18,7 @@ import headrace
 from headrace.errors import InputError
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.order import pools
+from headrace.stream.order import plan
 from headrace.stream.read import fetch, reader
 
 (ALONE,) = ranks(1)
@@ -80,7 +80,7 @@ def small_parts(request, monkeypatch):
 def small_pools():
     """A pool is a round, though these rounds are small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pools, "_LEAST_POOL_ROWS", 16)
+        patch.setattr(plan, "_LEAST_POOL_ROWS", 16)
         yield
 
 
