@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.storage.parquet_writer import ParquetShardWriter
-    from headrace.rewrite.config import Rewrite, rewrite
+    from headrace.rewriting.config import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
     from headrace.series.builder import SeriesBuilder
@@ -81,7 +81,7 @@ _WHERE = {
     "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
     "Processor": "headrace.tabular.processors",
-    "Rewrite": "headrace.rewrite.config",
+    "Rewrite": "headrace.rewriting.config",
     "RunBusy": "headrace.errors",
     "Series": "headrace.series.config",
     "SeriesBuilder": "headrace.series.builder",
@@ -101,7 +101,7 @@ _WHERE = {
     "load_pipelines": "headrace.series.pipelines.save",
     "open": "headrace.stream.loader.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
-    "rewrite": "headrace.rewrite.config",
+    "rewrite": "headrace.rewriting.config",
     "stream_state": "headrace.stream.loader.stateful",
     "verify": "headrace.dataset.verify",
     "verify_no_shard_overlap": "headrace.tabular.distribution",

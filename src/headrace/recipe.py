@@ -30,7 +30,7 @@ BUILT_IN = {
     "packed_sequences": "headrace.packing.registration:REGISTRATION",
     "histories": "headrace.histories.registration:REGISTRATION",
     "series": "headrace.series.registration:REGISTRATION",
-    "rewrite": "headrace.rewrite.registration:REGISTRATION",
+    "rewrite": "headrace.rewriting.registration:REGISTRATION",
 }
 
 

@@ -14,8 +14,8 @@ import headrace
 from headrace.cli import app
 from headrace.cli.init.asked import AskedRewrite
 from headrace.errors import HeadraceError
-from headrace.rewrite import init as rewrite
-from headrace.rewrite.init import rewrite_sections
+from headrace.rewriting import init as rewrite
+from headrace.rewriting.init import rewrite_sections
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FRAME = pl.DataFrame(

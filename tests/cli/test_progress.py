@@ -8,14 +8,15 @@ import pytest
 import headrace
 from headrace.recipe import registrations
 
-RECIPES = Path(headrace.__file__).parent / "recipes"
+SOURCE = Path(headrace.__file__).parent
 
 
 @pytest.mark.parametrize("name", registrations())
 def test_every_stage_of_a_recipe_has_words(name: str) -> None:
+    folder = registrations()[name].settings.split(".")[1]
     stages = {
         stage
-        for module in (RECIPES / name).rglob("*.py")
+        for module in (SOURCE / folder).rglob("*.py")
         for stage in re.findall(r"stage\(\s*\"(\w+)\"", module.read_text("utf-8"))
     }
 

@@ -131,7 +131,7 @@ def test_steps_are_equal_and_each_has_a_row_in_any_chain(split, passes, remainde
             found = rows_at(plan.order, own)
             received += found
             given_rows += len(found)
-        assert plan.remaining.total - begun[0].after(batches).rows == given_rows
+        assert plan.remaining.total - begun[0].after(batches).start.remaining.total == given_rows
         assert all(share.rows > (steps - 1) * batch_size for share in shares[:1] if steps)  # a valid row in each
         state = json.loads(json.dumps(states[0]))
 

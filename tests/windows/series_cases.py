@@ -44,7 +44,7 @@ def write_run(
     (run / "store").mkdir(parents=True)
     columns = [TARGET, *FEATURES, *masks]
     metadata = {
-        b"headrace.series.arrays": json.dumps(
+        b"headrace.series": json.dumps(
             {"columns": columns, "target": TARGET, "masks": list(masks), "frequency": frequency}
         ).encode()
     }

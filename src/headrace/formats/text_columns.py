@@ -1,11 +1,9 @@
-"""Columns a temporal split derives: entity texts, class labels, the main target. Pure."""
+"""Columns as text keys and as numbers. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,8 +11,6 @@ from headrace.errors import InputError
 from headrace.formats.schema import is_text
 from headrace.formats.typed import first_unreadable, nulled
 
-_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
-_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
 _SCALAR_TYPES = (
     pa.types.is_integer,
     pa.types.is_floating,
@@ -58,78 +54,3 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         raise InputError(
             f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
         ) from None
-
-
-def main_target(table: pa.Table, targets: Sequence[str], main: str, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """The row-wise maximum of the other targets; nulls are passed over, a row of nulls is null.
-
-    Of typed columns it has their common number type; of text it is text: whole numbers without a point.
-    """
-    others = [name for name in targets if name != main]
-    kinds = [table.schema.field(name).type for name in others]
-    whole = all(pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()) for kind in kinds)
-    if whole:
-        columns = [
-            table[name].cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.int64())
-            for name, kind in zip(others, kinds, strict=True)
-        ]
-    else:
-        columns = [numbers(table[name], null_values, name) for name in others]
-    highest = columns[0] if len(columns) == 1 else pc.max_element_wise(*columns, skip_nulls=True)
-    return number_texts(highest.cast(pa.float64(), safe=False)) if is_text(table.schema.field(main).type) else highest
-
-
-def number_texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """float64 as text, value by value: whole numbers without a point, others in the shortest form that reads back."""
-    whole = pc.and_kleene(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**53))
-    integers = pc.if_else(whole, values, pa.scalar(0.0)).cast(pa.int64(), safe=False).cast(pa.string())
-    return pc.if_else(
-        pc.fill_null(whole, True),
-        pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), integers),
-        values.cast(pa.string()),
-    )
-
-
-def label_map(distinct: Sequence[str]) -> dict[str, int]:
-    """Class numbers of all label texts of the source: one map for all shards.
-
-    Labels that are all whole numbers ("0", "1.0") keep their number; any other set of texts becomes 0..k-1 in sorted
-    order. Raises `InputError` where whole numbers stand beside other ones, which is no classification.
-    """
-    whole = [_WHOLE.fullmatch(text) for text in distinct]
-    values = [int(match[1]) for match in whole if match is not None]
-    if len(values) == len(distinct) and all(-(2**63) <= value < 2**63 for value in values):
-        return dict(zip(distinct, values, strict=True))
-    if any(character.isdigit() for text in distinct for character in text) and all(map(_NUMBER.fullmatch, distinct)):
-        for text, match in zip(distinct, whole, strict=True):
-            if match is None:
-                raise InputError(
-                    f"label {text!r} stands among numbers and is no class; name it in null_values if it means missing, "
-                    f"or leave label= out for regression targets"
-                )
-    return {text: place for place, text in enumerate(sorted(distinct))}
-
-
-def label_texts(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """Labels as text, as `label_map` knows them."""
-    if pa.types.is_floating(column.type):
-        return number_texts(pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column).cast(pa.float64()))
-    if pa.types.is_boolean(column.type):
-        return column.cast(pa.int8()).cast(pa.string())
-    return as_text(column, null_values, "the label column").cast(pa.string())
-
-
-def class_numbers(texts: pa.ChunkedArray, classes: Mapping[str, int]) -> pa.ChunkedArray:
-    """int64 class of every label text; null stays null."""
-    places = pc.index_in(texts, value_set=pa.array(list(classes), pa.string()))
-    table = pa.array(list(classes.values()), pa.int64())
-    return pa.chunked_array([table.take(chunk) for chunk in places.chunks], pa.int64())
-
-
-def with_lineage(table: pa.Table, shard: str, first_row: int) -> pa.Table:
-    """The table with the source shard and row number (from 0) of every row."""
-    count = table.num_rows
-    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([shard])).cast(pa.string())
-    table = table.append_column(pa.field("source_shard", pa.string(), nullable=False), names)
-    rows = pa.array(np.arange(first_row, first_row + count, dtype=np.int64))
-    return table.append_column(pa.field("source_row", pa.int64(), nullable=False), rows)

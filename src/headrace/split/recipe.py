@@ -19,12 +19,12 @@ from headrace.formats.schema import few, is_text, type_named
 from headrace.formats.separator import SEPARATOR
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
-from headrace.formats.text_columns import label_map
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt
 from headrace.split.allocate import BYTES_PER_ENTITY, EntitySet, allocate, hash_nobody
+from headrace.split.columns import label_map
 from headrace.split.config import PARQUET_COMPRESSIONS, TEXT_COMPRESSIONS, TemporalSplit
 from headrace.split.date_checks import check_units, one_form
 from headrace.split.date_counts import DateBins, total

@@ -18,14 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
-from headrace.formats import text_columns as columns
 from headrace.formats.date_words import advice
 from headrace.formats.dates import EPOCHS, INSTANTS, MISSING, Dates, look_like_hours, parse_dates
 from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
+from headrace.formats.text_columns import as_text
 from headrace.formats.typed import MEANS_MISSING, nulled
 from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
+from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
 from headrace.split.config import TemporalSplit
 
@@ -200,7 +201,7 @@ class _Scan:
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
         name = self.settings.group_column
-        texts = columns.as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
+        texts = as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
         encoded = _encoded(texts)
         if encoded.null_count and self.settings.null_group == "error":
             row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.errors import InputError
-from headrace.formats import text_columns as columns
 from headrace.formats.copy import copied_records
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.detect import Kind
@@ -27,6 +26,7 @@ from headrace.formats.source import fit, read_chunks, unchanged
 from headrace.formats.typed import typed
 from headrace.formats.write import Piece, ShardWriter
 from headrace.run.context import TaskFiles
+from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
 from headrace.split.config import TemporalSplit
 from headrace.split.cutoff import to_utc

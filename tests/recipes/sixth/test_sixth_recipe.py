@@ -132,7 +132,7 @@ def test_a_run_is_read_where_its_recipe_is_not_installed(shell: Shell) -> None:
     [
         ("gone", "no_such_package.registration:REGISTRATION", "cannot be imported (ModuleNotFoundError"),
         ("odd", "json:loads", "is not a Registration of that name"),
-        ("rewrite", "every_nth.registration:REGISTRATION", "is registered as headrace.rewrite.registration"),
+        ("rewrite", "every_nth.registration:REGISTRATION", "is registered as headrace.rewriting.registration"),
     ],
 )
 def test_a_broken_package_is_named_and_leaves_the_other_recipes(tmp_path: Path, name: str, reference: str, words: str) -> None:  # fmt: skip

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.formats import text_columns as columns
+from headrace.formats.text_columns import as_text
 from headrace.formats.typed import first_unreadable, nulled, typed
+from headrace.split import columns
 
 
 def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedArray:
@@ -31,18 +32,18 @@ def column(values: list[object], kind: pa.DataType | None = None) -> pa.ChunkedA
     ],
 )
 def test_an_entity_is_known_by_its_text(values: list[object], kind: pa.DataType, expected: list[str | None]) -> None:
-    assert expected == columns.as_text(column(values, kind), ["NA"], "group_column 'id'").to_pylist()
+    assert expected == as_text(column(values, kind), ["NA"], "group_column 'id'").to_pylist()
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])
 def test_a_nested_value_is_no_entity(value: object) -> None:
     with pytest.raises(InputError, match="group_column 'id' is .* which is no key"):
-        columns.as_text(column([value]), [], "group_column 'id'")
+        as_text(column([value]), [], "group_column 'id'")
 
 
 def test_bytes_that_are_not_utf8_are_no_entity() -> None:
     with pytest.raises(InputError, match="group_column 'id'.*UTF-8"):
-        columns.as_text(column([b"\xff"]), [], "group_column 'id'")
+        as_text(column([b"\xff"]), [], "group_column 'id'")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
-from headrace.storage.places import Places
+from headrace.storage.settings import Places
 
 
 class EveryNth(RecipeSettings):

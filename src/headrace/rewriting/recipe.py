@@ -19,9 +19,9 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Kind
 from headrace.formats.schema import few
 from headrace.formats.write import ShardWriter
-from headrace.rewrite.bins import BINS_LAYOUT, are_bins, metadata_of_bins
-from headrace.rewrite.config import Rewrite
-from headrace.rewrite.pieces import Piece, plan_pieces
+from headrace.rewriting.bins import BINS_LAYOUT, are_bins, metadata_of_bins
+from headrace.rewriting.config import Rewrite
+from headrace.rewriting.pieces import Piece, plan_pieces
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.prepare import Outcome
 from headrace.run.receipts import Receipt

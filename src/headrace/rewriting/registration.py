@@ -4,8 +4,8 @@ from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
     name="rewrite",
-    settings="headrace.rewrite.config:Rewrite",
-    commands={"rewrite": "headrace.rewrite.config:Rewrite"},
+    settings="headrace.rewriting.config:Rewrite",
+    commands={"rewrite": "headrace.rewriting.config:Rewrite"},
     help="""Rewrite shards as Parquet made to be trained on: the same rows, several times faster to decode.
 
     The splits of a prepared dataset stay; plain shards become the split "all". A rewrite that was killed resumes.
@@ -15,9 +15,9 @@ REGISTRATION = Registration(
     init=Init(
         word="rewrite",
         options="headrace.cli.init.asked:AskedRewrite",
-        sections="headrace.rewrite.init:rewrite_sections",
+        sections="headrace.rewriting.init:rewrite_sections",
     ),
     stages={"nulls": ("find nulls", "shards"), "rewrite": ("rewrite shards", "shards")},
     shards="of one split",
-    figures="headrace.rewrite.figures:figures",
+    figures="headrace.rewriting.figures:figures",
 )

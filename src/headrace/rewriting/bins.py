@@ -16,7 +16,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
 from headrace.formats.blocks import kind_of_word
 from headrace.formats.opened import opened
-from headrace.rewrite.pieces import Piece
+from headrace.rewriting.pieces import Piece
 
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
 # Of rewritten bins, part of a run's identity: raised when what is written of them changes, so that older runs are not

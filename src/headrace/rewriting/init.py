@@ -21,7 +21,7 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, survey
 from headrace.formats.typed import nulled, typed
 from headrace.formats.write import ShardWriter
-from headrace.rewrite.config import Rewrite
+from headrace.rewriting.config import Rewrite
 from headrace.storage.places import path_of
 
 _CODECS = ("none", "lz4", "zstd")

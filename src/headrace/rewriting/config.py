@@ -63,20 +63,20 @@ class Rewrite(RecipeSettings):
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output, and which run the source is, if it is one."""
-        from headrace.rewrite.recipe import identity_of_source  # the recipe imports its settings
+        from headrace.rewriting.recipe import identity_of_source  # the recipe imports its settings
 
         settings = self.model_dump(mode="json", exclude={"source", "cache_dir"})
         return {**settings, **identity_of_source(self)}
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's shards that hold rows, and their names relative to its root, sorted by name."""
-        from headrace.rewrite.recipe import source_files  # the recipe imports its settings
+        from headrace.rewriting.recipe import source_files  # the recipe imports its settings
 
         return source_files(self)
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the rewrite in the run directory; see `headrace.prepare`."""
-        from headrace.rewrite.recipe import execute  # the recipe imports its settings
+        from headrace.rewriting.recipe import execute  # the recipe imports its settings
 
         return execute(self, context, files)
 
