@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -187,5 +188,6 @@ def command_line(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it runs in the background ignore it
     with contextlib.suppress(BrokenPipeError):
         globals()[sys.argv[1]](*sys.argv[2:])
