@@ -79,7 +79,7 @@ def split_flights(raw: Path, out: Path, console: Console) -> headrace.Prepared:
         format="parquet",
         types=TYPES,
     )
-    with progress_on(console) as hear:
+    with progress_on(console, "temporal_split") as hear:
         return headrace.prepare(recipe, out, on_event=hear)
 
 
@@ -195,7 +195,7 @@ def main() -> None:
     rows = write_raw_shards(out / "raw")
     console.print(f"raw     {rows:,} flights in 12 shards, {out / 'raw'}/part-*.csv.gz", highlight=False)
     prepared = split_flights(out / "raw", out / "flights", console)
-    print_manifest(console, prepared.manifest)
+    print_manifest(console, prepared.manifest, prepared.run, "short")
     console.print(
         "[green]reused[/green] the finished split, nothing was computed"
         if prepared.how == "reused"
