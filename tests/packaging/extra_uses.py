@@ -60,10 +60,6 @@ def lightning_stream() -> None:
     import_module("headrace.stream.loader.lightning")
 
 
-def lightning_series() -> None:
-    import_module("headrace.series.windows.datamodule")
-
-
 def chat_pack() -> None:
     Path("tokenizer").mkdir()
     words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1}, "unk_token": "a"}

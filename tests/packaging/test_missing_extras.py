@@ -43,7 +43,6 @@ USES = [
     ("lightning", "lightning_module", ["lightning"]),
     ("lightning", "lightning_module", ["lightning", "torch"]),
     ("lightning", "lightning_stream", ["lightning", "torch"]),
-    ("lightning", "lightning_series", ["lightning", "torch"]),
     ("chat", "chat_pack", ["tokenizers"]),
     ("chat", "chat_pack", ["jinja2"]),
     ("histories", "histories_write", ["array_record"]),

@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from headrace.arrays import U8, Ints
 from headrace.compiled import compiled, read_only
+from headrace.errors import MissingExtra
+
+try:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+except ImportError as error:
+    raise MissingExtra("numba", "histories") from error
 
 _DOT, _COLON, _ZERO, _NINE = (ord(letter) for letter in ".:09")
 _LOWER_A, _LOWER_F, _UPPER_A, _UPPER_F = (ord(letter) for letter in "afAF")

@@ -44,7 +44,7 @@ from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
 from headrace.series.windows.windows import Windows, windows_of
 from headrace.settings import load_yaml
-from headrace.stream.loader.resumed import (  # before what needs torch: names the extra of both
+from headrace.stream.loader.resumed import (
     CountedLoader,
     ResumedModule,
 )
