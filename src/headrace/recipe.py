@@ -161,7 +161,9 @@ def registration(name: object) -> Registration:
         raise SettingsError(found)
     near = difflib.get_close_matches(name, _found(), n=1) if isinstance(name, str) else []
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(registrations()))}"
-    raise SettingsError(f"recipe is {name!r:.200}; {hint}")
+    plain = name is None or isinstance(name, str | int | float)  # a few bytes of YAML can stand for billions of values
+    told = f"{name!r:.200}" if plain else f"of type {type(name).__name__}"
+    raise SettingsError(f"recipe is {told}; {hint}")
 
 
 def registration_of_run(name: str) -> Registration:
