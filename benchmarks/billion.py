@@ -38,7 +38,10 @@ PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def peak_mb() -> float:
-    """The most memory this process has held."""
+    """The most memory this process has held. Where Linux tells it, without what the parent held when it was forked."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT / 1e6
 
 
@@ -134,7 +137,13 @@ def peers(limit_s: float, limit_gb: float) -> Iterator[tuple[str, str, str, str]
         if importlib.util.find_spec(package) is None:
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            subprocess.run([sys.executable, program, name, scratch, "make"], check=True, capture_output=True)
+            made = subprocess.run(
+                [sys.executable, program, name, scratch, "make"], check=False, capture_output=True, text=True
+            )
+            if made.returncode:
+                why = (made.stderr.strip().splitlines() or [f"ended with {made.returncode}"])[-1]
+                yield name, "its data could not be made", why[:80], other_ranks
+                continue
             try:
                 run = subprocess.run(
                     [sys.executable, program, name, scratch, str(time.time())],
