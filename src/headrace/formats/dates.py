@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headrace.arrays import I64, Bools
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
+from headrace.formats.time_formats import DATE_WORDS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,8 +31,7 @@ FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999  # 0001-01-
 
 # Microseconds of one unit of each epoch; nanoseconds are the one unit that is finer.
 EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0, "epoch_days": DAY_US}
-_NUMBERS = ("yyyymmdd", *EPOCHS, "excel_days")
-DATE_WORDS = ("iso", *_NUMBERS)
+_NUMBERS = DATE_WORDS[1:]
 INSTANTS = frozenset({"iso_zoned", "pattern_zoned", *EPOCHS})
 _UNIT_US = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
 

@@ -1,5 +1,6 @@
 """Register histories."""
 
+from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
@@ -8,16 +9,7 @@ REGISTRATION = Registration(
     commands={"histories": "headrace.histories.command:app"},
     words={
         ("histories", "prepare"): {
-            "time_format": (
-                "iso",
-                "epoch_s",
-                "epoch_ms",
-                "epoch_us",
-                "epoch_ns",
-                "epoch_days",
-                "excel_days",
-                "yyyymmdd",
-            ),
+            "time_format": DATE_WORDS,
         },
         ("histories", "plan"): {"rows": ("uniform", "measurements"), "split": ("train", "test")},
     },

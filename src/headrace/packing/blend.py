@@ -21,7 +21,7 @@ from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import kind_of_name, stem_of_name
 from headrace.formats.json_keys import loads
 from headrace.packing.assign import SPLITS, Split
-from headrace.packing.chats.layouts import Layout
+from headrace.packing.chats.layout_names import Layout
 from headrace.settings import Names, Settings
 from headrace.storage.places import expanded, is_address, path_of
 from headrace.storage.settings import Places

@@ -12,7 +12,8 @@ from typing import Any
 from headrace.cli.init.look import evenly
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import list_files
-from headrace.packing.chats.layouts import Layout, Text, Tokens, layout_of, sample_of
+from headrace.packing.chats.layout_names import Layout
+from headrace.packing.chats.layouts import Text, Tokens, layout_of, sample_of
 from headrace.packing.chats.reader import BrokenRow, Row, read_rows
 from headrace.packing.chats.rejects import RowRejected, shown
 

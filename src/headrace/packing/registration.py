@@ -1,19 +1,12 @@
 """Register packed sequences."""
 
+from typing import get_args
+
+from headrace.packing.chats.layout_names import Layout
 from headrace.packing.chats.rejects import REASONS
 from headrace.recipe import Init, Registration
 
-LAYOUTS = (
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "raw_completion",
-    "question_answer",
-    "text",
-    "tokens",
-)
+LAYOUTS = get_args(Layout)
 _REASONING = ("template", "every_user_turn")
 _FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
 
@@ -25,9 +18,7 @@ REGISTRATION = Registration(
         "convert": "headrace.packing.convert_command:convert",
     },
     words={
-        ("pack",): {
-            "layout": LAYOUTS,
-        },
+        ("pack",): {"layout": LAYOUTS},
         ("peek",): {"layout": LAYOUTS, "reasoning": _REASONING},
     },
     init=Init(word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.packing.init:pack_sections"),

@@ -1,5 +1,6 @@
 """Register the temporal split."""
 
+from headrace.formats.time_formats import DATE_WORDS
 from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
@@ -8,17 +9,7 @@ REGISTRATION = Registration(
     commands={"split": "headrace.split.command:split"},
     words={
         ("split",): {
-            "date_format": (
-                "auto",
-                "iso",
-                "epoch_s",
-                "epoch_ms",
-                "epoch_us",
-                "epoch_ns",
-                "epoch_days",
-                "excel_days",
-                "yyyymmdd",
-            )
+            "date_format": ("auto", *DATE_WORDS),
         }
     },
     init=Init(

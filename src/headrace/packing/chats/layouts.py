@@ -21,27 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.bins.preference import preference_column
+from headrace.packing.chats.layout_names import Layout
 from headrace.packing.chats.messages import Message, message_of, parsed, tools_of
 from headrace.packing.chats.rejects import RowRejected, shown
-
-Layout = Literal[
-    "auto",
-    "messages",
-    "conversations",
-    "instruction",
-    "prompt_completion",
-    "raw_completion",
-    "question_answer",
-    "text",
-    "tokens",
-]
 
 _LAYOUT_NAMES = ("messages", "conversations", "instruction", "input", "output", "history", "prompt", "completion")
 _MORE_NAMES = ("response", "question", "answer", "text", "input_ids", "loss_mask", "labels", "attention_mask")

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.packing.chats.layouts import NAMES, Layout
+from headrace.packing.chats.layout_names import Layout
+from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.loading import template_text
 from headrace.packing.chats.tokenizer_files import TokenizerFiles, read_tokenizer
 from headrace.settings import Names, Settings
