@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from typer.testing import CliRunner
 
 from headrace.cli import derived
+from headrace.errors import SettingsError
 from headrace.recipe import load, registrations
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names, Settings
@@ -35,9 +36,11 @@ class Every(RecipeSettings):
     recipe_name: ClassVar[str] = "every"
 
     source: Names = Field(description="Files.")
-    number: int = Field(3, ge=1, description="A number.")
+    number: int = Field(3, ge=1, description="A number.", json_schema_extra={"former": ("count",)})
     share: float | None = Field(None, description="A share.")
-    word: Literal["one", "two"] = Field("two", description="A word.")
+    word: Literal["one", "two"] = Field(
+        "two", description="A word.", json_schema_extra={"former_words": {"uno": "one"}}
+    )
     names: Names = Field((), description="Names.")
     forms: Names = Field(("a",), json_schema_extra={"flag": "repeated"}, description="Forms.")
     pairs: dict[str, str] = Field(default_factory=dict, description="Pairs.")
@@ -78,3 +81,33 @@ def test_help_is_the_description_the_words_and_the_default(monkeypatch: pytest.M
 
     for text in ("A number. 3 unless given.", "A word. one | two (default).", "Forms. a unless given.", "Size. 8MiB unless given.", "A share."):  # fmt: skip
         assert text in told
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_former_name_of_a_setting_is_taken_as_a_flag_that_help_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, _ = invoke(monkeypatch, "raw", "--out", "o", "--count", "5")
+    _, told = invoke(monkeypatch, "--help")
+
+    assert Every(source="raw", number=5) == made
+    assert "--count" not in told
+
+
+def test_former_names_and_words_warn_of_the_new_ones() -> None:
+    with pytest.warns(FutureWarning) as warned:
+        made = Every(source="raw", count=5, word="uno")
+
+    assert Every(source="raw", number=5, word="one") == made
+    assert ["'count' is now 'number'", "word='uno' is now 'one'"] == [
+        next(known for known in ("'count' is now 'number'", "word='uno' is now 'one'") if known in str(each.message))
+        for each in warned
+    ]
+
+
+@pytest.mark.parametrize("order", ["old first", "new first"])
+def test_a_setting_is_not_given_by_both_names(order: str) -> None:
+    given = {"count": 5, "number": 6} if order == "old first" else {"number": 6, "count": 5}
+
+    with pytest.raises(SettingsError, match="'count' is the old name of 'number'; give only 'number'"):
+        Every(source="raw", **given)

@@ -45,13 +45,14 @@ def run(
     Example:  headrace run config.yaml --set seed=7 --dry-run
     """
     from headrace.recipe import load, registration
+    from headrace.settings import former_names
 
     record = with_settings(read_config(config), settings or ())
     try:
         made_by = load(registration(record.get("recipe")).settings)
     except SettingsError as error:
         raise SettingsError(f"{config}: {error}") from None
-    check_names(config, record, list(made_by.model_fields))
+    check_names(config, record, [*made_by.model_fields, *former_names(made_by)])
     record.pop("recipe")
     target, about = about_the_run(config, record, out=out, flags=about)
     recipe = made_by(**record)

@@ -97,16 +97,19 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
 
 def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with a parameter for each setting in the place of its parameter of type `Given`."""
+    from headrace.settings import former_names  # with pydantic, which a list of commands need not load
+
     model = load(registration(recipe).settings)
+    former = former_names(model)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}
     group, kind = next((name, hint) for name, hint in hints.items() if hint in (Given, PartlyGiven))
 
     def called(**values: Any) -> Any:
-        flags = {name: values.pop(name) for name in fields}
+        flags = {name: values.pop(name) for name in (*fields, *former)}
         flags = {
-            name: value if name == "source" else _value(fields[name], value)
+            name: value if name == "source" else _value(fields[former.get(name, name)], value)
             for name, value in flags.items()
             if value is not None
         }
@@ -118,18 +121,24 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
         for setting, field in fields.items():
-            required = field.is_required() and kind is Given
+            # A setting with an old name may come under either, so the model checks that it is there.
+            required = field.is_required() and kind is Given and setting not in former.values()
             default = inspect.Parameter.empty if required else None
             annotation = _parameter(setting, field, "required" if required else "optional")
             parameters.append(
                 inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+        for old, name in former.items():
+            annotation = _parameter(old, fields[name], "optional", hidden=True)
+            parameters.append(
+                inspect.Parameter(old, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
             )
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect looks for first
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_groups(called)
 
 
-def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"]) -> Any:
+def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"], *, hidden: bool = False) -> Any:
     """The annotation of a parameter, for typer."""
     kind, words = kind_of(field)
     if name == "source":
@@ -145,6 +154,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
         show_default=False,
         metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
         autocompletion=offered if words else None,
+        hidden=hidden,
         rich_help_panel=_extra(field, "panel"),
     )
     of: Any = {"int": int, "float": float, "names": list[str], "pairs": list[str]}.get(kind, str)

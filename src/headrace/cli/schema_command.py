@@ -67,7 +67,7 @@ def _definitions(name: str, model: Any) -> dict[str, Any]:
     own = loosened(made)
     for field, about in model.model_fields.items():
         shown = own["properties"][field]
-        for key in ("panel", "flag"):  # for the command line
+        for key in ("panel", "flag", "former", "former_words"):  # for the command line
             shown.pop(key, None)
         # Such settings take more than their type says; the schema is for completion there, the run has the last word.
         if any(isinstance(each, BeforeValidator) for each in about.metadata) or "$ref" in json.dumps(shown):
