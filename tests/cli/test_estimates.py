@@ -39,7 +39,7 @@ def splits(root: Path, kind: str) -> headrace.TemporalSplit:
                 file.write(frame.write_csv().encode())
         else:
             frame.write_csv(path)
-    return headrace.TemporalSplit(source=root, date_column="time", group_column="customer", split_date="2024-09-01")
+    return headrace.TemporalSplit(source=root, time="time", entity="customer", split_date="2024-09-01")
 
 
 def histories(root: Path, kind: str) -> headrace.Histories:
@@ -65,7 +65,7 @@ def chats(root: Path, kind: str) -> headrace.PackedSequences:
 
 def shards(root: Path, kind: str) -> headrace.Rewrite:
     splits(root, kind)
-    return headrace.Rewrite(source=root, codec="lz4", cache_dir=root.parent / "cache")
+    return headrace.Rewrite(source=root, compression="lz4", cache_dir=root.parent / "cache")
 
 
 def basins(root: Path, kind: str) -> headrace.Series:

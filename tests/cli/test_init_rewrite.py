@@ -88,7 +88,7 @@ def test_the_proposed_size_is_that_of_the_run(kind: str, tmp_path: Path) -> None
 def test_a_prepared_dataset_keeps_its_splits(tmp_path: Path) -> None:
     write_parts(tmp_path / "raw", FRAME)
     split = headrace.TemporalSplit(
-        source=tmp_path / "raw", date_column="day", group_column="code", split_date="2024-02-20", format="parquet"
+        source=tmp_path / "raw", time="day", entity="code", split_date="2024-02-20", format="parquet"
     )
     whole = headrace.prepare(split, tmp_path / "split").manifest
     record, text = configured(tmp_path / "split", tmp_path / "out")

@@ -18,7 +18,7 @@ import headrace
 from headrace.cli import main
 from headrace.cli.for_machines import as_json
 
-NEEDED = ("--date-column", "time", "--group-column", "customer", "--split-date", "2025-01-01")
+NEEDED = ("--time", "time", "--entity", "customer", "--split-date", "2025-01-01")
 LINES = {("histories", "decode")}  # an object a line
 
 

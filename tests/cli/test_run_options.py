@@ -23,8 +23,8 @@ def config(tmp_path: Path) -> Path:
         "recipe": "temporal_split",
         "source": str(raw),
         "out": str(tmp_path / "out"),
-        "date_column": "time",
-        "group_column": "customer",
+        "time": "time",
+        "entity": "customer",
         "split_date": "2025-01-01",
         "train_ratio": 0.5,
     }

@@ -19,14 +19,14 @@ SPLIT = {
     "recipe": "temporal_split",
     "source": "raw",
     "out": "out",
-    "date_column": "time",
-    "group_column": "customer",
+    "time": "time",
+    "entity": "customer",
     "split_date": "2025-01-01",
 }
 SOUND: list[dict[str, Any]] = [
     SPLIT,
     {**SPLIT, "source": ["a", "b"], "null_values": "NA", "targets": ["x"], "types": {"x": "float32"}, "workers": 2},
-    {"recipe": "rewrite", "source": "raw", "columns": None, "codec": "zstd", "engine": "ray", "address": "auto"},
+    {"recipe": "rewrite", "source": "raw", "columns": None, "compression": "zstd", "engine": "ray", "address": "auto"},
     {"recipe": "histories", "source": "pings", "max_row_bytes": "8MiB", "time_format": "iso", "memory_limit": 1 << 30},
     {"recipe": "packed_sequences", "blend": "chats.jsonl", "pack_size": 4096},
     {"recipe": "packed_sequences", "blend": [{"name": "a", "path": "a.jsonl", "weight": 2}]},

@@ -97,13 +97,13 @@ def _derived(recipe: str, command: Callable[..., Any]) -> type[TyperCommand]:
 
 def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with a parameter for each setting in the place of its parameter of type `Given`."""
-    from headrace.settings import former_names  # with pydantic, which a list of commands need not load
+    from headrace.settings import former_names, renamed  # with pydantic, which a list of commands need not load
 
     model = load(registration(recipe).settings)
-    former = former_names(model)
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command).parameters
     fields: Mapping[str, FieldInfo] = {name: each for name, each in model.model_fields.items() if name not in own}
+    former = {old: name for old, name in former_names(model).items() if name in fields}
     group, kind = next((name, hint) for name, hint in hints.items() if hint in (Given, PartlyGiven))
 
     def called(**values: Any) -> Any:
@@ -113,7 +113,7 @@ def _with_flags(recipe: str, command: Callable[..., Any]) -> Callable[..., Any]:
             for name, value in flags.items()
             if value is not None
         }
-        return command(**values, **{group: kind(model, flags)})
+        return command(**values, **{group: kind(model, renamed(model, flags))})
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
@@ -144,8 +144,10 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
     if name == "source":
         return Annotated[list[str], typer.Argument(help=described(field))]
 
+    offers = words or tuple(field.examples or ())
+
     def offered(incomplete: str) -> list[str]:
-        return sorted(word for word in words if word.startswith(incomplete))
+        return sorted(word for word in offers if word.startswith(incomplete))
 
     metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
@@ -153,7 +155,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
         help=described(field),
         show_default=False,
         metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
-        autocompletion=offered if words else None,
+        autocompletion=offered if offers else None,
         hidden=hidden,
         rich_help_panel=_extra(field, "panel"),
     )

@@ -21,8 +21,9 @@ def _size_figure(facts: RunFacts) -> Figure:
     nulls = sum(1 for each in manifest.schema if each["nullable"])
     answer = (
         f"{size(before)} in {many(manifest.source['files'], 'file')} became {size(after)} in {many(shards, 'shard')} "
-        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, codec {manifest.facts.get('codec')}. "
-        f"{len(manifest.schema) - nulls} of {many(len(manifest.schema), 'column')} hold no null and are declared so."
+        f"of {many(len(facts.blocks), 'block')}, {times:.2f} times the bytes, "
+        f"compression {manifest.facts.get('compression')}. {len(manifest.schema) - nulls} of "
+        f"{many(len(manifest.schema), 'column')} hold no null and are declared so."
     )
     labels, values = ["before", "after"], [before, after]
     chart = charts.bars(labels, values, labels, unit="on disk", texts=[size(value) for value in values])

@@ -1,4 +1,4 @@
-"""A configuration for a rewrite, from a look at the data: types of text, sizes by codec, shards and their sizes."""
+"""Propose the configuration of a rewrite from a look at the data: types, compression, sizes of shards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.formats.write import ShardWriter
 from headrace.rewriting.config import Rewrite
 from headrace.storage.places import path_of
 
-_CODECS = ("none", "lz4", "zstd")
+_COMPRESSIONS = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 1 << 16
 _SMALL, _LARGE = 1 << 20, 2 << 30  # bytes of a shard on average: with so little files are many, with so much few
 _GOOD = 256 << 20  # bytes of a shard
@@ -55,7 +55,7 @@ def _of_run(asked: AskedRewrite, run: FinishedRun) -> tuple[list[Section], str]:
     sections = [
         _head(asked, about),
         Section("What is rewritten. The splits stay as they are.", {"source": asked.source[0]}),
-        _codec(table, share),
+        _compression(table, share),
         _shards(size, shards),
         *_columns(table.schema.names, []),
     ]
@@ -82,7 +82,7 @@ def _of_files(asked: AskedRewrite, seen: Look) -> tuple[list[Section], str]:
             {"source": asked.source if len(asked.source) > 1 else asked.source[0]},
         ),
         *_type_sections(seen, types, whole=whole),
-        _codec(sample, _share(seen, len(sample), rows)),
+        _compression(sample, _share(seen, len(sample), rows)),
         _shards(seen.bytes, len(seen.names)),
         *_columns(list(seen.columns), [each.name for each in seen.columns.values() if each.missing == 1]),
     ]
@@ -184,16 +184,16 @@ def _share(seen: Look, sampled: int, rows: int) -> float:
     return sampled / rows * min(1.0, size / max(1, seen.bytes))
 
 
-def _codec(sample: pa.Table, share: float) -> Section:
-    sizes = {codec: parquet_bytes(sample, codec) / share for codec in _CODECS}
-    told = ", ".join(f"{codec} about {size / 1e6:,.1f} MB" for codec, size in sizes.items())
+def _compression(sample: pa.Table, share: float) -> Section:
+    sizes = {word: parquet_bytes(sample, word) / share for word in _COMPRESSIONS}
+    told = ", ".join(f"{word} about {size / 1e6:,.1f} MB" for word, size in sizes.items())
     return Section(
         f"none decodes fastest, lz4 takes less disk at twice the decoding time, zstd least. By a sample: {told}.",
-        {"codec": "none"},
+        {"compression": "none"},
     )
 
 
-def parquet_bytes(table: pa.Table, codec: str) -> int:
+def parquet_bytes(table: pa.Table, compression: str) -> int:
     """How large a shard of these rows is, by writing one."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
         writer = ShardWriter(
@@ -201,7 +201,7 @@ def parquet_bytes(table: pa.Table, codec: str) -> int:
             kind=Kind("parquet", "none"),
             schema=table.schema,
             dialect=None,
-            parquet_compression=codec,
+            parquet_compression=compression,
             encoding="fast",
         )
         with writer:

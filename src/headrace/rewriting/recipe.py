@@ -148,7 +148,7 @@ def _task(settings: Rewrite, source: IndexedDataset, schema: pa.Schema, piece: P
             kind=Kind("parquet", "none"),
             schema=schema.with_metadata(metadata) if metadata else schema,
             dialect=None,
-            parquet_compression=settings.codec,
+            parquet_compression=settings.compression,
             encoding="fast",
             block_rows=settings.rows_per_group,
         )
@@ -198,7 +198,7 @@ def _totals(source: IndexedDataset, pieces: Sequence[Piece], made: Sequence[Rece
 
 
 def _facts(settings: Rewrite, source: IndexedDataset) -> dict[str, Any]:
-    facts: dict[str, Any] = {"codec": settings.codec}
+    facts: dict[str, Any] = {"compression": settings.compression}
     if isinstance(source, FinishedRun):
         kept = {name: value for name, value in source.manifest.facts.items() if name != "directories"}
         facts |= {"source_recipe": source.manifest.recipe, "source_run": source.manifest.run_id, "source_facts": kept}

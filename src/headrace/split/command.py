@@ -37,7 +37,7 @@ def split(
 
     Rows before the split date train or validate, by entity; rows from it on test entities that did not train.
 
-    Example:  headrace split raw --out out --date-column time --group-column customer --split-date 2025-01-01
+    Example:  headrace split raw --out out --time time --entity customer --split-date 2025-01-01
     """
     settings = given.values | ({"lineage": "columns"} if lineage else {})
     if from_env:
@@ -69,7 +69,7 @@ def split(
 
 
 def _require(given: dict[str, Any], *, from_env: bool) -> None:
-    names = {"date_column": "DATE_COLUMN", "group_column": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
+    names = {"time": "DATE_COLUMN", "entity": "GROUP_ID_COLUMN", "split_date": "SPLIT_DATE"}
     missing = [name for name in names if name not in given]
     if missing:
         flags = ", ".join("--" + name.replace("_", "-") for name in missing)

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
@@ -39,10 +40,14 @@ class TemporalSplit(RecipeSettings):
     recipe_name: ClassVar[str] = "temporal_split"
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
-    date_column: str = Field(min_length=1, json_schema_extra=_COLUMNS, description="Column of the time of a row.")
-    group_column: str = Field(
+    time: str = Field(
         min_length=1,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra={**_COLUMNS, "former": ("date_column",)},
+        description="Column of the time of a row.",
+    )
+    entity: str = Field(
+        min_length=1,
+        json_schema_extra={**_COLUMNS, "former": ("group_column",)},
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
     )
     split_date: str = Field(
@@ -82,21 +87,24 @@ class TemporalSplit(RecipeSettings):
     signature: LocalPath | None = Field(
         None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
     )
-    null_group: Literal["error", "own", "drop"] = Field(
+    null_entity: Literal["error", "own", "drop"] = Field(
         "error",
-        json_schema_extra=_ROWS,
+        json_schema_extra={**_ROWS, "former": ("null_group",)},
         description="Rows without entity; own: one entity together; drop: dropped and counted.",
     )
-    null_date: Literal["error", "drop"] = Field(
-        "error", json_schema_extra=_ROWS, description="Rows without a readable date; drop: dropped and counted."
+    bad_rows: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra={**_ROWS, "former": ("null_date",)},
+        description="Rows without a readable time; drop: dropped and counted.",
     )
     timezone: str = Field(
         "UTC", json_schema_extra=_COLUMNS, description="Zone of dates without offset, and of the split date."
     )
-    date_format: str = Field(
+    time_format: str = Field(
         "auto",
-        json_schema_extra=_COLUMNS,
-        description="How dates are written: a word, or a strptime pattern; auto: one form for the whole source.",
+        examples=["auto", *DATE_WORDS],
+        json_schema_extra={**_COLUMNS, "former": ("date_format",)},
+        description="How times are written: a word, or a strptime pattern; auto: one form for the whole source.",
     )
     val_in_test: Literal["keep", "drop"] = Field(
         "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
@@ -142,12 +150,12 @@ class TemporalSplit(RecipeSettings):
             ) from None
         return value
 
-    @field_validator("date_format")
+    @field_validator("time_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
         from headrace.formats.dates import date_word  # settings alone load no data libraries
 
-        return value if value == "auto" else date_word(value, "date_format", "auto")
+        return value if value == "auto" else date_word(value, "time_format", "auto")
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:
@@ -166,9 +174,9 @@ class TemporalSplit(RecipeSettings):
             raise ValueError(f"compression is {self.compression!r}, Parquet takes {', '.join(PARQUET_COMPRESSIONS)}")
         if self.format in ("csv", "tsv", "jsonl") and self.compression not in (None, *TEXT_COMPRESSIONS):
             raise ValueError(f"compression is {self.compression!r}, {self.format} takes {', '.join(TEXT_COMPRESSIONS)}")
-        if self.date_column == self.group_column:
-            raise ValueError(f"date_column and group_column are both {self.date_column!r}; they must differ")
-        for role, name in (("date_column", self.date_column), ("group_column", self.group_column)):
+        if self.time == self.entity:
+            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
+        for role, name in (("time", self.time), ("entity", self.entity)):
             if self.targets is not None and self.main_target == name:
                 raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
             if self.label == name:

@@ -18,10 +18,10 @@ def one_form(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequence[R
     for scan, shard in zip(scans, shards, strict=True):
         for form in scan.result["forms"]:
             first.setdefault(form, str(shard.path))
-    if len(first) > 1 and not (settings.date_format == "iso" and first.keys() == MIXED):
+    if len(first) > 1 and not (settings.time_format == "iso" and first.keys() == MIXED):
         (form, path), (other, elsewhere) = list(first.items())[:2]
         raise InputError(
-            f"{elsewhere}: {settings.date_column} is of form {other}, in {path} of form {form}; "
+            f"{elsewhere}: {settings.time} is of form {other}, in {path} of form {form}; "
             f"{one_form_advice(sorted(first))}"
         )
     return set(first)
@@ -33,12 +33,12 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
     Numbers of two usual sizes and of none between them are epochs of two units. Numbers of one size that is not the
     declared unit's, and that the cutoff does not divide, are of that other unit.
     """
-    name = settings.date_column
+    name = settings.time
     dated = [(scan, shard) for scan, shard in zip(scans, shards, strict=True) if scan.result["forms"]]
     if dated and all(scan.result["hours"] for scan, _ in dated):
         raise InputError(
             f"{dated[0][1].path}: {name} is written in ten digits, an hour as YYYYMMDDHH and also seconds since "
-            f'1970; give date_format="%Y%m%d%H" or date_format="epoch_s"'
+            f'1970; give time_format="%Y%m%d%H" or time_format="epoch_s"'
         )
     first: dict[str, Shard] = {}
     for scan, shard in zip(scans, shards, strict=True):
@@ -52,12 +52,12 @@ def check_units(settings: TemporalSplit, shards: Sequence[Shard], scans: Sequenc
             f"{next(iter(first.values())).path}: {name} holds numbers of two units: {told}; write one unit throughout, "
             f"or split the files of each on their own"
         )
-    if first and settings.date_format not in first and dated:
+    if first and settings.time_format not in first and dated:
         (unit, shard), cutoff = next(iter(first.items())), settings.cutoff().instant_us
         first_us = min(scan.result["first_us"] for scan, _ in dated)
         last_us = max(scan.result["last_us"] for scan, _ in dated)
         if not first_us <= cutoff <= last_us:
             raise InputError(
-                f"{shard.path}: {name} holds numbers of the size of {unit}, which as {settings.date_format} run from "
-                f'{moment(first_us)} to {moment(last_us)}; give date_format="{unit}"'
+                f"{shard.path}: {name} holds numbers of the size of {unit}, which as {settings.time_format} run from "
+                f'{moment(first_us)} to {moment(last_us)}; give time_format="{unit}"'
             )

@@ -60,8 +60,8 @@ def settings_from_environment(environment: Mapping[str, str]) -> FromEnvironment
         )
     label = text("LABEL_FIELD")
     settings = {
-        "date_column": text("DATE_COLUMN"),
-        "group_column": text("GROUP_ID_COLUMN"),
+        "time": text("DATE_COLUMN"),
+        "entity": text("GROUP_ID_COLUMN"),
         "split_date": text("SPLIT_DATE"),
         "train_ratio": number("TRAIN_RATIO", float),
         "seed": number("RANDOM_SEED", int),

@@ -79,7 +79,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
                 f"{own.max():,.0f} at most ({share(float(own.max()), float(own.sum()))} of {split})."
             )
     both = _on_both_sides(sizes)
-    column = known.get("group_column", "the entity")
+    column = known.get("entity", "the entity")
     leak = (
         f"Counted in the shards: no {column} both trains and tests."
         if not both
@@ -91,7 +91,7 @@ def entity_figures(facts: RunFacts) -> list[Figure]:
 
 def _entity_rows(facts: RunFacts) -> dict[str, pl.DataFrame] | None:
     """entity, rows for every split, from the entity column of the shards; None where that is much to read."""
-    column = facts.manifest.facts.get("group_column")
+    column = facts.manifest.facts.get("entity")
     totals = facts.manifest.splits.values()
     parquet = facts.blocks["format"].is_in(["parquet"]).all()
     too_much = sum(each.rows for each in totals) > _MOST_ROWS or (

@@ -45,7 +45,7 @@ def few_rows(
 
 def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[str]:
     """Sentences about texts that others read as missing, entities that look alike, and dates that are left out."""
-    named = {"group_column": settings.group_column, "label": settings.label}
+    named = {"entity": settings.entity, "label": settings.label}
     for role, counts in missing_like(scans).items():
         what = "a class" if role == "label" else "one entity"
         for text, count in counts.items():
@@ -57,7 +57,7 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
     if padded is not None:
         shard, text = padded
         yield (
-            f"{settings.group_column}: texts with blanks around them, or in another Unicode form than NFC, are "
+            f"{settings.entity}: texts with blanks around them, or in another Unicode form than NFC, are "
             f"entities of their own, first {text[:_SHOWN]!r} in {shard}; clean them if they mean the entity without"
         )
     first = next((scan.result["first_unreadable"] for scan in scans if scan.result["first_unreadable"]), None)
@@ -68,7 +68,7 @@ def odd_values(settings: TemporalSplit, scans: Sequence[Receipt]) -> Iterator[st
 def missing_like(scans: Sequence[Receipt]) -> dict[str, dict[str, int]]:
     """Role of a column → text that means "missing" elsewhere → rows; only roles that have some."""
     found: dict[str, dict[str, int]] = {}
-    for role in ("group_column", "label"):
+    for role in ("entity", "label"):
         counts: Counter[str] = Counter()
         for scan in scans:
             counts.update(scan.result["missing_like"][role])

@@ -98,12 +98,12 @@ def split_sections(asked: AskedSplit) -> tuple[list[Section], str]:
 def _date(found: Look, asked: AskedSplit) -> tuple[Column, str]:
     """The date column and why it."""
     times = [each for each in found.columns.values() if each.kind == "time" and each.in_files == len(found.tables)]
-    if asked.date_column is not None:
-        column = found.columns[known(asked.date_column, found.columns, "--date-column")]
+    if asked.time is not None:
+        column = found.columns[known(asked.time, found.columns, "--time")]
         return column, f"When a row happened. {_doubt(found, column)}".strip()
     if not times:
         raise SettingsError(
-            f"{asked.source[0]}: no column that all files have holds dates; give --date-column, one of "
+            f"{asked.source[0]}: no column that all files have holds dates; give --time, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
     best = max(times, key=lambda each: (named(each.name, _DATE_WORDS), -each.missing, -times.index(each)))
@@ -118,18 +118,18 @@ def _doubt(found: Look, date: Column) -> str:
 
 
 def _date_settings(date: Column) -> dict[str, Any]:
-    settings: dict[str, Any] = {"date_column": date.name}
+    settings: dict[str, Any] = {"time": date.name}
     if date.time_format not in (None, "iso"):
-        settings["date_format"] = date.time_format
+        settings["time_format"] = date.time_format
     if date.missing:
-        settings["null_date"] = "drop"
+        settings["bad_rows"] = "drop"
     return {**settings, "timezone": Aside("UTC")}
 
 
 def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
     """The entity column and why it."""
-    if asked.group_column is not None:
-        chosen = _candidate(found, known(asked.group_column, found.columns, "--group-column"))
+    if asked.entity is not None:
+        chosen = _candidate(found, known(asked.entity, found.columns, "--entity"))
         return chosen, f"Whose rows must not be on both sides: {chosen.words()}."
     names = [
         each.name
@@ -144,7 +144,7 @@ def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
     ]
     if not usable:
         raise SettingsError(
-            f"{asked.source[0]}: no column repeats as an entity's would; give --group-column, one of "
+            f"{asked.source[0]}: no column repeats as an entity's would; give --entity, one of "
             f"{', '.join(list(found.columns)[:20])}"
         )
     ranked = sorted(usable, key=lambda each: (-named(each.name, _ENTITY_WORDS), not id_like(each.name), -each.distinct))
@@ -156,9 +156,9 @@ def _entity(found: Look, asked: AskedSplit, date: str) -> tuple[Candidate, str]:
 
 
 def _entity_settings(entity: Candidate) -> dict[str, Any]:
-    settings: dict[str, Any] = {"group_column": entity.name}
+    settings: dict[str, Any] = {"entity": entity.name}
     if entity.missing:
-        settings["null_group"] = "drop"  # or "own": all of them one entity; either way they are counted
+        settings["null_entity"] = "drop"  # or "own": all of them one entity; either way they are counted
     return settings
 
 
@@ -202,7 +202,7 @@ def _cutoff(micros: npt.NDArray[np.int64], asked: AskedSplit) -> tuple[str, str]
     """A day from which on about a fifth of the rows lies."""
     dates = np.sort(micros[micros != MISSING])
     if not len(dates):
-        raise SettingsError(f"{asked.source[0]}: the date column has no date in the rows looked at; give --date-column")
+        raise SettingsError(f"{asked.source[0]}: the date column has no date in the rows looked at; give --time")
     first, last = (str(np.datetime64(int(each), "us").astype("datetime64[D]")) for each in (dates[0], dates[-1]))
     if asked.split_date is not None:
         return asked.split_date, f"Dates looked at run from {first} to {last}. Rows from here on test."

@@ -115,7 +115,7 @@ def _survey(settings: TemporalSplit, context: RunContext, files: Sequence[tuple[
 
     shards = context.map([look(path, name) for path, name in files])
     schema = common_schema(shards, settings.schema_drift, widen_by='schema_drift="widen"')
-    wanted = {"date_column": settings.date_column, "group_column": settings.group_column}
+    wanted = {"time": settings.time, "entity": settings.entity}
     wanted |= {"label": settings.label} if settings.label is not None else {}
     wanted |= {f"targets[{place}]": name for place, name in enumerate(settings.targets or ())}
     wanted |= {f"types[{name!r}]": name for name in settings.types}
@@ -189,7 +189,7 @@ def _plan(
         hashes, before = read_entities(context.run, place)
         seen.add(type(hashes)(hashes.high[before], hashes.low[before]))
     nobody = hash_nobody(settings.seed)
-    if settings.null_group == "own" and any(scan.result["nobody_before"] for scan in scans):
+    if settings.null_entity == "own" and any(scan.result["nobody_before"] for scan in scans):
         seen.add(nobody)
     classes = None
     if settings.label is not None:
@@ -231,11 +231,11 @@ def _first_separator(first: Shard, kind: Kind) -> str:
 def _output_schema(plan: SplitPlan) -> pa.Schema:
     """The output's columns, types and which may hold nulls, from deriving no rows at all."""
     made = derive(plan.source.empty_table(), plan, "", "", 0).schema
-    never_null = {plan.settings.date_column}  # rows without date or label are dropped, or stop the run
+    never_null = {plan.settings.time}  # rows without date or label are dropped, or stop the run
     if plan.settings.label is not None:
         never_null.add(plan.settings.label)
-    if plan.settings.null_group != "own":
-        never_null.add(plan.settings.group_column)
+    if plan.settings.null_entity != "own":
+        never_null.add(plan.settings.entity)
     if plan.settings.lineage == "columns":
         never_null |= {"source_shard", "source_row"}
     source = {field.name: field for field in plan.source}
@@ -368,8 +368,8 @@ def _facts(
     forms = sorted({form for scan in scans for form in scan.result["forms"]})
     return {
         "split_date": settings.split_date,
-        "date_column": settings.date_column,
-        "group_column": settings.group_column,
+        "time": settings.time,
+        "entity": settings.entity,
         "date_form": "iso_mixed" if len(forms) > 1 else forms[0] if forms else None,
         "cutoff_us": cutoff_us(settings, plan.clock),
         "entities_before_cutoff": len(plan.allocation.known),

@@ -32,7 +32,7 @@ from headrace.split.config import TemporalSplit
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
-MIXED = frozenset({"iso", "iso_zoned"})  # forms that date_format="iso" takes together
+MIXED = frozenset({"iso", "iso_zoned"})  # forms that time_format="iso" takes together
 _MISSING_TEXTS = pa.array(sorted(MEANS_MISSING))
 MAX_CLASSES = 100_000
 _TEXTS_AT_ONCE = 1 << 20
@@ -65,7 +65,7 @@ def entities_file(number: int) -> str:
 
 def needed_columns(settings: TemporalSplit) -> list[str]:
     """The columns pass 1 reads."""
-    names = [settings.date_column, settings.group_column]
+    names = [settings.time, settings.entity]
     if settings.label is not None:
         names += settings.targets or () if settings.label == settings.main_target else (settings.label,)
     return list(dict.fromkeys(names))
@@ -121,7 +121,7 @@ class _Scan:
         self.units: set[str] = set()
         self.unusual = self.other_than_hours = False
         self.first_unreadable: str | None = None
-        self.missing_like: dict[str, Counter[str]] = {"group_column": Counter(), "label": Counter()}
+        self.missing_like: dict[str, Counter[str]] = {"entity": Counter(), "label": Counter()}
         self.classes: set[str] = set()
         self.distinct = 0
 
@@ -131,7 +131,7 @@ class _Scan:
             dates = self._dates(table, chunk.first_row)
             codes = self._entities(table, chunk)
             flags = np.where(dates.unreadable, UNREADABLE_DATE, 0).astype(np.uint8)
-            if self.settings.date_format == "iso":  # else all rows of the source are on one clock
+            if self.settings.time_format == "iso":  # else all rows of the source are on one clock
                 flags |= np.where(dates.instant, INSTANT, 0).astype(np.uint8)
             if self.settings.label is not None:
                 flags |= self._labels(table)
@@ -149,11 +149,11 @@ class _Scan:
         self.flags.append(flags)
 
     def _dates(self, table: pa.Table, first_row: int) -> Dates:
-        name, settings = self.settings.date_column, self.settings
+        name, settings = self.settings.time, self.settings
         column = nulled(_column(table, name), ("", *settings.null_values))
-        dates = parse_dates(column, settings.date_format)
+        dates = parse_dates(column, settings.time_format)
         self.forms |= dates.forms
-        if len(self.forms) > 1 and not (settings.date_format == "iso" and self.forms <= MIXED):
+        if len(self.forms) > 1 and not (settings.time_format == "iso" and self.forms <= MIXED):
             forms = sorted(self.forms)
             raise InputError(
                 f"{self.shard.path}: {name} is written as {forms[0]} and as {forms[1]}; {one_form_advice(forms)}"
@@ -167,12 +167,12 @@ class _Scan:
                 micros = np.where(repeated, MISSING, dates.micros)
                 unreadable = unreadable | repeated
                 dates = Dates(micros, unreadable, dates.instant, dates.forms)
-        absent = dates.micros == MISSING if settings.null_date == "error" else unreadable
-        if absent.any() and (settings.null_date == "error" or self.first_unreadable is None):
+        absent = dates.micros == MISSING if settings.bad_rows == "error" else unreadable
+        if absent.any() and (settings.bad_rows == "error" or self.first_unreadable is None):
             row = int(np.flatnonzero(absent)[0])
             told = f"{self.shard.path}: row {first_row + row + 1}: {name} {self._fault(column, row, repeated)}"
-            if settings.null_date == "error":
-                raise InputError(f'{told}; or drop and count such rows with null_date="drop"')
+            if settings.bad_rows == "error":
+                raise InputError(f'{told}; or drop and count such rows with bad_rows="drop"')
             self.first_unreadable = told
         return dates
 
@@ -185,11 +185,11 @@ class _Scan:
                 f"is {_shown(value)}, an hour that happens twice in {self.settings.timezone} around the split date; "
                 f"give dates an offset"
             )
-        return f"is {_shown(value)}, {advice(_python(value), self.settings.date_format)}"
+        return f"is {_shown(value)}, {advice(_python(value), self.settings.time_format)}"
 
     def _note_units(self, column: pa.ChunkedArray, dates: Dates) -> None:
         """Note which epochs numbers of this size usually are: a source that mixes units would be split at random."""
-        declared = self.settings.date_format
+        declared = self.settings.time_format
         if declared == "auto" and dates.forms == {"epoch_s"}:
             self.other_than_hours |= not look_like_hours(dates.micros)
         if declared not in EPOCHS:
@@ -200,17 +200,17 @@ class _Scan:
         self.unusual |= bool((read & by_size.unreadable).any()) or "yyyymmdd" in by_size.forms
 
     def _entities(self, table: pa.Table, chunk: Chunk) -> npt.NDArray[np.int64]:
-        name = self.settings.group_column
-        texts = as_text(_column(table, name), self.settings.null_values, f"group_column {name!r}")
+        name = self.settings.entity
+        texts = as_text(_column(table, name), self.settings.null_values, f"entity {name!r}")
         encoded = _encoded(texts)
-        if encoded.null_count and self.settings.null_group == "error":
+        if encoded.null_count and self.settings.null_entity == "error":
             row = int(np.flatnonzero(pc.is_null(encoded).to_numpy(zero_copy_only=False))[0])
             raise InputError(
                 f"{self.shard.path}: row {chunk.first_row + row + 1}: {name} is empty; choose what such rows are with "
-                f'null_group="drop" (leave out and count) or "own" (one entity of their own)'
+                f'null_entity="drop" (leave out and count) or "own" (one entity of their own)'
             )
         places = pc.fill_null(encoded.indices.cast(pa.int64()), NOBODY).to_numpy()
-        self._note_missing("group_column", encoded.dictionary, places)
+        self._note_missing("entity", encoded.dictionary, places)
         self.texts.append(encoded.dictionary)
         codes = np.where(places == NOBODY, NOBODY, places + self.distinct)
         self.distinct += len(encoded.dictionary)
@@ -258,7 +258,7 @@ class _Scan:
             "forms": sorted(self.forms),
             "units": sorted(self.units),
             "unusual": self.unusual,
-            "hours": self.forms == {"epoch_s"} and self.settings.date_format == "auto" and not self.other_than_hours,
+            "hours": self.forms == {"epoch_s"} and self.settings.time_format == "auto" and not self.other_than_hours,
             "first_us": int(micros[there].min()) if there.any() else None,
             "last_us": int(micros[there].max()) if there.any() else None,
             "first_unreadable": self.first_unreadable,
@@ -291,8 +291,8 @@ def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
 def one_form_advice(forms: Sequence[str]) -> str:
     """What to do about dates of several forms."""
     if frozenset(forms) == MIXED:
-        return 'give date_format="iso", which reads dates without an offset as times in timezone='
-    return "write one form, or give date_format="
+        return 'give time_format="iso", which reads dates without an offset as times in timezone='
+    return "write one form, or give time_format="
 
 
 def _first_padded(texts: pa.Array) -> str | None:

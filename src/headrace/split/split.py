@@ -35,9 +35,9 @@ from headrace.split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE,
 
 SPLITS = ("train", "val", "test")
 REASONS = (
-    "null_date",
-    "unreadable_date",
-    "null_group",
+    "null_time",
+    "unreadable_time",
+    "null_entity",
     "train_entity_after_cutoff",
     "val_entity_after_cutoff",
     "missing_label",
@@ -101,7 +101,7 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
     """
     side_of_entity = plan.allocation.side_of(scanned.hashes)
-    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_group == "own" else UNSEEN
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
     before = scanned.micros < cutoff_us(plan.settings, plan.clock)
     if plan.clock == "mixed":
@@ -117,11 +117,11 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if plan.settings.val_in_test == "drop":
         result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
-    if plan.settings.null_group != "own":
-        result[scanned.entity == NOBODY] = _CLASS["null_group"]
-    result[scanned.micros == MISSING] = _CLASS["null_date"]
+    if plan.settings.null_entity != "own":
+        result[scanned.entity == NOBODY] = _CLASS["null_entity"]
+    result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
-        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_date"]
+        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
     return result
 
 

@@ -132,9 +132,9 @@ def _keys(
     run: FinishedRun, settings: TemporalSplit, split: str, number: int
 ) -> tuple[Hashes, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Distinct entities of a block, the microseconds of every row, and which of these are instants."""
-    table = run.block_reader(split)(number, [settings.date_column, settings.group_column])
-    dates = parse_dates(nulled(table[settings.date_column], ("", *settings.null_values)), settings.date_format)
-    texts = as_text(table[settings.group_column], settings.null_values, "group_column")
+    table = run.block_reader(split)(number, [settings.time, settings.entity])
+    dates = parse_dates(nulled(table[settings.time], ("", *settings.null_values)), settings.time_format)
+    texts = as_text(table[settings.entity], settings.null_values, "entity")
     hashes = hash_entities(pc.unique(texts).drop_null(), settings.seed)
     if texts.null_count:
         nobody = hash_nobody(settings.seed)
@@ -147,8 +147,8 @@ def _first_row_of(run: FinishedRun, settings: TemporalSplit, split: str, leaked:
     order = np.lexsort((leaked.low, leaked.high))
     wanted = Allocation(Hashes(leaked.high[order], leaked.low[order]), len(leaked))
     for number in range(len(run.split_index(split).rows)):
-        table = run.block_reader(split)(number, [settings.group_column])
-        texts = as_text(table[settings.group_column], settings.null_values, "group_column")
+        table = run.block_reader(split)(number, [settings.entity])
+        texts = as_text(table[settings.entity], settings.null_values, "entity")
         known = texts.drop_null()
         hit = np.zeros(len(texts), np.bool_)
         hit[pc.is_valid(texts).to_numpy()] = wanted.side_of(hash_entities(known, settings.seed)) == 0
