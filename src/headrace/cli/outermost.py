@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -29,7 +30,7 @@ _WORD = re.compile(r"[a-z]{1,20}")
 def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
     """Run a command; raises nothing but `SystemExit`, with the exit code, after saying on stderr what was wrong."""
     try:
-        with errors_told(arguments, explain), heard():
+        with _warnings_as_lines(), errors_told(arguments, explain), heard():
             work()
     except BaseException as error:  # noqa: BLE001 - the outermost handler, which says all of them
         with _interrupts_ignored():
@@ -42,6 +43,20 @@ def run_guarded(work: Callable[[], None], arguments: list[str]) -> None:
             elif code == _OF_INTERRUPT:  # typer makes this of an interrupt inside a command, without a word
                 _complain(_INTERRUPTED)
         sys.exit(code)
+
+
+@contextmanager
+def _warnings_as_lines() -> Generator[None]:
+    """Inside, a warning is one line on stderr, like an error, instead of a place in the source and its text."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        _complain(_clean(str(message)), label="warning: ")
+
+    before, warnings.showwarning = warnings.showwarning, show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextmanager
@@ -107,12 +122,9 @@ def _show_traceback(error: BaseException) -> None:
 
 
 def _complain(text: str, label: str = "error: ") -> None:
-    if label and sys.stderr is not None and sys.stderr.isatty():
-        label = (
-            f"\x1b[1;31m{label}\x1b[0m"
-            if os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-            else label
-        )
+    plain = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")
+    if label and not plain and sys.stderr is not None and sys.stderr.isatty():
+        label = f"\x1b[1;{33 if label.startswith('warning') else 31}m{label}\x1b[0m"
     _write(f"{label}{text}\n")
 
 
