@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from headrace.formats.detect import Kind, kind_of_name
 from headrace.run.events import OnEvent, silent
 from headrace.run.prepare import Prepared, prepare
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 Row = Sequence[Any]
 

@@ -101,14 +101,6 @@ def test_what_is_asked_for_is_taken(tmp_path: Path) -> None:
         configured(raw, tmp_path / "out", entity="custommer")
 
 
-def test_copies_and_ties_are_counted(tmp_path: Path) -> None:
-    frame = pl.concat([table(100), table(100)[:7]])
-    _, text = configured(write(tmp_path / "raw", frame, "csv"), tmp_path / "out")
-    keys = frame.select("customer", "booked")
-
-    assert f"7 are exact copies of others, and {len(keys) - keys.n_unique()} share entity and time" in text.replace("\n# ", " ")  # fmt: skip
-
-
 @pytest.mark.parametrize(("drop", "words"), [("booked", "--time"), ("customer", "--entity")])
 def test_without_a_date_or_an_entity_it_says_what_to_give(drop: str, words: str, tmp_path: Path) -> None:
     frame = table().drop(drop, "shop") if drop == "customer" else table().drop(drop)

@@ -14,7 +14,7 @@ from headrace.report.build import page_of
 from headrace.report.draw import draw
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Figure
-from headrace.split.date_counts import DateBins
+from headrace.split.cutoff import DateBins
 
 
 def timeline(out: Path) -> Figure:

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, InputError, RunBusy, SettingsError, S
 from headrace.run import identity
 from headrace.run.events import Event, StageBegan
 from headrace.run.prepare import Prepared, prepare
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 from headrace.storage.local import TEMP_PREFIX, strays
 from tables import HEADER, digests, small_rows, small_source, split, write_rows
 

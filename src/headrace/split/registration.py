@@ -4,7 +4,7 @@ from headrace.recipe import Init, Registration
 
 REGISTRATION = Registration(
     name="temporal_split",
-    settings="headrace.split.config:TemporalSplit",
+    settings="headrace.split.settings:TemporalSplit",
     commands={"split": "headrace.split.command:split"},
     init=Init(
         word="split", options="headrace.cli.init.asked:AskedSplit", sections="headrace.split.init:split_sections"

@@ -1,4 +1,4 @@
-"""Pass 1: what decides a row's split, shard by shard. Reads the date, the entity and, where asked, the label.
+"""Scan shards for what decides a row's split: the time, the entity and, where asked, the label. Pass 1.
 
 Leaves two Arrow files a shard, so that pass 2 reads no date again: per row the entity's place, the microseconds and
 flags; per distinct entity its hash and whether it was seen before the cutoff. O(chunk + entities of the shard).
@@ -28,7 +28,7 @@ from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 NOBODY = -1
 UNREADABLE_DATE, MISSING_LABEL, INSTANT = 1, 2, 4
@@ -63,19 +63,10 @@ def entities_file(number: int) -> str:
     return f"{STAGE_DIRECTORY}/scan-{number:05d}.entities.arrow"
 
 
-def needed_columns(settings: TemporalSplit) -> list[str]:
-    """The columns pass 1 reads."""
-    names = [settings.time, settings.entity]
-    if settings.label is not None:
-        names += settings.targets or () if settings.label == settings.main_target else (settings.label,)
-    return list(dict.fromkeys(names))
-
-
 def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: int) -> dict[str, Any]:
     """Scan one shard. Raises `InputError` for rows without date or entity where that is an error."""
     scan = _Scan(settings, shard)
-    wanted = [name for name in needed_columns(settings) if name in shard.schema.names]
-    for chunk in read_chunks(shard, wanted):
+    for chunk in read_chunks(shard, scan.columns):
         scan.take(chunk)
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
@@ -112,6 +103,10 @@ class _Scan:
 
     def __init__(self, settings: TemporalSplit, shard: Shard) -> None:
         self.settings, self.shard, self.cutoff = settings, shard, settings.cutoff()
+        wanted = [settings.time, settings.entity]
+        if settings.label is not None:
+            wanted += settings.targets or () if settings.label == settings.main_target else (settings.label,)
+        self.columns = [name for name in dict.fromkeys(wanted) if name in shard.schema.names]
         self.texts: list[pa.Array] = []
         self.codes: list[npt.NDArray[np.int64]] = []
         self.micros: list[npt.NDArray[np.int64]] = []
@@ -126,7 +121,7 @@ class _Scan:
         self.distinct = 0
 
     def take(self, chunk: Chunk) -> None:
-        table = chunk.table([name for name in needed_columns(self.settings) if name in self.shard.schema.names])
+        table = chunk.table(self.columns)
         try:
             dates = self._dates(table, chunk.first_row)
             codes = self._entities(table, chunk)
@@ -241,11 +236,9 @@ class _Scan:
             self.missing_like[role][texts[int(place)].as_py()] += int(np.count_nonzero(places == place))
 
     def finish(self) -> tuple[dict[str, Any], pa.Table, pa.Table]:
-        micros, flags, codes = (
-            _joined(self.micros, np.int64),
-            _joined(self.flags, np.uint8),
-            _joined(self.codes, np.int64),
-        )
+        micros = np.concatenate([np.empty(0, np.int64), *self.micros])
+        flags = np.concatenate([np.empty(0, np.uint8), *self.flags])
+        codes = np.concatenate([np.empty(0, np.int64), *self.codes])
         entity, texts = self._unified(codes)
         there = micros != MISSING
         instant = (flags & INSTANT) != 0 if self.forms == MIXED else not self.forms.isdisjoint(INSTANTS)
@@ -270,7 +263,7 @@ class _Scan:
         }
         rows = pa.table({"entity": entity, "micros": micros, "flags": flags})
         if self.sizes:
-            rows = rows.append_column("size", pa.array(_joined(self.sizes, np.int32)))
+            rows = rows.append_column("size", pa.array(np.concatenate(self.sizes)))
         return result, rows, pa.table({"high": hashes.high, "low": hashes.low, "before": before.astype(np.uint8)})
 
     def _unified(self, codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], pa.Array]:
@@ -325,7 +318,3 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if name in table.column_names:
         return table[name]
     return pa.chunked_array([pa.nulls(table.num_rows, pa.string())])
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.split.config import TemporalSplit
+from headrace.split.settings import TemporalSplit
 
 ASKED: dict[str, Any] = {"source": "in", "time": "date", "entity": "id", "split_date": "2025-01-01"}
 

@@ -58,6 +58,22 @@ class Look:
         """The columns of this kind that all files have, in file order."""
         return [each.name for each in self.columns.values() if each.kind == kind and each.in_files == len(self.tables)]
 
+    def texts(self) -> list[str]:
+        """The columns that are text in one of the files looked at."""
+        return [name for name in self.columns if any(_is_text(table, name) for _, table in self.tables)]
+
+    def holds(self, name: str, texts: Sequence[str]) -> bool:
+        """Whether one of these texts is a value of a text column."""
+        return any(
+            pl.Series("x", table[name], dtype=pl.String).is_in(list(texts)).any()
+            for _, table in self.tables
+            if _is_text(table, name)
+        )
+
+
+def _is_text(table: pa.Table, name: str) -> bool:
+    return name in table.column_names and is_text(table[name].type)
+
 
 def look(source: Sequence[str | Path], *, files: int = FILES, rows: int = ROWS) -> Look:
     """Look at so many files of a source and so many rows of each.

@@ -1,4 +1,4 @@
-"""What can be asked of a temporal split."""
+"""Settings of the temporal split."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
     from headrace.split.cutoff import Cutoff
 
-TEXT_COMPRESSIONS = ("none", "gz", "zst")
-PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
-
+# Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
+# methods below import what they need.
 
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _OUTPUT: dict[str, Any] = {"panel": "Output"}
@@ -98,7 +97,7 @@ class TemporalSplit(RecipeSettings):
         description="Rows without a readable time; drop: dropped and counted.",
     )
     timezone: str = Field(
-        "UTC", json_schema_extra=_COLUMNS, description="Zone of dates without offset, and of the split date."
+        "UTC", json_schema_extra=_COLUMNS, description="Zone of times without offset, and of the split date."
     )
     time_format: str = Field(
         "auto",
@@ -125,7 +124,7 @@ class TemporalSplit(RecipeSettings):
     null_values: Names = Field(
         (),
         json_schema_extra=_ROWS,
-        description="Texts that mean missing in entity, date, label, target and typed columns, e.g. NA.",
+        description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
     shard_numbers: Literal["keep", "dense"] = Field(
         "keep",
@@ -153,7 +152,7 @@ class TemporalSplit(RecipeSettings):
     @field_validator("time_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        from headrace.formats.dates import date_word  # settings alone load no data libraries
+        from headrace.formats.dates import date_word
 
         return value if value == "auto" else date_word(value, "time_format", "auto")
 
@@ -170,14 +169,13 @@ class TemporalSplit(RecipeSettings):
                     f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; "
                     f"counting begins at 0"
                 )
-        if self.format == "parquet" and self.compression not in (None, *PARQUET_COMPRESSIONS):
-            raise ValueError(f"compression is {self.compression!r}, Parquet takes {', '.join(PARQUET_COMPRESSIONS)}")
-        if self.format in ("csv", "tsv", "jsonl") and self.compression not in (None, *TEXT_COMPRESSIONS):
-            raise ValueError(f"compression is {self.compression!r}, {self.format} takes {', '.join(TEXT_COMPRESSIONS)}")
+        if self.format != "same" and (problem := compression_problem(self.format, self.compression)):
+            raise ValueError(problem)
         if self.time == self.entity:
             raise ValueError(f"time and entity are both {self.time!r}; they must differ")
-        for role, name in (("time", self.time), ("entity", self.entity)):
-            if self.targets is not None and self.main_target == name:
+        for role in ("time", "entity"):
+            name = getattr(self, role)
+            if self.main_target == name:
                 raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
             if self.label == name:
                 raise ValueError(
@@ -200,11 +198,9 @@ class TemporalSplit(RecipeSettings):
 
     def cutoff(self) -> Cutoff:
         """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
-        from headrace.split.cutoff import cutoff_at  # settings alone load no data libraries
+        from headrace.split.cutoff import cutoff_at
 
-        text = self.split_date.strip()
-        if re.fullmatch(r"\d{8}", text):
-            text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", self.split_date.strip())
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -213,21 +209,30 @@ class TemporalSplit(RecipeSettings):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""
-        from headrace.split.recipe import source_files  # the recipe imports its settings
+        from headrace.split.recipe import source_files
 
         return source_files(self)
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the split in the run directory; see `headrace.prepare`."""
-        from headrace.split.recipe import execute  # the recipe imports its settings
+        from headrace.split.recipe import execute
 
         return execute(self, context, files)
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, not its path."""
-        from headrace.formats.source import read_signature  # settings alone load no data libraries
+        from headrace.formats.source import read_signature
 
         settings = self.model_dump(mode="json", exclude={"source", "signature"})
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)
         return settings
+
+
+def compression_problem(output_format: str, compression: str | None) -> str | None:
+    """What is wrong with the compression of an output format; None where it fits."""
+    parquet = output_format == "parquet"
+    allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
+    if compression is None or compression in allowed:
+        return None
+    return f"compression is {compression!r}, {'Parquet' if parquet else output_format} takes {', '.join(allowed)}"

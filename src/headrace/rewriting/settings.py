@@ -1,4 +1,4 @@
-"""What can be asked of a rewrite."""
+"""Settings of a rewrite, and the function that does one."""
 
 from __future__ import annotations
 
