@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.estimate import estimate
+from headrace.cli.dry_run import estimate
 
 
 def table(rows: int) -> pl.DataFrame:
@@ -107,8 +107,8 @@ def test_the_output_is_no_larger_than_estimated(made_by: Any, kind: str, tmp_pat
     run = headrace.prepare(recipe, tmp_path / "out")
 
     real = sum(each.bytes for each in run.manifest.splits.values())
-    assert real <= found.out_bytes <= 16 * real
-    assert found.memory_bytes > 0
+    assert real <= found["out_bytes"] <= 16 * real
+    assert found["memory_bytes"] > 0
 
 
 def test_the_command_tells_it_and_a_finished_run_needs_no_estimate(

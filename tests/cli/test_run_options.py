@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from commands import headrace
-from headrace.cli.asked import check_names, with_settings
-from headrace.cli.commands import read_config
+from headrace.cli.commands import check_names, read_config, with_settings
 from headrace.errors import SettingsError
 
 

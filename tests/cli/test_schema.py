@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.asked import OF_THE_RUN
+from headrace.cli.commands import OF_THE_RUN
 from headrace.cli.schema_command import schema_of
 from headrace.recipe import load, registrations
 
@@ -93,4 +93,4 @@ def test_what_a_run_refuses_is_refused(change: dict[str, Any], words: str) -> No
 
 def test_every_setting_of_every_recipe_and_of_the_run_is_known() -> None:
     for name, recipe in registrations().items():
-        assert {*load(recipe.settings).model_fields, *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])
+        assert {*load(recipe.settings).model_fields, "recipe", *OF_THE_RUN} == set(SCHEMA["$defs"][name]["properties"])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.about_run import AboutRun
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
 from tables import digests, small_source
 
@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, asked: tuple[str, ...], 
     )
 
     with pytest.raises(SettingsError) as caught:
-        headrace.prepare(recipe, tmp_path / "out", **AboutRun(**pairs).options())
+        headrace.prepare(recipe, tmp_path / "out", **RunOptions(**pairs).options())
 
     assert told in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 from typer.core import TyperCommand
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
-from headrace.cli.flags import with_groups
-from headrace.cli.text_columns import null_values_of, types_of
+from headrace.cli.flags import RunOptions, null_values_of, types_of, with_groups
 from headrace.recipe import load, registration
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class PartlyGiven(Given):
     """The same, where no flag is required: the command finds what is missing in other places."""
 
 
-def prepare_run(*, given: Given, out: Out, about: AboutRun) -> None:
+def prepare_run(*, given: Given, out: Out, about: RunOptions) -> None:
     """Prepare the run of the recipe that the flags describe."""
     execute(given.recipe(), out, about)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.flags import Json, with_groups
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import say
+from headrace.cli.output import emit, say
 from headrace.errors import SettingsError
 from headrace.recipe import Init, load, registrations
 
@@ -54,7 +53,7 @@ def write_sections(
     asked = "" if _runs(sections) else " --set tokenizer=DIRECTORY"
     command = f"headrace run {config}{asked}"
     if as_json:
-        tell({"config": str(config), "about": about, "run": command})
+        emit({"config": str(config), "about": about, "run": command})
         return
     say(f"{config}: {about}")
     say(f"run it:  {command}")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import printer
+from headrace.cli.output import emit, printer
 from headrace.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedMask:
+class MaskOptions:
     """--mask, and what it needs beside the chats."""
 
     mask: Annotated[
@@ -76,7 +75,7 @@ class Shown:
         return found
 
 
-def show_masks(source: str, rows: int, asked: AskedMask, *, as_json: bool) -> None:
+def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
     from headrace.packing.chats.settings import ChatSettings
     from headrace.packing.chats.tokenise import ChatEncoder
@@ -94,7 +93,7 @@ def show_masks(source: str, rows: int, asked: AskedMask, *, as_json: bool) -> No
     )
     shown = _first_rows(source, rows, encoder)
     if as_json:
-        tell({"rows": [each.record() for each in shown]})
+        emit({"rows": [each.record() for each in shown]})
         return
 
     console = printer(soft_wrap=True, highlight=False)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.for_machines import tell
+from headrace.cli.output import emit
 
 _RUN: dict[str, Any] = {
     "out": {"type": "string", "description": "Output directory; --out stands before it."},
@@ -35,7 +35,7 @@ def schema(
     from headrace.recipe import registration, registrations
 
     names = sorted(registrations()) if recipe is None else [registration(recipe).name]
-    tell(schema_of(names), indent=None if as_json else 1)
+    emit(schema_of(names), indent=None if as_json else 1)
 
 
 def schema_of(recipes: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.printing import cell
+from headrace.cli.output import cell
 from headrace.dataset.manifest import Manifest, finished_at, in_usual_order
 from headrace.formats.source import told_empty
 from headrace.recipe import load, registration_of_run

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.flags import Json
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import say
+from headrace.cli.output import emit, say
 
 
 def plan(
@@ -46,7 +45,7 @@ def plan(
     }
     found = open_contexts(path, split, **options).plan(sample=sample)
     if as_json:
-        tell(asdict(found))
+        emit(asdict(found))
         return
     for line in str(found).split("\n"):
         say(line)

@@ -30,7 +30,7 @@ PLAIN_DIRECTORY = "data"
 
 
 def open_source(settings: Rewrite) -> IndexedDataset:
-    """Open the dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` if there is none."""
+    """Open the dataset to rewrite. Raises `SettingsError` for types of a prepared one, `InputError` for none."""
     path = expanded(settings.source[0])
     if len(settings.source) == 1 and path.is_dir() and is_prepared(path):
         if settings.types or settings.null_values:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.derived import PartlyGiven
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
 
 _SOURCE, _OUT = "/opt/ml/processing/input/data", "/opt/ml/processing/output"  # of the container job
@@ -35,7 +35,7 @@ def split(
         typer.Option("--lineage", help="Add source_shard and source_row to every row.", rich_help_panel="Output"),
     ] = False,
     given: PartlyGiven,
-    about: AboutRun,
+    about: RunOptions,
 ) -> None:
     """Split shards by time without leaking an entity.
 
