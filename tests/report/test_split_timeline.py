@@ -10,10 +10,10 @@ import pytest
 from report_cases import histories_run, packed_run, split_run
 
 import headrace
-from headrace.report.build import page_of
-from headrace.report.draw import draw
 from headrace.report.facts import RunFacts, read_run
 from headrace.report.figure import Figure
+from headrace.report.page import draw
+from headrace.report.write import page_of
 from headrace.split.cutoff import DateBins
 
 

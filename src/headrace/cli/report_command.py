@@ -80,7 +80,7 @@ def report_of(prepared: Prepared, when: str, console: Console) -> Path | None:
         return None
     if prepared.how == "reused":
         return page
-    from headrace.report.draw import can_draw
+    from headrace.report.page import can_draw
 
     if not can_draw():
         console.print("for a page of pictures: pip install 'headrace[report]', then headrace report", style="dim")
@@ -99,8 +99,7 @@ def _compare(paths: list[Path], *, as_json: bool) -> None:
     if len(paths) != 2:
         raise SettingsError(f"--compare takes two runs, not {len(paths)}: headrace report --compare RUN1 RUN2")
 
-    from headrace.report.compare import differences
-    from headrace.report.facts import read_run
+    from headrace.report.facts import differences, read_run
 
     first, second = (read_run(path) for path in paths)
     found = differences(first, second)

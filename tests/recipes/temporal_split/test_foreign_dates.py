@@ -172,7 +172,7 @@ def test_the_index_of_mixed_dates_is_on_one_clock(tmp_path: Path) -> None:
 def test_a_naive_date_in_a_repeated_hour_is_refused_beside_zoned_ones(tmp_path: Path) -> None:
     rows = rows_of([*EARLY, "2024-10-27T00:30:00Z", "2024-10-27 02:30:00"])
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, rows)
-    asked = {"date_format": "iso", "timezone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
+    asked = {"time_format": "iso", "timezone": "Europe/Berlin", "split_date": "2024-10-27T02:30:00+01:00"}
 
     with pytest.raises(InputError, match=r"row 10: date is '2024-10-27 02:30:00', an hour that happens twice"):
         split(tmp_path / "in", tmp_path / "out", **asked)
