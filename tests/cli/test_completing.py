@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import typer
 import typer.main
 from all_commands import COMMANDS
 
@@ -162,6 +163,8 @@ def test_the_words_are_those_that_settings_take() -> None:
         fields = load(registrations()[recipes[words]].settings).model_fields if words in recipes else {}
         names = {str(each.name) for each in command.params}
         known = {name: found for name in names if (found := completing.words_of(words, name))}
+        own = {str(each.name): tuple(item.value for item in each.shell_complete(typer.Context(command), "")) for each in command.params if each.name in others}  # fmt: skip
+        known |= {name: found for name, found in own.items() if found}
         of_settings = {name: words_in(fields[name.rstrip("_")].annotation) for name in names if name.rstrip("_") in fields}  # fmt: skip
         of_settings = {name: found for name, found in of_settings.items() if found and name != "lineage"}
         of_settings = {} if type(command).__name__ == "Derived" else of_settings  # flags of settings bring their words

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from headrace.cli.commands import execute
-from headrace.cli.flags import RunOptions, null_values_of, types_of, with_groups
+from headrace.cli.flags import RunOptions, null_values_of, offers, types_of, with_groups
 from headrace.recipe import load, registration
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
     if name == "source":
         return Annotated[list[str], typer.Argument(help=described(field))]
 
-    offers = words or tuple(field.examples or ())
-
-    def offered(incomplete: str) -> list[str]:
-        return sorted(word for word in offers if word.startswith(incomplete))
+    known = words or tuple(field.examples or ())
 
     metavars = {"names": "TEXT,...", "pairs": "NAME=TYPE", "yaml": "YAML"}
     option = typer.Option(
@@ -153,7 +150,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
         help=described(field),
         show_default=False,
         metavar=None if _extra(field, "flag") == "repeated" else metavars.get(kind),
-        autocompletion=offered if offers else None,
+        autocompletion=offers(*known) if known else None,
         hidden=hidden,
         rich_help_panel=_extra(field, "panel"),
     )

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from headrace.stream.loader.dataset import Dataset
     from headrace.stream.order.plan import Plan
 
+
+def offers(*words: str) -> Callable[[str], list[str]]:
+    """Return what a shell offers as values of a flag: these words."""
+
+    def offered(incomplete: str) -> list[str]:
+        return sorted(word for word in words if word.startswith(incomplete))
+
+    return offered
+
+
 _unless_given = partial(typer.Option, show_default=False)
 _machines = partial(_unless_given, rich_help_panel="More than one machine")
 
@@ -33,6 +43,7 @@ Report = Annotated[
         envvar="HEADRACE_REPORT",
         help="auto: write report.html where the extra `report` is installed | never.",
         show_envvar=True,
+        autocompletion=offers("auto", "never"),
     ),
 ]
 WorkDir = Annotated[
@@ -51,7 +62,13 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Rows in a batch of one rank
 Shuffle = Annotated[bool, typer.Option("--shuffle/--no-shuffle", help="A keyed order of rows, or files in order.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
 Samples = Annotated[int | None, typer.Option("--samples-per-epoch", min=1, help="Rows of an epoch; default: all.")]
-Distribution = Annotated[str, typer.Option(help="balanced, or whole shards: round_robin, by_size.")]
+Distribution = Annotated[
+    str,
+    typer.Option(
+        help="balanced, or whole shards: round_robin, by_size.",
+        autocompletion=offers("balanced", "round_robin", "by_size"),
+    ),
+]
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,11 +114,16 @@ class RunOptions:
     fingerprint_by: Annotated[
         str | None,
         _unless_given(
-            help="What tells source files apart: stat (default): size and time; content: their bytes, read once more."
+            help="What tells source files apart: stat (default): size and time; content: their bytes, read once more.",
+            autocompletion=offers("stat", "content"),
         ),
     ] = None
     engine: Annotated[
-        str | None, _machines(help="local (default) | ray: the tasks on a Ray cluster over shared storage.")
+        str | None,
+        _machines(
+            help="local (default) | ray: the tasks on a Ray cluster over shared storage.",
+            autocompletion=offers("local", "ray"),
+        ),
     ] = None
     address: Annotated[
         str | None,
@@ -204,7 +226,11 @@ class OneEpoch:
     batch_size: BatchSize
     split: Split = None
     remainder: Annotated[
-        str | None, typer.Option(help="pad, drop or exact; default: exact for one rank, else pad.")
+        str | None,
+        typer.Option(
+            help="pad, drop or exact; default: exact for one rank, else pad.",
+            autocompletion=offers("pad", "drop", "exact"),
+        ),
     ] = None
     shuffle: Shuffle = True
     seed: Seed = 0

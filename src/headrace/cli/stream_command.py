@@ -22,6 +22,7 @@ from headrace.cli.flags import (
     Shuffle,
     Source,
     Split,
+    offers,
     with_groups,
 )
 from headrace.cli.output import emit, printer
@@ -53,7 +54,10 @@ class StreamedEpoch:
     limit_s: Annotated[float | None, typer.Option("--limit-s", min=0.0, help="Stop after so many seconds.")] = None
     batch_format: Annotated[
         str | None,
-        typer.Option(help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy."),
+        typer.Option(
+            help="torch, numpy, arrow or rows; default: torch where it is installed, else numpy.",
+            autocompletion=offers("torch", "numpy", "arrow", "rows"),
+        ),
     ] = None
 
 

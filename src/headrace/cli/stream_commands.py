@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, with_groups
+from headrace.cli.flags import Json, OneEpoch, PlainShards, Source, Split, offers, with_groups
 from headrace.cli.mask_view import MaskOptions, show_masks
 from headrace.cli.output import cell, emit, printer, say
 from headrace.errors import InputError, SettingsError
@@ -22,6 +22,7 @@ def index(
         typer.Option(
             help="beside (in PATH/.headrace) or cache; default: beside, or the cache where PATH cannot be written.",
             show_default=False,
+            autocompletion=offers("beside", "cache"),
         ),
     ] = None,
     shards: PlainShards,

@@ -8,12 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completing import datasets
 from headrace.cli.flags import Json
 from headrace.cli.output import emit, say
 
 
 def plan(
-    path: Annotated[Path, typer.Argument(help="The --out directory of prepared histories, or a run of it.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="The --out directory of prepared histories, or a run of it.", autocompletion=datasets),
+    ],
     *,
     split: Annotated[str, typer.Option(help="train | test.")] = "train",
     rows: Annotated[

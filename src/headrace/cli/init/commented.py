@@ -22,9 +22,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Aside:
-    """A value that is proposed and not set."""
+    """A value that is proposed and not set. needed: the run must be given one."""
 
     value: Any
+    needed: bool = False
 
 
 def settings_of(sections: Sequence[Section]) -> dict[str, Any]:
