@@ -1,4 +1,4 @@
-"""What a shell completes beside commands and options: words that options take, runs, splits, configuration files.
+"""Complete values in a shell: words that options take, runs, splits, configuration files.
 
 Paths are the shell's own affair: where nothing is offered here, it offers files. Nothing here imports a library of data
 or reads more than names of files, because people wait for every TAB.
@@ -18,7 +18,7 @@ from headrace.recipe import registrations
 
 @dataclass(frozen=True)
 class Offered:
-    """What a shell is told of a word; the attributes are those of click."""
+    """A word that a shell is offered; the attributes are those of click."""
 
     value: str
     help: str | None = None
@@ -81,7 +81,7 @@ def _offered(offer: _Offer, context: Any, begun: str) -> list[Offered]:
 
 
 def _below(begun: str) -> tuple[str, Path]:
-    """What a path begins with, up to its last slash, and the directory that this is."""
+    """Return the path up to its last slash, and the directory that this is."""
     head = begun[: begun.rfind("/") + 1]
     return head, Path(os.path.expanduser(head or "."))
 

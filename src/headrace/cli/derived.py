@@ -60,7 +60,7 @@ def add_derived(
 
 
 def is_derived(command: Callable[..., Any]) -> bool:
-    """Whether the command has a parameter of type `Given`."""
+    """Return True if the command has a parameter of type `Given`."""
     return any(hint in (Given, PartlyGiven) for hint in get_type_hints(command).values())
 
 
@@ -160,7 +160,7 @@ def _parameter(name: str, field: FieldInfo, need: Literal["required", "optional"
 
 
 def described(field: FieldInfo) -> str:
-    """The description of a setting with the words it takes, or its default."""
+    """Return the description of a setting with the words it takes, or its default."""
     _, words = kind_of(field)
     told = field.description or ""
     if words:
@@ -180,7 +180,7 @@ def _written(default: Any) -> str:
 
 
 def _extra(field: FieldInfo, name: str) -> Any:
-    """What a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
+    """Read what a field says of its flag: its panel in the help, and "repeated" where commas are part of the value."""
     return field.json_schema_extra.get(name) if isinstance(field.json_schema_extra, Mapping) else None
 
 
@@ -188,7 +188,7 @@ Kind = Literal["text", "int", "float", "names", "pairs", "yaml"]
 
 
 def kind_of(field: FieldInfo) -> tuple[Kind, tuple[str, ...]]:
-    """How a setting is written as one flag, and the words it is one of, if it is."""
+    """Return how a setting is written as one flag, and the words it is one of, if it is."""
     annotation = field.annotation
     while True:
         origin, inner = get_origin(annotation), [each for each in get_args(annotation) if each is not type(None)]

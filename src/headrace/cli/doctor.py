@@ -1,4 +1,4 @@
-"""`headrace doctor`: what is installed, this machine, the job that this process belongs to, and usual mistakes."""
+"""Check libraries, this machine and the job that this process belongs to for usual mistakes: `headrace doctor`."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _devices(environ: Mapping[str, str]) -> Iterable[Finding]:
 
 
 def _workers(environ: Mapping[str, str]) -> Finding:
-    """How DataLoader workers start. Forked ones hang where the parent's threads held a lock."""
+    """Say how DataLoader workers start. Forked ones hang where the parent's threads held a lock."""
     import multiprocessing
 
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]

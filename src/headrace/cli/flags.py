@@ -108,7 +108,7 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What every preparing command asks about the run itself. None of it changes a byte of the output."""
+    """Options of a run that every preparing command has. None of them changes a byte of the output."""
 
     workers: Annotated[int | None, _unless_given(help="Tasks at a time; default one per core.")] = None
     fingerprint_by: Annotated[
@@ -142,7 +142,7 @@ class RunOptions:
 
     @property
     def how(self) -> Literal["stat", "content"]:
-        """What tells source files apart. Raises `SettingsError` for another word."""
+        """What tells source files apart. Raises `SettingsError` for an unknown word."""
         from headrace.settings import shown
 
         if self.fingerprint_by not in (None, "stat", "content"):
@@ -168,7 +168,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainShards:
-    """How plain shards are read. Prepared datasets need none of it."""
+    """Options for reading plain shards. Prepared datasets need none of them."""
 
     types: Annotated[
         list[str] | None,

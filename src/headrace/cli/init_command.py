@@ -1,4 +1,4 @@
-"""`headrace init`: look at data and write a commented configuration that runs as it is."""
+"""Look at data and write a commented configuration that runs as it is: `headrace init`."""
 
 from __future__ import annotations
 

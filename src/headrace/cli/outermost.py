@@ -123,7 +123,7 @@ def resend_sigint() -> Generator[None]:
 
 
 def caused_by_interrupt(error: BaseException | None) -> bool:
-    """Whether an interrupt is being handled: blocks are left because of it, or what is raised began with it."""
+    """Return True if the error, or one that it was raised while handling, is an interrupt."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -132,7 +132,7 @@ def caused_by_interrupt(error: BaseException | None) -> bool:
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
-    """The kind of an error, its message, and the exit code of a command that it ends."""
+    """Return the kind of an error, its message, and the exit code of a command that it ends."""
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return {2: "UsageError", _OF_INTERRUPT: "Interrupted"}.get(code, "Exit"), "interrupted", code
@@ -158,7 +158,7 @@ def _is_bug(error: BaseException, code: int) -> bool:
 
 
 def _report_hint(arguments: Sequence[str]) -> str:
-    """What to put in a report of a bug. No arguments: they may name places that nobody else should know."""
+    """Say what a report of a bug needs. Leave arguments out: they may name places that nobody else should know."""
     import headrace
 
     words = [word for word in arguments[:1] if _WORD.fullmatch(word)]

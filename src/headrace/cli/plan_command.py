@@ -1,4 +1,4 @@
-"""`headrace plan`: who reads how much when, before anything runs. Reads nothing beyond the index."""
+"""Plan who reads how much when, before anything runs: `headrace plan`. Reads nothing beyond the index."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan(
 
 
 def _record(asked: OneEpoch, index: Any, found: Plan, saved: Any) -> dict[str, Any]:
-    """What the plan says, by names that machines may rely on."""
+    """Return what the plan says, by names that machines may rely on."""
     from headrace.stream.order.mixing import mixing_of_plan
     from headrace.stream.order.plan import better_lanes, estimate_peak_bytes
 

@@ -1,4 +1,4 @@
-"""`headrace report`: the page of pictures of a run, and two runs compared; and the page at the end of a run."""
+"""Draw the page of a run, also at the end of one, and compare two runs: `headrace report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace stream`: how fast a split streams, by streaming it. Every rank is a process of its own."""
+"""Measure how fast a split streams, by streaming it: `headrace stream`. Every rank is a process of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _barrier: Barrier | None = None  # of a rank's process: all ranks begin together
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedEpoch:
-    """Which epoch is streamed, and how."""
+    """Options of a streamed epoch."""
 
     split: Split = None
     ranks: Ranks = 1
@@ -63,7 +63,7 @@ class StreamedEpoch:
 
 @dataclass(frozen=True)
 class _Work:
-    """What every rank's process is told."""
+    """Arguments of the process of a rank."""
 
     path: str
     asked: StreamedEpoch
@@ -161,7 +161,7 @@ def _begin(barrier: Barrier) -> None:
 
 
 def _measure(work: _Work, rank: int) -> dict[str, Any]:
-    """What one rank received. seconds, first_batch_s: from the beginning of the pass.
+    """Stream as one rank and return its counts and speeds. seconds, first_batch_s: from the beginning of the pass.
 
     rows_per_s, bytes_per_s: all rows over all seconds. steady_rows_per_s: what came behind the first batch over the
     seconds since; None where nothing did.
@@ -203,7 +203,7 @@ def _measure(work: _Work, rank: int) -> dict[str, Any]:
 
 
 def _batches(work: _Work, rank: int) -> tuple[Any, float]:
-    """What a training loop would iterate over, and the decoded bytes of a row."""
+    """Return what a training loop would iterate over, and the decoded bytes of a row."""
     from headrace.stream.loader.options import StreamArguments
     from headrace.stream.order.lanes import estimate_block_bytes
     from headrace.stream.ranks.topology import Topology
@@ -236,7 +236,7 @@ def _batches(work: _Work, rank: int) -> tuple[Any, float]:
 
 
 def _rows(batch: Any) -> int:
-    """Real rows of a batch."""
+    """Count the real rows of a batch."""
     if isinstance(batch, list):
         return sum(row.get("valid", True) for row in batch)
     names = getattr(batch, "column_names", None) or list(batch)

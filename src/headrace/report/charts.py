@@ -1,4 +1,4 @@
-"""Pictures as Vega-Lite specifications with their numbers in them. Pure; drawing is `draw`.
+"""Make pictures as Vega-Lite specifications with their numbers in them. Pure; `page.draw` draws them.
 
 Colours are roles: custom properties of the page's style, so that one drawing serves light and dark. Every mark has a
 description, which is its label for screen readers and what hovering shows. `parts` maps a role to its values.
@@ -31,7 +31,7 @@ def bars(
     texts: Sequence[str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """A horizontal bar for each label, in this order, its number behind it.
+    """Draw a horizontal bar for each label, in this order, its number behind it.
 
     texts: what stands behind the bars; names: what roles are called in the legend.
     """
@@ -62,7 +62,7 @@ def bars(
 
 
 def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mapping[str, str]) -> Chart:
-    """A horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
+    """Draw a horizontal bar of parts for each label, as shares of its whole. names: what roles are called."""
     wholes = [sum(float(values[place]) for values in parts.values()) or 1.0 for place in range(len(labels))]
     data = _parts_of_labels(labels, parts, unit, names)
     for each in data:
@@ -75,7 +75,7 @@ def stacked_bars(labels: Sequence[str], parts: Parts, *, unit: str, names: Mappi
 
 
 def columns(labels: Sequence[str], parts: Parts, *, unit: str, title: str) -> Chart:
-    """A column of stacked parts for each label, in this order; labels are written where there are few."""
+    """Draw a column of stacked parts for each label, in this order; labels are written where there are few."""
     data = _parts_of_labels(labels, parts, unit, {role: role for role in parts})
     axis = {"ticks": False, "labels": len(labels) <= 8, "labelAngle": -35 if len(labels) > 2 else 0, "labelLimit": 130}
     x = {"field": "label", "type": "nominal", "sort": None, "title": title, "axis": axis}
@@ -113,7 +113,7 @@ def histogram(
     texts: Sequence[str] | None = None,
     mark: Mark | None = None,
 ) -> Chart:
-    """How many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
+    """Draw how many `of` are in each bin. edges [bins + 1]; parts: counts [bins]; grows: the axis is logarithmic.
 
     texts: the edges as people read them; mark: a place on the axis and its name.
     """
@@ -134,7 +134,7 @@ def histogram(
 
 
 def over_time(edges: F64, parts: Parts, *, of: str, texts: Sequence[str], mark: Mark | None = None) -> Chart:
-    """Rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; else as `histogram`."""
+    """Draw rows over time, a column for each stretch. edges: microseconds since 1970 [bins + 1]; as `histogram`."""
     bounds = (edges / 1000).tolist()  # Vega counts milliseconds
     scale = {"type": "utc", "domain": [bounds[0], bounds[-1]], "nice": False}
     x = {"field": "from", "type": "temporal", "title": None, "scale": scale, "axis": {"grid": False, **_TIME_AXIS}}
@@ -151,7 +151,7 @@ def spans(
     columns: Sequence[str] = ("", "part", ""),
     names: Mapping[str, str] | None = None,
 ) -> Chart:
-    """A horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label, and a line.
+    """Draw a horizontal stretch for each of rows {label, from, to, role, hint}; several may share a label.
 
     along="time": from and to are milliseconds since 1970. A row may have a weight, its opacity. names: what roles are
     called.

@@ -1,4 +1,4 @@
-"""A plan as a page: who reads what when, what is decoded more than once, who has nothing to do. Pure, O(blocks)."""
+"""Draw a plan as a page: who reads what when, what is decoded more than once, who waits. Pure, O(blocks)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROLES = {"plain": "a block", "context": "the next one", "shared": "decoded by s
 
 
 def plan_page(plan: Plan, index: SplitIndex, record: Mapping[str, Any]) -> Page:
-    """The page of a plan of a whole epoch. record: what `headrace plan --json` says of it."""
+    """Make the page of a plan of a whole epoch. record: what `headrace plan --json` says of it."""
     ranks = many(plan.world_size, "rank")
     return Page(
         title=f"plan of {index.split}",
@@ -61,7 +61,7 @@ def _mixing_tile(mixing: Mapping[str, Mapping[str, float]]) -> list[tuple[str, s
 
 
 def _mixing_figure(mixing: Mapping[str, Mapping[str, float]]) -> list[Figure]:
-    """How many classes of a sorted column does a batch meet? mixing: by kind of batch, as the record has it."""
+    """Draw how many classes of a sorted column a batch meets. mixing: by kind of batch, as the record has it."""
     if not mixing:
         return []
     labels, values, roles, texts = [], [], [], []
@@ -126,7 +126,7 @@ def _what_is_read(plan: Plan) -> str:
 
 
 def _amplification_figure(plan: Plan, better: Mapping[str, float] | None) -> Figure:
-    """Is anything decoded more than once? better: other lanes, and the amplification computed for them."""
+    """Draw what is decoded more than once. better: other lanes, and the amplification computed for them."""
     question = "Is anything decoded more than once?"
     amplified = plan.read_amplification
     extra = plan.decoded_again_bytes
@@ -199,7 +199,7 @@ _LOADS = {"plain": "reads", "idle": "idle"}
 
 
 def _steps_figure(plan: Plan) -> Figure:
-    """Does everyone take the same steps?"""
+    """Draw what the steps hold."""
     question = "What do the steps hold?"
     delivered = int(plan.rows_per_rank.sum())
     answer = f"{many(plan.steps_per_rank, 'step')} on every rank, {plan.world_size * plan.batch_size:,} rows over all."

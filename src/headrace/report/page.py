@@ -1,4 +1,4 @@
-"""A page as one HTML file: style, script and drawings inside it, nothing from anywhere else.
+"""Write a page as one HTML file: style, script and drawings inside it, nothing from anywhere else.
 
 Charts are drawn as SVG by Vega (vl-convert), without a browser, a network or a file.
 """
@@ -30,7 +30,7 @@ _SVG = re.compile(r'<svg(?=[^>]*?\swidth="([\d.]+)")(?=[^>]*?viewBox="([^"]+)")[
 
 
 def can_draw() -> bool:
-    """Whether the extra `report` is installed."""
+    """Return True if the extra `report` is installed."""
     return find_spec("vl_convert") is not None
 
 

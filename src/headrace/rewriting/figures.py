@@ -1,4 +1,4 @@
-"""Figures of a rewrite: bytes before and after, and the blocks that readers will meet. Pure."""
+"""Draw bytes before and after a rewrite, and the blocks that readers will meet. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.report.words import many, size
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Make the figures in the order of the page."""
     return [_size_figure(facts), common.blocks_figure(facts), common.shards_figure(facts), common.rows_figure(facts)]
 
 

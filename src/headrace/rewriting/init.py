@@ -119,7 +119,7 @@ def _types(seen: Look, delimited: Container[str]) -> dict[str, str]:
 
 
 def _keeps(values: pa.ChunkedArray, word: str) -> bool:
-    """Whether a type reads all the values, and whole numbers and dates would be written again as they were."""
+    """Return True if a type reads all values, and whole numbers and dates would be written again as they were."""
     try:
         read = values.cast(type_named(word))
         if word == "float64":  # 1.50 may become 1.5, a name like 007 may not become 7

@@ -36,7 +36,7 @@ class Cutoff:
 
 
 def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
-    """The cutoff at a moment; one without offset is wall-clock time of the zone.
+    """Return the cutoff at a moment; one without offset is wall-clock time of the zone.
 
     Raises `ValueError` for a wall-clock time that the zone skips or repeats; one with an offset is always fine.
     """
@@ -56,7 +56,7 @@ def cutoff_at(moment: datetime, zone: ZoneInfo) -> Cutoff:
 
 
 def to_utc(wall_us: I64, zone: str) -> I64:
-    """Wall-clock times of a zone as microseconds since 1970 UTC.
+    """Convert wall-clock times of a zone to microseconds since 1970 UTC.
 
     A time that happens twice is the first of both; one that clocks skip is told by the clock of the day before.
     """
@@ -119,7 +119,7 @@ class DateBins:
 
 
 def total(counts: Iterable[Mapping[str, list[int]]], bins: DateBins, splits: Iterable[str]) -> dict[str, Any]:
-    """What the manifest says: the stretches, and the rows in them by split."""
+    """Return what the manifest says: the stretches, and the rows in them by split."""
     found = {split: np.zeros(bins.count, np.int64) for split in splits}
     for each in counts:
         for split, own in each.items():

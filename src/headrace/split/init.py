@@ -148,7 +148,7 @@ def _candidate(found: Look, name: str) -> Candidate:
 
 
 def _may_name(found: Look, name: str) -> bool:
-    """Whether values can be names: text, or whole numbers."""
+    """Return True if values can be names: text, or whole numbers."""
     for _, table in found.tables:
         numbers = number_share(table[name])
         if numbers is None and not is_text(table[name].type):

@@ -40,7 +40,7 @@ _TEXTS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Scanned:
-    """What pass 1 left of one shard. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
+    """One shard as pass 1 left it. entity int32 [N], micros int64 [N], flags uint8 [N]; hashes, before: [entities].
 
     sizes int32 [N]: bytes of every row in the file, or None where rows cannot be copied as bytes.
     """
@@ -75,7 +75,7 @@ def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: 
 
 
 def read_scan(run: Path, number: int) -> Scanned:
-    """What `scan_shard` left; arrays are views of mapped files."""
+    """Read what `scan_shard` left; arrays are views of mapped files."""
     rows = _read(run / rows_file(number))
     hashes, before = read_entities(run, number)
     sizes = rows["size"].to_numpy() if "size" in rows.column_names else None
@@ -85,7 +85,7 @@ def read_scan(run: Path, number: int) -> Scanned:
 
 
 def read_entities(run: Path, number: int) -> tuple[Hashes, npt.NDArray[np.bool_]]:
-    """Hashes of the shard's entities and which of them were seen before the cutoff."""
+    """Read hashes of the shard's entities and which of them were seen before the cutoff."""
     entities = _read(run / entities_file(number))
     return Hashes(entities["high"].to_numpy(), entities["low"].to_numpy()), entities["before"].to_numpy().astype(
         np.bool_
@@ -282,7 +282,7 @@ def _encoded(texts: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def one_form_advice(forms: Sequence[str]) -> str:
-    """What to do about dates of several forms."""
+    """Say what to do about dates of several forms."""
     if frozenset(forms) == MIXED:
         return 'give time_format="iso", which reads dates without an offset as times in timezone='
     return "write one form, or give time_format="

@@ -230,7 +230,7 @@ class TemporalSplit(RecipeSettings):
 
 
 def compression_problem(output_format: str, compression: str | None) -> str | None:
-    """What is wrong with the compression of an output format; None where it fits."""
+    """Say what is wrong with the compression of an output format; None where it fits."""
     parquet = output_format == "parquet"
     allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
     if compression is None or compression in allowed:

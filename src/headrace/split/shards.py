@@ -80,31 +80,34 @@ class SplitPlan:
 
 
 def clock_of(forms: Collection[str]) -> Clock:
-    """The clock of dates of these forms."""
+    """Return the clock of dates of these forms."""
     instants = INSTANTS.intersection(forms)
     return "wall" if not instants else "utc" if len(instants) == len(forms) else "mixed"
 
 
 def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
-    """The cutoff in microseconds on this clock; UTC for mixed dates."""
+    """Return the cutoff in microseconds on this clock; UTC for mixed dates."""
     cutoff = settings.cutoff()
     return cutoff.wall_us if clock == "wall" else cutoff.instant_us
 
 
 def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
-    """The dates of all rows on one clock. A wall-clock time that clocks skip is as if they were changed behind it."""
+    """Return the dates of all rows on one clock.
+
+    A wall-clock time that clocks skip is as if they were changed behind it.
+    """
     if plan.clock != "mixed":
         return scanned.micros
     return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
 
 
 def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
-    """Mixed dates as UTC; wall: which of them are wall-clock times of the zone."""
+    """Convert mixed dates to UTC; wall: which of them are wall-clock times of the zone."""
     return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
-    """Split or drop reason of every row: uint8 [N], a place in SPLITS + REASONS. Pure.
+    """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
     A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
     """
@@ -182,7 +185,7 @@ def split_shard(
 
 
 def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
-    """Whether this shard's rows keep their bytes: same format out as in, no column made or changed."""
+    """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
@@ -194,7 +197,7 @@ def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
 
 
 def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
-    """Source columns → output columns: common schema, main target, classes, declared types, lineage."""
+    """Derive output columns from source columns: common schema, main target, classes, declared types, lineage."""
     settings = plan.settings
     table = fit(table, plan.source)
     if settings.targets is not None and settings.main_target is not None:
@@ -238,7 +241,7 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
 
 
 def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
-    """How the output text is written: as the source shard where that is the same format, else plainly."""
+    """Return how the output text is written: as the source shard where that is the same format, else plainly."""
     if plan.kind.format not in SEPARATOR:
         return None
     own = shard.dialect if shard.kind.format == plan.kind.format else None
@@ -248,7 +251,7 @@ def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
 
 
 def word_of_output(plan: SplitPlan, shard: Shard) -> str:
-    """The word for the index of the format that this shard's rows are written in."""
+    """Return the word for the index of the format that this shard's rows are written in."""
     dialect = output_dialect(plan, shard)
     return word_of(plan.kind, None if dialect is None else dialect.separator)
 

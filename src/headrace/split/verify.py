@@ -24,7 +24,7 @@ from headrace.split.shards import on_utc
 
 @dataclass
 class _Seen:
-    """What was read of one split. dates: rows in each stretch of time, as the manifest counts them."""
+    """One split as it was read. dates: rows in each stretch of time, as the manifest counts them."""
 
     entities: Hashes
     rows: int
