@@ -2,7 +2,7 @@
 
     import headrace
 
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="customer", split_date="2025-01-01")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="customer", split_date="2025-01-01")
     headrace.prepare(split, "out")
     for batch in headrace.open("out").stream("train", batch_size=1024, shuffle=True, seed=0):
         ...
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
     from headrace.packing.storage.parquet_writer import ParquetShardWriter
-    from headrace.rewriting.config import Rewrite, rewrite
+    from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
     from headrace.series.builder import SeriesBuilder
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.series.pipelines.grouped import GroupedPipeline
     from headrace.series.pipelines.save import load_pipelines
     from headrace.series.pipelines.unified import UnifiedPipeline
-    from headrace.split.config import TemporalSplit
+    from headrace.split.settings import TemporalSplit
     from headrace.stream.audit.rows import Audit, AuditReport, audit
     from headrace.stream.loader.blend import Blend, blend
     from headrace.stream.loader.dataset import Dataset
@@ -81,7 +81,7 @@ _WHERE = {
     "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
     "Processor": "headrace.tabular.processors",
-    "Rewrite": "headrace.rewriting.config",
+    "Rewrite": "headrace.rewriting.settings",
     "RunBusy": "headrace.errors",
     "Series": "headrace.series.config",
     "SeriesBuilder": "headrace.series.builder",
@@ -91,7 +91,7 @@ _WHERE = {
     "StreamLoader": "headrace.stream.loader.stream_loader",
     "StreamOptions": "headrace.stream.loader.options",
     "StreamingDataset": "headrace.stream.loader.torch_dataset",
-    "TemporalSplit": "headrace.split.config",
+    "TemporalSplit": "headrace.split.settings",
     "Topology": "headrace.stream.ranks.topology",
     "UnifiedPipeline": "headrace.series.pipelines.unified",
     "Verdict": "headrace.dataset.verify",
@@ -101,7 +101,7 @@ _WHERE = {
     "load_pipelines": "headrace.series.pipelines.save",
     "open": "headrace.stream.loader.dataset:open_dataset",
     "prepare": "headrace.run.prepare",
-    "rewrite": "headrace.rewriting.config",
+    "rewrite": "headrace.rewriting.settings",
     "stream_state": "headrace.stream.loader.stateful",
     "verify": "headrace.dataset.verify",
     "verify_no_shard_overlap": "headrace.tabular.distribution",

@@ -111,7 +111,7 @@ def test_the_error_of_the_first_failing_task_comes_back_as_it_was_raised(tmp_pat
     source = small_source(tmp_path / "in", count=5)
     for number in (3, 1):
         write_rows(source / f"part-{number:05d}.csv", ("id", "date", "row"), [("1", "no date", "1")])
-    recipe = headrace.TemporalSplit(source=source, date_column="date", group_column="id", split_date="2025-01-01")
+    recipe = headrace.TemporalSplit(source=source, time="date", entity="id", split_date="2025-01-01")
     with pytest.raises(InputError) as alone:
         prepare(recipe, tmp_path / "local")
     with pytest.raises(InputError) as spread:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given, Out, add_derived
-from headrace.cli.for_machines import tell
+from headrace.cli.flags import RunOptions
+from headrace.cli.output import emit
 from headrace.errors import InputError
 from headrace.histories import contexts_command
 from headrace.printable import printable
@@ -48,7 +48,7 @@ app = typer.Typer(
 app.command("plan")(contexts_command.plan)
 
 
-def prepare(*, given: Given, out: Out, about: AboutRun) -> None:
+def prepare(*, given: Given, out: Out, about: RunOptions) -> None:
     """Gather measurements by entity, order them by time, and write them as big rows.
 
     `headrace histories SOURCE …` is the same. A run that was killed resumes.
@@ -81,6 +81,6 @@ def decode(
             return
         record = asdict(measurement)
         if as_json:
-            tell(record)
+            emit(record)
         else:
             typer.echo("\t".join("" if each is None else printable(str(each)) for each in record.values()))

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.completing import datasets
 from headrace.cli.flags import Json
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import say
+from headrace.cli.output import emit, say
 
 
 def plan(
-    path: Annotated[Path, typer.Argument(help="The --out directory of prepared histories, or a run of it.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="The --out directory of prepared histories, or a run of it.", autocompletion=datasets),
+    ],
     *,
     split: Annotated[str, typer.Option(help="train | test.")] = "train",
     rows: Annotated[
@@ -46,7 +49,7 @@ def plan(
     }
     found = open_contexts(path, split, **options).plan(sample=sample)
     if as_json:
-        tell(asdict(found))
+        emit(asdict(found))
         return
     for line in str(found).split("\n"):
         say(line)

@@ -1,4 +1,4 @@
-"""Pass 2: every row of a shard to its split, or to the reason it is dropped for.
+"""Write every row of a shard to its split, or count it with the reason it is dropped for. Pass 2, and joining.
 
 Where a row only changes place, its bytes are copied and nothing is parsed; else the columns are read, derived and
 written. Which way is taken depends on the settings and the shard alone, so results do not depend on scheduling.
@@ -6,9 +6,10 @@ written. Which way is taken depends on the settings and the shard alone, so resu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -16,33 +17,40 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.arrays import I64
+from headrace.digest import FileDigest
 from headrace.errors import InputError
+from headrace.formats import delimited
+from headrace.formats.compress import compress_block
 from headrace.formats.copy import copied_records
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.detect import Kind
+from headrace.formats.opened import open_file
 from headrace.formats.separator import SEPARATOR, word_of
 from headrace.formats.shard import Dialect, Shard
 from headrace.formats.source import fit, read_chunks, unchanged
 from headrace.formats.typed import typed
-from headrace.formats.write import Piece, ShardWriter
+from headrace.formats.write import Piece, ShardWriter, Written
 from headrace.run.context import TaskFiles
+from headrace.run.receipts import FileRecord, Receipt
 from headrace.split import columns
 from headrace.split.allocate import TRAIN, UNSEEN, VAL, Allocation, Hashes
-from headrace.split.config import TemporalSplit
-from headrace.split.cutoff import to_utc
-from headrace.split.date_counts import DateBins
+from headrace.split.cutoff import DateBins, to_utc
 from headrace.split.scan import INSTANT, MISSING_LABEL, NOBODY, UNREADABLE_DATE, Scanned, read_scan
+from headrace.split.settings import TemporalSplit
+from headrace.storage.local import storing
 
 SPLITS = ("train", "val", "test")
 REASONS = (
-    "null_date",
-    "unreadable_date",
-    "null_group",
+    "null_time",
+    "unreadable_time",
+    "null_entity",
     "train_entity_after_cutoff",
     "val_entity_after_cutoff",
     "missing_label",
 )
 _CLASS = {name: code for code, name in enumerate((*SPLITS, *REASONS))}
+
+_COPY_BYTES = 4 << 20
 
 Clock = Literal["utc", "wall", "mixed"]
 Classes = npt.NDArray[np.uint8]
@@ -72,36 +80,39 @@ class SplitPlan:
 
 
 def clock_of(forms: Collection[str]) -> Clock:
-    """The clock of dates of these forms."""
+    """Return the clock of dates of these forms."""
     instants = INSTANTS.intersection(forms)
     return "wall" if not instants else "utc" if len(instants) == len(forms) else "mixed"
 
 
 def cutoff_us(settings: TemporalSplit, clock: Clock) -> int:
-    """The cutoff in microseconds on this clock; UTC for mixed dates."""
+    """Return the cutoff in microseconds on this clock; UTC for mixed dates."""
     cutoff = settings.cutoff()
     return cutoff.wall_us if clock == "wall" else cutoff.instant_us
 
 
 def key_micros(scanned: Scanned, plan: SplitPlan) -> I64:
-    """The dates of all rows on one clock. A wall-clock time that clocks skip is as if they were changed behind it."""
+    """Return the dates of all rows on one clock.
+
+    A wall-clock time that clocks skip is as if they were changed behind it.
+    """
     if plan.clock != "mixed":
         return scanned.micros
     return on_utc(scanned.micros, (scanned.flags & INSTANT) == 0, plan.settings.timezone)
 
 
 def on_utc(micros: I64, wall: npt.NDArray[np.bool_], zone: str) -> I64:
-    """Mixed dates as UTC; wall: which of them are wall-clock times of the zone."""
+    """Convert mixed dates to UTC; wall: which of them are wall-clock times of the zone."""
     return np.where(wall, to_utc(micros, zone), micros) if wall.any() else micros
 
 
 def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
-    """Split or drop reason of every row: uint8 [N], a place in SPLITS + REASONS. Pure.
+    """Return split or drop reason of every row: uint8 [N], an index into SPLITS + REASONS. Pure.
 
     A row has one reason: no date, unreadable date, no entity, after the cutoff, no label, in this order.
     """
     side_of_entity = plan.allocation.side_of(scanned.hashes)
-    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_group == "own" else UNSEEN
+    nobody = int(plan.allocation.side_of(plan.nobody)[0]) if plan.settings.null_entity == "own" else UNSEEN
     side = np.append(side_of_entity, np.uint8(nobody))[scanned.entity]  # NOBODY is -1, the last place
     before = scanned.micros < cutoff_us(plan.settings, plan.clock)
     if plan.clock == "mixed":
@@ -117,11 +128,11 @@ def classify(scanned: Scanned, plan: SplitPlan) -> Classes:
     result[~before & (side == TRAIN)] = _CLASS["train_entity_after_cutoff"]
     if plan.settings.val_in_test == "drop":
         result[~before & (side == VAL)] = _CLASS["val_entity_after_cutoff"]
-    if plan.settings.null_group != "own":
-        result[scanned.entity == NOBODY] = _CLASS["null_group"]
-    result[scanned.micros == MISSING] = _CLASS["null_date"]
+    if plan.settings.null_entity != "own":
+        result[scanned.entity == NOBODY] = _CLASS["null_entity"]
+    result[scanned.micros == MISSING] = _CLASS["null_time"]
     if flagged:
-        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_date"]
+        result[(scanned.flags & UNREADABLE_DATE) != 0] = _CLASS["unreadable_time"]
     return result
 
 
@@ -174,7 +185,7 @@ def split_shard(
 
 
 def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
-    """Whether this shard's rows keep their bytes: same format out as in, no column made or changed."""
+    """Return True if this shard's rows keep their bytes: same format out as in, no column made or changed."""
     settings = plan.settings
     same_format = shard.kind.format == plan.kind.format
     derives = settings.label is not None or settings.targets is not None or settings.lineage == "columns"
@@ -186,7 +197,7 @@ def copies_bytes(plan: SplitPlan, shard: Shard) -> bool:
 
 
 def derive(table: pa.Table, plan: SplitPlan, where: str, shard_name: str, first_row: int) -> pa.Table:
-    """Source columns → output columns: common schema, main target, classes, declared types, lineage."""
+    """Derive output columns from source columns: common schema, main target, classes, declared types, lineage."""
     settings = plan.settings
     table = fit(table, plan.source)
     if settings.targets is not None and settings.main_target is not None:
@@ -230,7 +241,7 @@ def _replaced(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
 
 
 def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
-    """How the output text is written: as the source shard where that is the same format, else plainly."""
+    """Return how the output text is written: as the source shard where that is the same format, else plainly."""
     if plan.kind.format not in SEPARATOR:
         return None
     own = shard.dialect if shard.kind.format == plan.kind.format else None
@@ -240,6 +251,75 @@ def output_dialect(plan: SplitPlan, shard: Shard) -> Dialect | None:
 
 
 def word_of_output(plan: SplitPlan, shard: Shard) -> str:
-    """The word for the index of the format that this shard's rows are written in."""
+    """Return the word for the index of the format that this shard's rows are written in."""
     dialect = output_dialect(plan, shard)
     return word_of(plan.kind, None if dialect is None else dialect.separator)
+
+
+def join_split(
+    files: TaskFiles, plan: SplitPlan, first: Shard, split: str, parts: Sequence[Receipt], target: str
+) -> dict[str, Any]:
+    """Write all parts of a split, in source order, as `target`; a split without rows gets a file without rows.
+
+    Text is copied, Parquet gets row groups of full size. first: the shard whose dialect text has.
+    """
+    if plan.kind.format == "parquet":
+        return _join_parquet(files, plan, split, parts, target)
+    temporary = files.temporary(target)
+    digest, size, rows = FileDigest(), 0, 0
+    blocks: list[dict[str, Any]] = []
+    with storing(temporary.parent), temporary.open("xb") as sink:
+
+        def put(data: bytes) -> None:
+            nonlocal size
+            sink.write(data)
+            digest.update(data)
+            size += len(data)
+
+        dialect = output_dialect(plan, first)
+        header = b"" if dialect is None else delimited.header_bytes(plan.schema.names, dialect)
+        put(bytes(compress_block(header, plan.kind.compression)))
+        for part in parts:
+            for record in records_of(part, split):
+                found = part.result["blocks"][split]
+                shift = size - found[0]["offset"]
+                with (files.run / record.path).open("rb") as source:
+                    source.seek(found[0]["offset"])  # behind the part's own header
+                    while data := source.read(_COPY_BYTES):
+                        put(data)
+                for block in found:
+                    blocks.append({**block, "offset": block["offset"] + shift, "first_row": rows})
+                    rows += block["rows"]
+    files.finished(temporary, target, Written(rows, size, digest.sha256, (), digest.checksum))
+    return {"rows_read": rows, "blocks": blocks}
+
+
+def _join_parquet(
+    files: TaskFiles, plan: SplitPlan, split: str, parts: Sequence[Receipt], target: str
+) -> dict[str, Any]:
+    writer = ShardWriter(
+        files.temporary(target),
+        kind=plan.kind,
+        schema=plan.schema,
+        dialect=None,
+        parquet_compression=plan.parquet_compression,
+    )
+    with writer:
+        for part in parts:
+            for record in records_of(part, split):
+                scanned = read_scan(files.run, part.number)
+                micros = key_micros(scanned, plan)[classify(scanned, plan) == SPLITS.index(split)]
+                row = 0
+                with open_file(files.run / record.path, Kind("parquet", "none")) as source:
+                    for group in range(source.num_row_groups):
+                        table = source.read_row_group(group, use_threads=False)
+                        writer.append(table, micros[row : row + table.num_rows])
+                        row += table.num_rows
+        written = writer.finish()
+        files.finished(writer.path, target, written)
+    return {"rows_read": written.rows, "blocks": [asdict(block) for block in written.blocks]}
+
+
+def records_of(part: Receipt, split: str) -> list[FileRecord]:
+    """Return the part's file of this split, if it has one; it lies in a directory of the split's name."""
+    return [record for record in part.files if PurePosixPath(record.path).parent.name == split]

@@ -1,4 +1,4 @@
-"""What can be asked of a rewrite."""
+"""Settings of a rewrite, and the function that does one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from headrace.run.events import OnEvent
     from headrace.run.prepare import Outcome, Prepared
 
-Codec = Literal["none", "lz4", "zstd"]
-
 
 class Rewrite(RecipeSettings):
     """Shards, plain or prepared, as Parquet made to be trained on: the same rows in the same order, faster to decode.
@@ -33,8 +31,9 @@ class Rewrite(RecipeSettings):
     source: Places = Field(
         min_length=1, description="A prepared dataset, or plain shards: files, directories or glob patterns."
     )
-    codec: Codec = Field(
+    compression: Literal["none", "lz4", "zstd"] = Field(
         "none",
+        json_schema_extra={"former": ("codec",)},
         description="none decodes fastest, lz4 takes less disk at twice the decoding time, zstd the least.",
     )
     rows_per_group: int | None = Field(

@@ -1,4 +1,4 @@
-"""What can be asked of a temporal split."""
+"""Settings of the temporal split."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
+from headrace.formats.time_formats import DATE_WORDS
 from headrace.formats.type_words import TypeWords
 from headrace.run.settings import RecipeSettings
 from headrace.settings import Names
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from headrace.run.prepare import Outcome
     from headrace.split.cutoff import Cutoff
 
-TEXT_COMPRESSIONS = ("none", "gz", "zst")
-PARQUET_COMPRESSIONS = ("none", "snappy", "lz4", "zstd")
-
+# Settings alone load no data libraries: a command line that is completed or explained need not wait for them. So the
+# methods below import what they need.
 
 _COLUMNS: dict[str, Any] = {"panel": "Columns and dates"}
 _OUTPUT: dict[str, Any] = {"panel": "Output"}
@@ -39,10 +39,14 @@ class TemporalSplit(RecipeSettings):
     recipe_name: ClassVar[str] = "temporal_split"
 
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
-    date_column: str = Field(min_length=1, json_schema_extra=_COLUMNS, description="Column of the time of a row.")
-    group_column: str = Field(
+    time: str = Field(
         min_length=1,
-        json_schema_extra=_COLUMNS,
+        json_schema_extra={**_COLUMNS, "former": ("date_column",)},
+        description="Column of the time of a row.",
+    )
+    entity: str = Field(
+        min_length=1,
+        json_schema_extra={**_COLUMNS, "former": ("group_column",)},
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
     )
     split_date: str = Field(
@@ -82,21 +86,24 @@ class TemporalSplit(RecipeSettings):
     signature: LocalPath | None = Field(
         None, json_schema_extra=_COLUMNS, description="File with the column names of CSV or TSV shards without header."
     )
-    null_group: Literal["error", "own", "drop"] = Field(
+    null_entity: Literal["error", "own", "drop"] = Field(
         "error",
-        json_schema_extra=_ROWS,
+        json_schema_extra={**_ROWS, "former": ("null_group",)},
         description="Rows without entity; own: one entity together; drop: dropped and counted.",
     )
-    null_date: Literal["error", "drop"] = Field(
-        "error", json_schema_extra=_ROWS, description="Rows without a readable date; drop: dropped and counted."
+    bad_rows: Literal["error", "drop"] = Field(
+        "error",
+        json_schema_extra={**_ROWS, "former": ("null_date",)},
+        description="Rows without a readable time; drop: dropped and counted.",
     )
     timezone: str = Field(
-        "UTC", json_schema_extra=_COLUMNS, description="Zone of dates without offset, and of the split date."
+        "UTC", json_schema_extra=_COLUMNS, description="Zone of times without offset, and of the split date."
     )
-    date_format: str = Field(
+    time_format: str = Field(
         "auto",
-        json_schema_extra=_COLUMNS,
-        description="How dates are written: a word, or a strptime pattern; auto: one form for the whole source.",
+        examples=["auto", *DATE_WORDS],
+        json_schema_extra={**_COLUMNS, "former": ("date_format",)},
+        description="How times are written: a word, or a strptime pattern; auto: one form for the whole source.",
     )
     val_in_test: Literal["keep", "drop"] = Field(
         "keep", json_schema_extra=_ROWS, description="Whether entities that validate may also test."
@@ -117,7 +124,7 @@ class TemporalSplit(RecipeSettings):
     null_values: Names = Field(
         (),
         json_schema_extra=_ROWS,
-        description="Texts that mean missing in entity, date, label, target and typed columns, e.g. NA.",
+        description="Texts that mean missing in entity, time, label, target and typed columns, e.g. NA.",
     )
     shard_numbers: Literal["keep", "dense"] = Field(
         "keep",
@@ -142,12 +149,12 @@ class TemporalSplit(RecipeSettings):
             ) from None
         return value
 
-    @field_validator("date_format")
+    @field_validator("time_format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        from headrace.formats.dates import date_word  # settings alone load no data libraries
+        from headrace.formats.dates import date_word
 
-        return value if value == "auto" else date_word(value, "date_format", "auto")
+        return value if value == "auto" else date_word(value, "time_format", "auto")
 
     @model_validator(mode="after")
     def _consistent(self) -> TemporalSplit:
@@ -162,14 +169,13 @@ class TemporalSplit(RecipeSettings):
                     f"main_task_index is {self.main_task_index}, there are {len(self.targets)} targets; "
                     f"counting begins at 0"
                 )
-        if self.format == "parquet" and self.compression not in (None, *PARQUET_COMPRESSIONS):
-            raise ValueError(f"compression is {self.compression!r}, Parquet takes {', '.join(PARQUET_COMPRESSIONS)}")
-        if self.format in ("csv", "tsv", "jsonl") and self.compression not in (None, *TEXT_COMPRESSIONS):
-            raise ValueError(f"compression is {self.compression!r}, {self.format} takes {', '.join(TEXT_COMPRESSIONS)}")
-        if self.date_column == self.group_column:
-            raise ValueError(f"date_column and group_column are both {self.date_column!r}; they must differ")
-        for role, name in (("date_column", self.date_column), ("group_column", self.group_column)):
-            if self.targets is not None and self.main_target == name:
+        if self.format != "same" and (problem := compression_problem(self.format, self.compression)):
+            raise ValueError(problem)
+        if self.time == self.entity:
+            raise ValueError(f"time and entity are both {self.time!r}; they must differ")
+        for role in ("time", "entity"):
+            name = getattr(self, role)
+            if self.main_target == name:
                 raise ValueError(f"the main target {name!r} is also the {role}; it would be overwritten")
             if self.label == name:
                 raise ValueError(
@@ -192,11 +198,9 @@ class TemporalSplit(RecipeSettings):
 
     def cutoff(self) -> Cutoff:
         """The split date as an instant and as wall-clock time of the zone. Raises `ValueError` on an unreadable one."""
-        from headrace.split.cutoff import cutoff_at  # settings alone load no data libraries
+        from headrace.split.cutoff import cutoff_at
 
-        text = self.split_date.strip()
-        if re.fullmatch(r"\d{8}", text):
-            text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        text = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", self.split_date.strip())
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -205,21 +209,30 @@ class TemporalSplit(RecipeSettings):
 
     def source_files(self) -> list[tuple[Path, str]]:
         """The source's files and their names relative to its root, sorted by name."""
-        from headrace.split.recipe import source_files  # the recipe imports its settings
+        from headrace.split.recipe import source_files
 
         return source_files(self)
 
     def execute(self, context: RunContext, files: Sequence[tuple[Path, str]]) -> Outcome:
         """Do the split in the run directory; see `headrace.prepare`."""
-        from headrace.split.recipe import execute  # the recipe imports its settings
+        from headrace.split.recipe import execute
 
         return execute(self, context, files)
 
     def identity_settings(self) -> dict[str, Any]:
         """The settings that can change a byte of output; of the signature its names, not its path."""
-        from headrace.formats.source import read_signature  # settings alone load no data libraries
+        from headrace.formats.source import read_signature
 
         settings = self.model_dump(mode="json", exclude={"source", "signature"})
         settings["signature"] = None if self.signature is None else read_signature(self.signature)
         settings["split_date"] = str(self.cutoff().instant_us)
         return settings
+
+
+def compression_problem(output_format: str, compression: str | None) -> str | None:
+    """Say what is wrong with the compression of an output format; None where it fits."""
+    parquet = output_format == "parquet"
+    allowed = ("none", "snappy", "lz4", "zstd") if parquet else ("none", "gz", "zst")
+    if compression is None or compression in allowed:
+        return None
+    return f"compression is {compression!r}, {'Parquet' if parquet else output_format} takes {', '.join(allowed)}"

@@ -1,4 +1,4 @@
-"""What a directory or a bucket can do: whether it answers, may be written, and keeps what headrace relies on."""
+"""Try what a directory or a bucket can do: whether it answers, may be written, and keeps what headrace relies on."""
 
 from __future__ import annotations
 
@@ -13,62 +13,52 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.cli.doctor.finding import Finding, Verdict
-from headrace.errors import HeadraceError
-from headrace.storage.place import Place
+from headrace.cli.doctor import Finding
+from headrace.errors import CorruptShard, HeadraceError
+from headrace.storage.places import expanded, is_address, path_of, place_of
 
 _SLOW_SYNC_MS = 50.0
 _PATIENCE_S = 30.0  # for a store that does not answer
 _SYNCS = 5
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "gluster", "9p", "afs", "fuse.", "virtiofs")
-_OF_A_NETWORK = "of a network: mount it alike on all machines, and do not let two of them make one output together"
+_OF_A_NETWORK = "of a network: keep it mounted alike on all machines, and runs that make one output together on one"
 _NO_LOCKS = "two runs into one output are not kept apart here; start one at a time"
-_SLOW_SYNC = "each shard is synced before it counts as done: make runs of few large shards"
+_SLOW_SYNC = "each shard is synced before it counts as done: give runs of many small shards a larger shard size"
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def look_at(place: str) -> list[Finding]:
-    """All there is to say of a place. Small files are written and deleted again."""
-    from headrace.storage.places import expanded, is_address, path_of
-
+    """Say all there is to say of a place. Small files are written and deleted again."""
     if not is_address(place):
         return directory(expanded(Path(place)))
     try:
         path = path_of(place)
         return within(_PATIENCE_S, str(path), lambda: store(path))
     except HeadraceError as error:
-        return [_failed("store", error)]
+        return [_failed(error)]
 
 
 def directory(out: Path) -> list[Finding]:
-    """Whether a run can be written there, or data read: names, links, locks, syncing, room; on which file system."""
+    """Try whether a run can be written there, or data read: names, links, locks, syncing, room; which file system."""
     standing = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     if not standing.is_dir():
         return [Finding("place", f"{standing}: is a file", "problem", "give a directory")]
-    kind = file_system(standing)
-    free = shutil.disk_usage(standing).free
     try:
-        found = _tried(standing)
+        found = [
+            Finding("place", f"{standing}: {shutil.disk_usage(standing).free / 1e9:,.1f} GB free"),
+            *_tried(standing),
+        ]
     except PermissionError as error:
+        found = [Finding("place", f"{standing}: {error.strerror}", "problem", "choose a directory you may write to")]
         if out.exists() and os.access(out, os.R_OK):
             told = f"{out}: may be read and not written ({error.strerror})"
             found = [Finding("place", told, "note", "data may lie here; runs need another directory")]
-        else:
-            told = f"{standing}: {error.strerror}"
-            found = [Finding("place", told, "problem", "choose a directory you may write to")]
     except OSError as error:
-        found = [
-            Finding("place", f"{standing}: {error.strerror}", "problem", "mend the file system, or choose another")
-        ]
-    else:
-        found.insert(0, Finding("place", f"{standing}: {free / 1e9:,.1f} GB free"))
-    network = kind is not None and kind.startswith(_NETWORK)
-    advice = (
-        "of a network: keep it mounted alike on all machines, and runs that make one output together on one"
-        if network
-        else ""
-    )
-    return [*found, Finding("file system", kind or "unknown", "note" if network else "ok", advice)]
+        advice = "mend the file system, or choose another"
+        found = [Finding("place", f"{standing}: {error.strerror}", "problem", advice)]
+    kind = file_system(standing) or "unknown"
+    network = kind.startswith(_NETWORK)
+    return [*found, Finding("file system", kind, "note" if network else "ok", _OF_A_NETWORK if network else "")]
 
 
 def _tried(standing: Path) -> list[Finding]:
@@ -81,7 +71,18 @@ def _tried(standing: Path) -> list[Finding]:
             links = Finding("links", "hard links")
         except OSError as error:
             links = Finding("links", f"no hard links ({error.strerror})", "ok", "files are claimed and moved instead")
-        return [links, _locks(file), _syncs(inside)]
+        took = []
+        for number in range(_SYNCS):
+            with (inside / f"sync-{number}").open("wb") as sink:
+                sink.write(bytes(4096))
+                sink.flush()
+                began = time.perf_counter()
+                os.fsync(sink.fileno())
+                took.append(time.perf_counter() - began)
+        middle = statistics.median(took) * 1e3
+        slow = middle > _SLOW_SYNC_MS
+        sync = Finding("fsync", f"{middle:,.1f} ms", "note" if slow else "ok", _SLOW_SYNC if slow else "")
+        return [links, _locks(file), sync]
 
 
 def _locks(file: Path) -> Finding:
@@ -95,32 +96,11 @@ def _locks(file: Path) -> Finding:
             fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return Finding("locks", "hold")
-    return Finding(
-        "locks", "do not hold", "note", "two runs into one output are not kept apart here; start one at a time"
-    )
-
-
-def _syncs(inside: Path) -> Finding:
-    took = []
-    for number in range(_SYNCS):
-        with (inside / f"sync-{number}").open("wb") as file:
-            file.write(bytes(4096))
-            file.flush()
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            took.append(time.perf_counter() - began)
-    middle = statistics.median(took) * 1e3
-    slow = middle > _SLOW_SYNC_MS
-    advice = (
-        "each shard is synced before it counts as done: give runs of many small shards a larger shard size"
-        if slow
-        else ""
-    )
-    return Finding("fsync", f"{middle:,.1f} ms", "note" if slow else "ok", advice)
+    return Finding("locks", "do not hold", "note", _NO_LOCKS)
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """The type of the file system that holds a path; None where nothing tells. mounts: as Linux lists them."""
+    """Return the type of the file system that holds a path; None where nothing tells. mounts: as Linux lists them."""
     best, found = -1, None
     try:
         lines = mounts.read_text("utf-8", "replace").splitlines()
@@ -139,46 +119,35 @@ def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
 
 def store(path: Path) -> list[Finding]:
-    """Whether a bucket answers, and whether new objects can be put there without replacing others."""
-    from headrace.storage.places import place_of
-
+    """Try whether a bucket answers, and whether new objects can be put there without replacing others."""
     began = time.perf_counter()
     try:
         prefixes, facts = place_of(path).children()
     except (HeadraceError, OSError) as error:
-        return [_failed("store", error)]
+        return [_failed(error)]
     took = (time.perf_counter() - began) * 1e3
     there = f"{len(facts):,} objects and {len(prefixes):,} prefixes" if facts or prefixes else "nothing"
     found = [Finding("store", f"{path}: {there}, listed in {took:,.0f} ms")]
-    trial = path / f".headrace-doctor-{secrets.token_hex(8)}"
+    trial = place_of(path / f".headrace-doctor-{secrets.token_hex(8)}")
     try:
         began = time.perf_counter()
-        place_of(trial).put_new(b"headrace")
+        trial.put_new(b"headrace")
         took = (time.perf_counter() - began) * 1e3
     except (HeadraceError, OSError) as error:
         return [*found, Finding("writing", f"refused: {error}", "note", "data may lie here; runs need another place")]
+    told = f"an object in {took:,.0f} ms, names are claimed once"
     try:
-        kept = _keeps(place_of(trial))
+        trial.put_new(b"another")
+        advice = "this store replaces objects: two runs into one output would spoil each other"
+        return [*found, Finding("writing", told, "problem", advice)]
+    except CorruptShard:  # the name is taken, as it should be
+        return [*found, Finding("writing", told)]
     finally:
-        place_of(trial).delete()
-    verdict: Verdict = "ok" if kept else "problem"
-    advice = "" if kept else "this store replaces objects: two runs into one output would spoil each other"
-    return [*found, Finding("writing", f"an object in {took:,.0f} ms, names are claimed once", verdict, advice)]
-
-
-def _keeps(place: Place) -> bool:
-    """Whether another object under a name that is taken is refused."""
-    from headrace.errors import CorruptShard
-
-    try:
-        place.put_new(b"another")
-    except CorruptShard:
-        return True
-    return False
+        trial.delete()
 
 
 def within(patience_s: float, what: str, work: Callable[[], list[Finding]]) -> list[Finding]:
-    """What the work finds, or that there was no answer in so many seconds."""
+    """Return what the work finds, or that there was no answer in so many seconds."""
     found: list[Finding] = []
     done = threading.Event()
 
@@ -186,7 +155,7 @@ def within(patience_s: float, what: str, work: Callable[[], list[Finding]]) -> l
         try:
             found.extend(work())
         except (HeadraceError, OSError) as error:
-            found.append(_failed("store", error))
+            found.append(_failed(error))
         finally:
             done.set()
 
@@ -197,6 +166,6 @@ def within(patience_s: float, what: str, work: Callable[[], list[Finding]]) -> l
     return [Finding("store", told, "problem", "check the endpoint, the network and its proxy, and the region")]
 
 
-def _failed(name: str, error: Exception) -> Finding:
+def _failed(error: Exception) -> Finding:
     what, _, advice = str(error).rpartition("; ")
-    return Finding(name, what or advice, "problem", advice if what else "check the address and the credentials")
+    return Finding("store", what or advice, "problem", advice if what else "check the address and the credentials")
