@@ -63,7 +63,7 @@ def split(
 
     run = execute(given.model(source=source, **settings), out, about)
     if from_env:
-        from headrace.run.export import export_tree
+        from headrace.run.prepare import export_tree
 
         export_tree(run, out, ("training_data", "oot_data"))
 
