@@ -7,7 +7,7 @@ import pytest
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.run.apart import check_apart
+from headrace.run.identity import check_apart
 from headrace.storage.places import path_of
 
 

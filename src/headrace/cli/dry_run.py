@@ -30,16 +30,15 @@ def dry_run(recipe: Any, out: Path, about: RunOptions) -> dict[str, Any]:
     """Collect what is known before a run from the names, sizes and times of its source files. Writes nothing."""
     from headrace.dataset.manifest import read_manifest
     from headrace.engine.local import default_workers
-    from headrace.run.apart import check_apart
-    from headrace.run.identity import fingerprint_of, run_id
-    from headrace.run.source_state import SourceState
+    from headrace.run.identity import SourceState, check_apart, fingerprint, run_id
     from headrace.storage.places import path_of, place_of
 
     out = path_of(out)
     pairs = recipe.source_files()
     check_apart(out, recipe.source_places(), pairs)
     state_of_source = SourceState.of([path for path, _ in pairs])
-    identity = run_id(recipe.recipe_name, recipe.identity_settings(), fingerprint_of(pairs, state_of_source, about.how))
+    source = fingerprint(pairs, about.how, state_of_source)
+    identity = run_id(recipe.recipe_name, recipe.identity_settings(), source)
     sizes = {path: fact.size for path, fact in state_of_source.facts.items()}
     run = out / "runs" / identity
     finished = read_manifest(run) is not None

@@ -29,7 +29,6 @@ from headrace.histories.keyed import hash_entities
 from headrace.histories.piece import ALONE, WITH_PEER, segments
 from headrace.histories.shard_file import EXTENSION, FACTS_SCHEMA, ROW_SCHEMA, ShardFile, open_shard
 from headrace.histories.slabs import Partition, Slab, open_partition
-from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 
 SPLITS = ("train", "test")
@@ -186,7 +185,7 @@ class _Output:
     def finish(self, files: TaskFiles) -> dict[str, Any]:
         table = pa.Table.from_batches(self.facts)
         files.finished(self.temporary, self.target, self.shard.finish(table.num_rows))
-        write_arrow(files, self.facts_target, table)
+        files.write_arrow(self.facts_target, table)
         return {
             "rows": table.num_rows,
             "measurements": pc.sum(table["n_measurements"]).as_py(),

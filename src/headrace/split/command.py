@@ -73,7 +73,7 @@ def split(
         raise SettingsError(f"--from-env lays links and copies beside the run, and {out} has none; leave it out")
     run = execute(given.model(source=source, **settings), out, about)
     if from_env:
-        from headrace.run.export import export_tree
+        from headrace.run.prepare import export_tree
 
         export_tree(run, out, ("training_data", "oot_data"))
 

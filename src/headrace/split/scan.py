@@ -24,7 +24,6 @@ from headrace.formats.shard import Chunk, Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.text_columns import as_text
 from headrace.formats.typed import MEANS_MISSING, nulled
-from headrace.run.arrow_file import write_arrow
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.split import columns
 from headrace.split.allocate import Hashes, hash_entities
@@ -70,7 +69,7 @@ def scan_shard(files: TaskFiles, settings: TemporalSplit, shard: Shard, number: 
         scan.take(chunk)
     result, rows, entities = scan.finish()
     for target, table in ((rows_file(number), rows), (entities_file(number), entities)):
-        write_arrow(files, target, table)
+        files.write_arrow(target, table)
     return result
 
 
