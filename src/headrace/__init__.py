@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
+    from headrace.packing.on_the_fly.plan import PackRows
+    from headrace.packing.read.batches import PackedBatches
     from headrace.packing.storage.parquet_writer import ParquetShardWriter
     from headrace.rewriting.config import Rewrite, rewrite
     from headrace.run.collect import collect
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.loader.stream_loader import StreamLoader
     from headrace.stream.loader.torch_dataset import StreamingDataset
-    from headrace.stream.packed.batches import PackedBatches, PackRows
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -74,8 +75,8 @@ _WHERE = {
     "Manifest": "headrace.dataset.manifest",
     "MissingExtra": "headrace.errors",
     "OnlinePacker": "headrace.bins.online",
-    "PackRows": "headrace.stream.packed.batches",
-    "PackedBatches": "headrace.stream.packed.batches",
+    "PackRows": "headrace.packing.on_the_fly.plan",
+    "PackedBatches": "headrace.packing.read.batches",
     "PackedSequences": "headrace.packing.config",
     "ParquetShardWriter": "headrace.packing.storage.parquet_writer",
     "PipelineIterableDataset": "headrace.tabular.dataset",

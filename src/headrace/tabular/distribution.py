@@ -123,7 +123,7 @@ def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
             seen[read] = 1
     return _Evidence(
         ranks=ranks,
-        order={**stream.stream.state_after(0), "workers": num_workers},
+        order={**stream.present.state_after(0), "workers": num_workers},
         total=plan.remaining.total,
         dropped=plan.dropped_rows,
         twice=twice,

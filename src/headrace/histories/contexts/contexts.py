@@ -174,7 +174,7 @@ class Contexts:
     def _parts(self, batch_size: int, options: ItemArguments) -> Parts:
         index = item_index(ContextItems(self))
         shuffled = self.options.shuffle != "none"
-        return index, no_block, item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed), None
+        return index, no_block, item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed)
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.

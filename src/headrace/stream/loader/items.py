@@ -21,10 +21,11 @@ import pyarrow as pa
 from headrace.arrays import I64
 from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, shown
 from headrace.stream.loader.options import VALID, Memory, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, SourceIndex
 from headrace.stream.order.lanes import Lanes, estimate_block_bytes
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
@@ -85,7 +86,7 @@ class Items(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemIndex(SplitIndex):
+class ItemIndex(SourceIndex):
     """Items where an index of blocks is expected: as one block that is never read."""
 
     items: Items
@@ -94,6 +95,10 @@ class ItemIndex(SplitIndex):
     def identity(self) -> str:
         """That of the items."""
         return self.items.identity
+
+    def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> ItemPasses:  # noqa: ARG002
+        """Return the passes over the items; no block is read."""
+        return ItemPasses(self, options, topology)
 
 
 def item_index(items: Items) -> ItemIndex:

@@ -30,7 +30,7 @@ from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.loader.torch_dataset import StreamingDataset
 from headrace.stream.loader.watched_loader import WatchedLoader
 from headrace.stream.read.batch import Batch
-from headrace.stream.workers.table_parcel import whole_batch
+from headrace.stream.workers.parcel import whole_batch
 
 
 class PassLoader(CountedLoader[StreamingDataset]):

@@ -7,6 +7,7 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,14 +20,13 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.base import AnyPass, Source
 from headrace.stream.loader.options import VALID, StreamOptions
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
 from headrace.stream.order.plan import Plan, make_plan
 from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
-from headrace.stream.order.remaining import Remainder, Share, advance, count_steps, resolve_remainder
+from headrace.stream.order.remaining import Remainder, Share, resolve_remainder
 from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
@@ -56,12 +56,30 @@ class Reading:
     make: Callable[[Columns, int], Iterator[Any]] | None = None
 
 
-class Pass(AnyPass, Protocol):
-    """What is left of an epoch of rows in blocks, for these ranks."""
+class Pass(Protocol):
+    """What is left of an epoch, for these ranks, whatever it is made of."""
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch."""
+
+    @property
+    def steps(self) -> int | None:
+        """Batches that each rank receives; the same for all. None: not known yet."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of the epoch was received before."""
 
     @property
     def dropped_rows(self) -> int:
         """Rows that nobody receives, over all ranks."""
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+
+    def rows_after(self, batches: int) -> int:
+        """Rows that this rank's first `batches` batches hold, without filling ones."""
 
     def plan(self) -> Plan:
         """Steps, rows and bytes of every rank."""
@@ -73,13 +91,31 @@ class Pass(AnyPass, Protocol):
         """Where this rank's batch of this number stands in the epoch."""
 
 
-class Passes(Source[Pass], Protocol):
-    """Where passes over rows in blocks come from. Picklable."""
+class Passes(Protocol):
+    """Where passes come from: some data, in some form, for these ranks. Picklable."""
 
     index: SplitIndex
     options: StreamOptions
     read_block: ReadBlock
     remainder: Remainder
+
+    def begin(self, epoch: int, after: Pass | None = None) -> Pass:
+        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
+
+    def resume(self, values: Mapping[str, Any]) -> Pass:
+        """What a saved state left. Raises `StreamError` if it is not of these data, this seed and shuffle."""
+
+    def whole(self, of: Pass) -> Pass:
+        """The epoch of a pass from its beginning, in its order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceIndex(SplitIndex, ABC):
+    """The blocks of a split from which something else than rows is streamed, and what makes passes of that."""
+
+    @abstractmethod
+    def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> Passes:
+        """Return the passes of a stream with these options on this rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,23 +135,13 @@ class RowPass:
 
     @property
     def steps(self) -> int:
-        passes, left = self.passes, self.start.remaining
-        if self.start.regions is not None:
-            return self.start.regions.steps(
-                left, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
-            )
-        return count_steps(
-            left.total, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
-        )
+        passes = self.passes
+        return self.start.steps(ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder)
 
     @property
     def dropped_rows(self) -> int:
         """Rows that "drop" leaves out, over all ranks."""
-        if self.passes.remainder != "drop":
-            return 0
-        if self.start.regions is not None:
-            return self.plan().dropped_rows
-        return self.start.remaining.total % (self.passes.ranks * self.passes.options.batch_size)
+        return self.plan().dropped_rows if self.passes.remainder == "drop" else 0
 
     def plan(self) -> Plan:
         return make_plan(
@@ -134,12 +160,8 @@ class RowPass:
     def after(self, batches: int) -> RowPass:
         """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
         passes = self.passes
-        start = state_after(
-            self.start,
-            batches,
-            ranks=passes.ranks,
-            batch_size=passes.options.batch_size,
-            remainder=passes.remainder,
+        start = self.start.after(
+            batches, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
         )
         return replace(self, start=start)
 
@@ -195,7 +217,10 @@ class RowPasses:
 
     def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
         self.index, self.read_block, self.options, self.topology = index, read_block, options, topology
-        self.remainder: Remainder = check_options(index, options, ranks=topology.world_size)
+        self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
+        options.check_columns(index.schema.names)
+        if options.batch_format == "torch":
+            import_torch()
         self.kept = KeptSplit()
         self._order: tuple[StreamState, Order] | None = None
 
@@ -236,7 +261,6 @@ class RowPasses:
         return RowPass(self, fresh)
 
     def whole(self, of: Pass) -> RowPass:
-        """The epoch of a pass from its beginning, in its order."""
         assert isinstance(of, RowPass)
         return RowPass(self, replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
@@ -343,21 +367,6 @@ class RowPasses:
             memory_bytes=self.options.memory_bytes,
             sources=sources_of(self.index),
         )
-
-
-def state_after(start: StreamState, batches: int, *, ranks: int, batch_size: int, remainder: Remainder) -> StreamState:
-    """The state after so many batches on every rank. Raises `StreamError` if there are fewer."""
-    go_on = advance if start.regions is None else start.regions.advance
-    return start.at(go_on(start.remaining, batches, ranks=ranks, batch_size=batch_size, remainder=remainder))
-
-
-def check_options(index: SplitIndex, options: StreamOptions, *, ranks: int) -> Remainder:
-    """The remainder rule in force; raises now what would fail at the first batch, see `RowPasses`."""
-    remainder = resolve_remainder(options.remainder, ranks)
-    options.check_columns(index.schema.names)
-    if options.batch_format == "torch":
-        import_torch()
-    return remainder
 
 
 def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:

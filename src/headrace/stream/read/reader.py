@@ -94,7 +94,7 @@ def read_share(
             make_batches,
             batch_format=options.batch_format,
             padding=options.padding,
-            packed=options.packed_batches,
+            form=options.form,
         )
     if plan.keeps_split and quarantine is None:
         pools = _from_memory(kept or KeptSplit(), fetcher, index, plan, share, names=columns)

@@ -38,8 +38,7 @@ from typing import Any, NamedTuple
 from torch._utils import ExceptionWrapper
 
 from headrace.errors import StreamError
-from headrace.stream.workers.parcel import arrive_failed
-from headrace.stream.workers.table_parcel import parcel_of
+from headrace.stream.workers.parcel import arrive_failed, parcel_of
 
 _SERVERS: weakref.WeakValueDictionary[int, Server] = weakref.WeakValueDictionary()
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
