@@ -132,6 +132,12 @@ class Order(ABC):
         """What holds the rows of ascending positions [n > 0]."""
 
 
+def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
+    """Return the row number in the natural order of the split at each position; int64, same length."""
+    blocks, rows = order.locate(order.line_of(positions))
+    return index.first_row[blocks] + rows
+
+
 def block_identities(index: SplitIndex) -> U64:
     """A stable identity of each block, from shard name and place in the shard alone: uint64 [B, 3].
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
-from headrace.stream.order.epoch import Order
+from headrace.stream.order.epoch import Order, natural_rows
 from headrace.stream.order.joined import RegionOrder
 from headrace.stream.order.plan import Plan
 
@@ -70,12 +70,6 @@ def mixing_of_plan(index: SplitIndex, plan: Plan) -> dict[str, Mixing]:
         kind: measure(part.reshape(positions.shape), total_rows=index.total_rows, batch_rows=sizes[kind])
         for (kind, positions), part in zip(sampled.items(), np.split(natural, cuts), strict=True)
     }
-
-
-def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
-    """The row number in the natural order of the split of each position."""
-    blocks, rows = order.locate(order.line_of(positions))
-    return index.first_row[blocks] + rows
 
 
 def measure(natural: I64, *, total_rows: int, batch_rows: int) -> Mixing:

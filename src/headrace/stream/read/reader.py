@@ -30,7 +30,7 @@ import pyarrow as pa
 from headrace.dataset.index import SplitIndex
 from headrace.errors import CorruptShard, HeadraceError, InputError, StoreError, StreamError
 from headrace.stream.loader.options import IN_ARROW, VALID, StreamOptions
-from headrace.stream.order.epoch import Pool, span_rows
+from headrace.stream.order.epoch import Pool, natural_rows, span_rows
 from headrace.stream.order.plan import MOST_POOLS_AHEAD, Plan, least_pool_rows, plan_pools
 from headrace.stream.order.remaining import Share
 from headrace.stream.read.ahead import made_ahead
@@ -163,8 +163,7 @@ def _from_memory(
     columns, buffers, size = kept.columns, Buffers(), least_pool_rows(plan)
     for begin in range(begun, max(1, share.rows), _MOST_PLACES):
         places = share.places(begin, begin + _MOST_PLACES) if share.rows else np.array([share.place_of(0)], np.int64)
-        block, row = plan.order.locate(plan.order.line_of(plan.remaining.positions(places)))
-        rows = index.first_row[block] + row
+        rows = natural_rows(index, plan.order, plan.remaining.positions(places))
         if begin + len(rows) >= share.rows:  # the last row also fills the last step
             rows = np.append(rows, np.full(share.items - max(1, share.rows), rows[-1]))
         for start in range(0, len(rows), size):
