@@ -40,8 +40,7 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -63,8 +62,8 @@ from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.group import default_group, own_connection, text_of
 from headrace.stream.ranks.topology import Topology
-from headrace.stream.read.ahead import Threads, end_threads, start_threads
-from headrace.stream.read.batch import Batch, make_batches
+from headrace.stream.read.ahead import made_ahead
+from headrace.stream.read.batch import Batch, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
 from headrace.stream.read.quarantine import filling_rows
 from headrace.stream.read.reader import ReadBlock, decode_block
@@ -145,14 +144,12 @@ class LocalStore:
 
 @dataclass(eq=False, kw_only=True)
 class Claims:
-    """The claims of one rank in one pass. End its threads after it.
+    """The claims of one rank in one pass, each entered in the store at once with its rows.
 
-    The thread claims only when asked, one claim at a time, so a slow rank holds no more than the block it delivers and
-    the next. It enters the rows of each claim in the store at once. A rank that finds no claim left therefore learns
-    how many batches every rank will have without waiting for the slow ones, even while they stand in a collective.
-
+    A rank that finds no claim left therefore learns how many batches every rank will have without waiting for the slow
+    ones, even while they stand in a collective.
     store: any of torch.distributed. prefix: the name of the pass, equal on all ranks. borders: see `claim_borders`.
-    load: places [start, stop) → their rows, called in the thread. check: raises where another rank has failed.
+    check: raises where another rank has failed.
     """
 
     store: Any
@@ -161,13 +158,10 @@ class Claims:
     epoch: int
     borders: I64
     batch_size: int
-    load: Callable[[int, int], Columns]
     check: Callable[[], None]
     _held: deque[tuple[int, int]] = field(default_factory=deque)  # claimed and not received
     _claimed: int = 0
-    _next: Future[Columns | None] | None = None
     _claiming: Lock = field(default_factory=Lock)
-    threads: Threads = field(default_factory=lambda: start_threads(1, name="headrace-claim"))
 
     def arrive(self, start: str) -> None:
         """Register this rank. Raises `StreamError` if another process is it too, or another rank starts elsewhere."""
@@ -190,15 +184,19 @@ class Claims:
         if not self._all_entered():
             self.store.set(f"{self.prefix}/left", str(self.topology.rank))
 
-    def ask(self) -> None:
-        """Request the next claim, ahead of the `take` that will want it; a second request changes nothing."""
-        if self._next is None:
-            self._next = self.threads.submit(self._claim)
-
-    def take(self) -> Columns | None:
-        """Return the rows of the next claim; None when no claim is left."""
-        coming, self._next = self._next or self.threads.submit(self._claim), None
-        return coming.result()
+    def take(self) -> Iterator[tuple[int, int]]:
+        """Claim one part after the other, each as it is asked for: places [start, stop) of what remains."""
+        while True:
+            with self._claiming:
+                number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
+                if number >= len(self.borders) - 1:
+                    return
+                start, stop = int(self.borders[number]), int(self.borders[number + 1])
+                self._claimed += 1
+                self._held.append((start, stop))
+                self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
+                self.store.add(f"{self.prefix}/entered", stop - start)
+            yield start, stop
 
     def await_steps(self) -> int:
         """Return the number of batches that every rank gives, once no claim is left."""
@@ -232,18 +230,6 @@ class Claims:
         answers = [json.loads(text_of(self.store.get(key))) for key in keys]
         held = [(start, stop) for _, parts in answers for start, stop in parts]
         return left_of(remaining, self.borders, claimed=sum(claimed for claimed, _ in answers), not_received=held)
-
-    def _claim(self) -> Columns | None:
-        with self._claiming:
-            number = int(self.store.add(f"{self.prefix}/next", 1)) - 1
-            if number >= len(self.borders) - 1:
-                return None
-            start, stop = int(self.borders[number]), int(self.borders[number + 1])
-            self._claimed += 1
-            self._held.append((start, stop))
-            self.store.add(f"{self.prefix}/rows/{self.topology.rank}", stop - start)
-            self.store.add(f"{self.prefix}/entered", stop - start)
-        return self.load(start, stop)
 
     def _all_entered(self) -> bool:
         return int(self.store.add(f"{self.prefix}/entered", 0)) == int(self.borders[-1])
@@ -289,6 +275,8 @@ class DynamicPasses:
         self.index, self.read_block, self.topology = index, read_block, topology
         self.options, self.remainder = replace(options, remainder="pad"), self._rows.remainder
         self.store = _find_store(store, topology)
+        self.identities = block_identities(index)
+        self.names, self.arrow = options.check_columns(index.schema.names), options.batch_format in IN_ARROW
         made = index.split, index.identity, topology.world_size, topology.rank
         _MADE[made] += 1  # ranks build their streams in the same order, so equal numbers are one stream
         self.name = f"headrace/dynamic/{index.split}/{index.identity[:16]}/{topology.world_size}/{_MADE[made]}"
@@ -373,72 +361,84 @@ class DynamicPass:
         return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        """This rank's batches; if it ends early, that is published to the other ranks."""
+        """Yield this rank's batches; if it ends early, that is published to the other ranks."""
         assert not first, "nobody knows what the first batches of others hold"
-        passes, start, topology = self.passes, self.start, self.passes.topology
-        index, options, size = passes.index, passes.options, passes.options.batch_size
+        passes, start, topology, size = self.passes, self.start, self.passes.topology, self.passes.options.batch_size
         passes.begun, self._calls, self._said, self._rows = passes.begun + 1, 0, 0, array("q", [0])
         log.info("%s: epoch %d is claimed block by block: its order will not repeat", topology, self.epoch)
-        identities = block_identities(index)
         order = epoch_order(
-            index.rows, identities, seed=start.seed, epoch=start.epoch, lanes=1, window_rows=1, groups=1,
-            shuffle=start.shuffle,
+            passes.index.rows, passes.identities, seed=start.seed, epoch=start.epoch, lanes=1,
+            window_rows=1, groups=1, shuffle=start.shuffle,
         )  # fmt: skip
-        arrow = options.batch_format in IN_ARROW
-        names: tuple[str, ...] = tuple(options.check_columns(index.schema.names))
-        quarantine = reading.quarantine
-        read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
-        decoded_names = names if quarantine is None else (*names, VALID)
-
-        def load(first: int, last: int) -> Columns:
-            places = start.remaining.positions(np.arange(first, last, dtype=np.int64))
-            pool = claim_rows(order, identities, places)
-            decoded = {
-                block: decode_block(index, read_block, block, decoded_names, str(topology), arrow=arrow)
-                for block in pool.blocks
-            }
-            return gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
-
-        def batch(parts: list[Columns], real: int) -> Batch:
-            if real < size:
-                filling = filling_rows(index.schema, [*names], size - real)
-                empty = gather([from_table(filling, arrow=arrow, where="filling rows")], None)
-                if quarantine is not None:
-                    ones = np.ones(size - real, np.bool_)
-                    empty[VALID] = pa.array(ones) if arrow else ones
-                parts = [*parts, empty]
-            whole, own = dict(join(parts)), np.arange(size) < real
-            whole[VALID] = own if quarantine is None else quarantine.sift(whole, own)
-            return next(make_batches(whole, size, options.batch_format, options.padding, options.form))
-
-        claims = Claims(
+        claims = self.claims = Claims(
             store=passes.store,
             prefix=f"{passes.name}/{passes.begun}",
             topology=topology,
             epoch=self.epoch,
             borders=claim_borders(order, start.remaining, batch_size=size, ranks=topology.world_size),
             batch_size=size,
-            load=load,
             check=reading.check,
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
-        self.claims = claims
         finished = False
         try:
             given = 0
-            for columns, real in _batches(claims, size):
-                given += 1
-                self._rows.append(self._rows[-1] + real)
-                yield batch([columns], real)
+            with closing(made_ahead(self._read(reading, order, claims), thread_name="headrace-claim")) as read:
+                for columns, real in _cut(read, size):
+                    given += 1
+                    self._rows.append(self._rows[-1] + real)
+                    yield self._batch(reading, [columns], real)
             for _ in range(claims.await_steps() - given):
-                yield batch([], 0)
+                yield self._batch(reading, [], 0)
             finished = True
         finally:
-            if not self._is_finalizing():  # then Python has joined the thread, and emptied the modules
-                end_threads(claims.threads)
+            if not self._is_finalizing() and not finished:  # else Python has emptied the modules
                 with suppress(RuntimeError):  # the store may have gone first
-                    if not finished:
-                        claims.leave()
+                    claims.leave()
+
+    def _read(self, reading: Reading, order: EpochOrder, claims: Claims) -> Iterator[Columns]:
+        """The rows of each claim of this rank."""
+        passes, quarantine = self.passes, reading.quarantine
+        read_block = reading.read_block if quarantine is None else quarantine.around(reading.read_block)
+        names = passes.names if quarantine is None else (*passes.names, VALID)
+        reader = str(passes.topology)
+        for first, last in claims.take():
+            places = self.start.remaining.positions(np.arange(first, last, dtype=np.int64))
+            pool = claim_rows(order, passes.identities, places)
+            decoded = {
+                block: decode_block(passes.index, read_block, block, names, reader, arrow=passes.arrow)
+                for block in pool.blocks
+            }
+            yield gather([cut(decoded[block], low, high) for block, low, high in pool.pieces], pool.index)
+
+    def _batch(self, reading: Reading, parts: list[Columns], real: int) -> Batch:
+        """A batch of these rows, filled up to the size of all."""
+        passes, quarantine, options = self.passes, reading.quarantine, self.passes.options
+        own = np.arange(options.batch_size) < real
+        if real < options.batch_size:
+            table = filling_rows(passes.index.schema, passes.names, options.batch_size - real)
+            if quarantine is not None:
+                table = table.append_column(VALID, pa.array(np.ones(table.num_rows, np.bool_)))
+            parts = [*parts, gather([from_table(table, arrow=passes.arrow, where="filling rows")], None)]
+        whole = dict(join(parts))
+        whole[VALID] = own if quarantine is None else quarantine.sift(whole, own)
+        return make_batch(whole, options.batch_format, options.padding, options.form)
+
+
+def _cut(parts: Iterator[Columns], size: int) -> Iterator[tuple[Columns, int]]:
+    """Cut rows into batches of `size`, the last one shorter; each with its number of rows."""
+    left: list[Columns] = []
+    rows = 0
+    for columns in parts:
+        total, at = len(next(iter(columns.values()))), 0
+        while total - at >= size - rows:
+            stop = at + size - rows
+            yield join([*left, cut(columns, at, stop)]), size
+            left, rows, at = [], 0, stop
+        if at < total:
+            left, rows = [*left, cut(columns, at, total)], rows + total - at
+    if rows:
+        yield join(left), rows
 
 
 def _find_store(store: Any, topology: Topology) -> Any:
@@ -459,22 +459,3 @@ def _find_store(store: Any, topology: Topology) -> Any:
             ' distribution="balanced" there. Where some read nothing, pass store= of those that do'
         )
     return group.store
-
-
-def _batches(claims: Claims, size: int) -> Iterator[tuple[Columns, int]]:
-    """Cut this rank's claims into batches of `size` rows, the last one shorter; each with its number of rows."""
-    left: list[Columns] = []
-    rows = 0
-    while (columns := claims.take()) is not None:
-        total = len(next(iter(columns.values())))
-        at = 0
-        while total - at >= size - rows:
-            stop = at + size - rows
-            if total - stop <= max(size, total // 2):
-                claims.ask()  # the next block, when half of this one is gone
-            yield join([*left, cut(columns, at, stop)]), size
-            left, rows, at = [], 0, stop
-        if at < total:
-            left, rows = [*left, cut(columns, at, total)], rows + total - at
-    if rows:
-        yield join(left), rows

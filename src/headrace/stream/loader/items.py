@@ -143,25 +143,14 @@ class ItemPasses(RowPasses):
         if isinstance(after, ItemPass):
             lanes = Lanes(after.start.lanes, after.start.window_rows, after.start.groups)
         pass_number, chunk = self.items.chunk(epoch) or (None, None)
-        start = StreamState(
-            split=self.index.split,
-            index=self.index.identity,
-            rows=self.items.count(epoch),
-            seed=self.options.seed,
-            epoch=epoch,
-            shuffle=self.options.shuffle,
-            pass_number=pass_number,
-            chunk=chunk,
-            **lanes._asdict(),
-        )
+        return self.at(self.state_of(epoch, lanes, rows=self.items.count(epoch), pass_number=pass_number, chunk=chunk))
+
+    def at(self, start: StreamState) -> ItemPass:
+        """Return what is left at a state."""
         return ItemPass(self, start)
 
-    def whole(self, of: Pass) -> ItemPass:
-        """The epoch of a pass from its beginning, in its order."""
-        return ItemPass(self, super().whole(of).start)
-
-    def resume(self, values: Mapping[str, Any]) -> ItemPass:
-        """What a saved state left, on any ranks. Raises `StreamError` if it is not of these items, seed and shuffle."""
+    def checked(self, values: Mapping[str, Any]) -> StreamState:
+        """Return a saved state that is of these items, this seed and shuffle. Raises `StreamError` for others."""
         state = StreamState.from_dict(values)
         if (state.split, state.index) != (self.index.split, self.index.identity):
             raise StreamError(
@@ -183,7 +172,11 @@ class ItemPasses(RowPasses):
                 f" {state.chunk} of pass {state.pass_number}, here chunk {here.chunk} of pass {here.pass_number};"
                 " pass what state_dict() gave, unchanged, or begin the epoch anew"
             )
-        return ItemPass(self, state)
+        return state
+
+    def continued(self, state: StreamState) -> StreamState:
+        """Return the state: the order of items is that of any ranks."""
+        return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,10 +184,6 @@ class ItemPass(RowPass):
     """What is left of an epoch of items. start: where it begins."""
 
     passes: ItemPasses
-
-    def after(self, batches: int) -> ItemPass:
-        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
-        return ItemPass(self.passes, super().after(batches).start)
 
     def plan(self) -> Plan:
         """Steps, items and their bytes of every rank."""

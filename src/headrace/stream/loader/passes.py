@@ -242,31 +242,37 @@ class RowPasses:
         state = after.start if isinstance(after, RowPass) else None
         if state is not None and state.regions is None and (samples is not None or self._fits(state.fresh(epoch))):
             fresh = state.fresh(epoch)
-            return RowPass(self, fresh if self._fits(fresh) else self._changed(fresh))
+            return self.at(fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
         chosen = self._lanes(self.ranks if regions is None else 1)
         if state is not None and state.regions is not None and self._fits(state):
             chosen = Lanes(state.lanes, state.window_rows, state.groups)
-        fresh = StreamState(
+        rows = self.index.total_rows if samples is None else samples
+        return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
+
+    def state_of(self, epoch: int, lanes: Lanes, **more: Any) -> StreamState:
+        """Return the beginning of an epoch in these lanes. more: what else is in its state."""
+        return StreamState(
             split=self.index.split,
             index=self.index.identity,
-            rows=self.index.total_rows if samples is None else samples,
             seed=self.options.seed,
             epoch=epoch,
             shuffle=self.options.shuffle,
-            samples_per_epoch=samples,
-            regions=regions,
-            **chosen._asdict(),
+            **lanes._asdict(),
+            **more,
         )
-        return RowPass(self, fresh)
+
+    def at(self, start: StreamState) -> RowPass:
+        """Return what is left at a state."""
+        return RowPass(self, start)
 
     def whole(self, of: Pass) -> RowPass:
         assert isinstance(of, RowPass)
-        return RowPass(self, replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
+        return self.at(replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
         """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
-        return RowPass(self, self.continued(self.checked(values)))
+        return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
         """The order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
