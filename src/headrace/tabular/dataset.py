@@ -359,7 +359,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
         return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
-        info, stream = get_worker_info(), self._stream.stream
+        info, stream = get_worker_info(), self._stream
         if info is not None:
             yield from self._rows_of_pieces(self._stream.batches(), worker=info.id, workers=info.num_workers)
             return

@@ -166,7 +166,7 @@ class PackingPasses:
 
 @dataclass(frozen=True, eq=False)
 class PackingPass:
-    """What is left of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
+    """The rest of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
 
     passes: PackingPasses
     rows: RowPass
@@ -192,7 +192,7 @@ class PackingPass:
 
     @cached_property
     def packing(self) -> PackingPlan:
-        """Which rows lie in which bin."""
+        """The plan of which rows lie in which bin."""
         passes = self.passes
         return passes.plan_from(self.rows.start, passes.topology.world_size, passes.options.batch_size)
 

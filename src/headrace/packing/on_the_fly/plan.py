@@ -177,7 +177,7 @@ class PackingPlan:
         return np.concatenate(parts)[: share.rows].astype(np.int64)
 
     def bins_of_windows(self, rank: int) -> I64:
-        """How many bins each window of a rank makes: int64 [windows]."""
+        """Count the bins of each window of a rank: int64 [windows]."""
         if rank not in self._known:
             self._known[rank] = np.array([len(bins) for _, bins in self.windows(rank)], np.int64)
         return self._known[rank]

@@ -54,7 +54,7 @@ MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatches:
-    """How bins become a batch; pass it as `packed=` of a stream, or a word for its form. It is a `RowForm`.
+    """The way in which bins become a batch; pass it as `packed=` of a stream, or a word for its form.
 
     form: "varlen" or "padded", see above.
     labels: "next", the label of a place is the token after it in its sequence; "same", the token itself, for models

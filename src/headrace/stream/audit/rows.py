@@ -28,7 +28,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """What was delivered over all ranks.
+    """Counts of what was delivered over all ranks.
 
     rows: delivered, filling rows not counted; duplicates: rows beyond the first of their key; missing: expected keys
     that did not come, None if nothing was expected; unexpected: keys that were not expected, None unless keys were
@@ -50,7 +50,7 @@ class AuditReport:
 
     @property
     def equal_steps(self) -> bool:
-        """Whether all ranks received the same number of batches."""
+        """True if all ranks received the same number of batches."""
         return len(set(self.batches_per_rank)) <= 1
 
     @property

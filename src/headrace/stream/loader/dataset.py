@@ -1,4 +1,4 @@
-"""What `headrace.open` returns: a finished run or plain shards, and the streams over their splits."""
+"""Open a finished run or plain shards, and stream their splits."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Dataset(IndexedDataset):
         return filtered
 
     def filter_report(self, split: str | None = None) -> FilterReport | None:
-        """What the filter leaves of a split and how many blocks it spares; None without a filter."""
+        """Report what the filter leaves of a split and how many blocks it spares; None without a filter."""
         return self._source.report(split) if isinstance(self._source, FilteredRows) else None
 
     def stream(

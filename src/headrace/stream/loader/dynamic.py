@@ -58,7 +58,7 @@ from headrace.stream.loader.passes import Pass, Reading, RowPasses
 from headrace.stream.order.epoch import EpochOrder, Pool, block_identities, epoch_order, span_rows
 from headrace.stream.order.layout import BlendIndex
 from headrace.stream.order.plan import Plan
-from headrace.stream.order.remaining import Remaining
+from headrace.stream.order.remaining import Remaining, split_at
 from headrace.stream.order.state import StreamState
 from headrace.stream.ranks.group import default_group, own_connection, text_of
 from headrace.stream.ranks.topology import Topology
@@ -101,8 +101,7 @@ def claim_borders(order: EpochOrder, remaining: Remaining, *, batch_size: int, r
 
 def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
     """Return where the rows at these places of the line are, in the order of delivery."""
-    along = np.searchsorted(order.line, places, side="right") - 1
-    rows = places - order.line[along]
+    along, rows = split_at(order.line, places)
     needed, which = np.unique(along, return_inverse=True)
     if order.shuffle:
         for number, at in enumerate(needed.tolist()):
@@ -289,7 +288,7 @@ class DynamicPasses:
         return self.begin(of.epoch)
 
     def resume(self, values: Mapping[str, Any]) -> DynamicPass:
-        """What a saved state left; the present ranks claim it."""
+        """Go on from a saved state; the present ranks claim what it left."""
         if kind_of(values) == "stream":
             raise StreamError(
                 'stream state: it is not of distribution="dynamic"; its positions are of another order: load it into a'
@@ -342,7 +341,7 @@ class DynamicPass:
         )
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """What no rank has received yet: JSON, equal on all ranks. Collective once a batch was received.
+        """Return what no rank has received yet: JSON, equal on all ranks. Collective once a batch was received.
 
         Every rank calls it, after the same number of batches. It resumes on any number of ranks with any batch size.
         """
@@ -356,7 +355,7 @@ class DynamicPass:
         return self._rows[min(batches, len(self._rows) - 1)]
 
     def context(self, batch: int) -> TransformContext:
-        """Which batch of this rank it is; its rows have no positions, as claims are not repeated."""
+        """Say which batch of this rank it is; its rows have no positions, as claims are not repeated."""
         options, rank = self.passes.options, self.passes.topology.rank
         return TransformContext(seed=options.seed, epoch=self.epoch, step=batch, rank=rank, positions=None)
 

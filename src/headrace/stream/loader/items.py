@@ -65,7 +65,7 @@ class Items(Protocol):
 
     @property
     def lanes(self) -> Lanes:
-        """What a new stream notes of the order in its states, and `batches` finds there again."""
+        """The lanes that a new stream notes in its states, and `batches` finds there again."""
 
     def count(self, epoch: int) -> int:
         """Items of an epoch, over all ranks."""
@@ -93,7 +93,7 @@ class ItemIndex(SourceIndex):
 
     @property
     def identity(self) -> str:
-        """That of the items."""
+        """The identity of the items."""
         return self.items.identity
 
     def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> ItemPasses:  # noqa: ARG002
@@ -137,7 +137,7 @@ class ItemPasses(RowPasses):
         return replace(self.index, rows=np.array([self.items.count(epoch)], np.int64))
 
     def begin(self, epoch: int, after: Pass | None = None) -> ItemPass:
-        """An epoch from its beginning, in lanes like those of the pass before."""
+        """Begin an epoch, in lanes like those of the pass before."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         lanes = self.items.lanes
         if isinstance(after, ItemPass):
@@ -181,7 +181,7 @@ class ItemPasses(RowPasses):
 
 @dataclass(frozen=True, eq=False)
 class ItemPass(RowPass):
-    """What is left of an epoch of items. start: where it begins."""
+    """The rest of an epoch of items. start: where it begins."""
 
     passes: ItemPasses
 

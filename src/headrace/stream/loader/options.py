@@ -45,7 +45,7 @@ IN_ARROW: tuple[BatchFormat, ...] = ("arrow", "rows")  # made of Arrow columns, 
 
 
 class RowForm(Protocol):
-    """How rows that are more than their columns become batches, such as packed bins. Frozen and picklable."""
+    """A way to make batches of rows that are more than their columns, such as packed bins. Frozen and picklable."""
 
     @property
     def word(self) -> str:
@@ -68,7 +68,7 @@ class RowForm(Protocol):
 
 
 class RowSource(Protocol):
-    """What passes are made of in place of rows, such as bins that are packed while rows are streamed."""
+    """A thing that passes are made of in place of rows, such as bins that are packed while rows are streamed."""
 
     def index_of(
         self,
@@ -128,7 +128,7 @@ class StreamArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How a split is streamed.
+    """Settings of a stream over a split.
 
     batch_size: rows in a batch of one rank.
     shuffle, seed: a keyed order of rows, the same on every machine; without shuffle, files in order.
@@ -305,17 +305,17 @@ class StreamOptions:
 
     @property
     def padding(self) -> Padding | None:
-        """What fills lists up; None where they stay ragged."""
+        """Values that fill lists up; None where they stay ragged."""
         return Padding(values=self.pad_values, multiple=self.pad_to_multiple_of) if self.lists == "padded" else None
 
     @property
     def form(self) -> RowForm | None:
-        """How rows become batches where they are more than their columns; None where they are as they are."""
+        """The form of rows that are more than their columns; None where they are as they are."""
         return None if isinstance(self.packed, str) else self.packed
 
     @property
     def source(self) -> RowSource | None:
-        """What passes are made of in place of rows; None: rows."""
+        """The source of passes that are not made of rows; None: rows."""
         return cast(RowSource | None, self.pack)  # a number became one when the settings were built
 
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:

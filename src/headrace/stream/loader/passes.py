@@ -44,7 +44,7 @@ _MOST_COUNTED = 1 << 17  # blocks and ranks: a plan of them takes tenths of a se
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a pass is read with. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
+    """The means to read a pass. read_block: decodes a block, called in threads. quarantine: where bad blocks go.
 
     check: raises where another rank has failed, for whoever waits for others. make: makes batches of so many rows of
     columns; None: as the options say. Packed rows are always made as the options say.
@@ -57,11 +57,11 @@ class Reading:
 
 
 class Pass(Protocol):
-    """What is left of an epoch, for these ranks, whatever it is made of."""
+    """The rest of an epoch, for these ranks, whatever it is made of."""
 
     @property
     def epoch(self) -> int:
-        """Which epoch."""
+        """Number of the epoch."""
 
     @property
     def steps(self) -> int | None:
@@ -69,30 +69,30 @@ class Pass(Protocol):
 
     @property
     def is_partial(self) -> bool:
-        """Whether something of the epoch was received before."""
+        """True if something of the epoch was received before."""
 
     @property
     def dropped_rows(self) -> int:
         """Rows that nobody receives, over all ranks."""
 
     def state_after(self, batches: int) -> dict[str, Any]:
-        """The state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
+        """Return the state after so many batches on every rank: JSON. Raises `StreamError` if the pass has fewer."""
 
     def rows_after(self, batches: int) -> int:
-        """Rows that this rank's first `batches` batches hold, without filling ones."""
+        """Count the rows that this rank's first `batches` batches hold, without filling ones."""
 
     def plan(self) -> Plan:
-        """Steps, rows and bytes of every rank."""
+        """Return steps, rows and bytes of every rank."""
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
         """This rank's batches from number `first` on, as they are before a transform."""
 
     def context(self, batch: int) -> TransformContext:
-        """Where this rank's batch of this number stands in the epoch."""
+        """Say where this rank's batch of this number stands in the epoch."""
 
 
 class Passes(Protocol):
-    """Where passes come from: some data, in some form, for these ranks. Picklable."""
+    """A source of passes: some data, in some form, for these ranks. Picklable."""
 
     index: SplitIndex
     options: StreamOptions
@@ -100,13 +100,13 @@ class Passes(Protocol):
     remainder: Remainder
 
     def begin(self, epoch: int, after: Pass | None = None) -> Pass:
-        """An epoch from its beginning; in the order of the pass before, if these ranks can go on in it."""
+        """Begin an epoch; in the order of the pass before, if these ranks can go on in it."""
 
     def resume(self, values: Mapping[str, Any]) -> Pass:
-        """What a saved state left. Raises `StreamError` if it is not of these data, this seed and shuffle."""
+        """Go on from a saved state. Raises `StreamError` if it is not of these data, this seed and shuffle."""
 
     def whole(self, of: Pass) -> Pass:
-        """The epoch of a pass from its beginning, in its order."""
+        """Return the epoch of a pass from its beginning, in its order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class SourceIndex(SplitIndex, ABC):
 
 @dataclass(frozen=True, eq=False)
 class RowPass:
-    """What is left of an epoch of rows; see `Pass`. start: where it begins."""
+    """The rest of an epoch of rows; see `Pass`. start: where it begins."""
 
     passes: RowPasses
     start: StreamState
@@ -158,7 +158,7 @@ class RowPass:
         return self.after(batches).start.to_dict()
 
     def after(self, batches: int) -> RowPass:
-        """What so many batches on every rank leave. Raises `StreamError` if there are fewer."""
+        """Return what so many batches on every rank leave. Raises `StreamError` if there are fewer."""
         passes = self.passes
         start = self.start.after(
             batches, ranks=passes.ranks, batch_size=passes.options.batch_size, remainder=passes.remainder
@@ -236,7 +236,7 @@ class RowPasses:
         return self.topology.world_size
 
     def begin(self, epoch: int, after: Pass | None = None) -> RowPass:
-        """An epoch from its beginning, in the lanes of the pass before if these ranks divide its groups."""
+        """Begin an epoch, in the lanes of the pass before if these ranks divide its groups."""
         check_integer("epoch", epoch, least=0, most=MOST_EPOCHS)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
         state = after.start if isinstance(after, RowPass) else None
@@ -271,11 +271,11 @@ class RowPasses:
         return self.at(replace(of.start, position=0, holes=()))  # with the changes that its ranks made of it
 
     def resume(self, values: Mapping[str, Any]) -> RowPass:
-        """What a saved state left; in new lanes from the next round on, if these ranks do not divide its groups."""
+        """Go on from a saved state; in new lanes from the next round on, if these ranks do not divide its groups."""
         return self.at(self.continued(self.checked(values)))
 
     def order(self, state: StreamState) -> Order:
-        """The order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
+        """Return the order of the epoch that a state is in; the last one is kept, as laying it costs O(blocks)."""
         key = replace(state, position=0, holes=())
         if self._order is None or self._order[0] != key:
             self._order = key, order_of_state(self.index, state)
@@ -285,7 +285,7 @@ class RowPasses:
         return {**self.__dict__, "_order": None}
 
     def checked(self, values: Mapping[str, Any]) -> StreamState:
-        """A saved state that is of these rows, or `StreamError`."""
+        """Return a saved state that is of these rows, or raise `StreamError`."""
         state = StreamState.from_dict(values)
         state.check_index(self.index)
         samples = samples_of_epoch(self.index, self.options.samples_per_epoch)
@@ -293,7 +293,7 @@ class RowPasses:
         return state
 
     def continued(self, state: StreamState) -> StreamState:
-        """The same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
+        """Return the same place on these ranks. What other ranks cost is logged, and warned of above a factor of 2."""
         if self._fits(state) or state.position == state.rows:
             return state
         if not state.position and state.samples_per_epoch is None:  # nothing was received: the epoch begins on these

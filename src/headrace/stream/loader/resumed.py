@@ -1,4 +1,4 @@
-"""What Lightning's data modules have in common: a counted training loader, and what a checkpoint keeps of it.
+"""Count a training loader for Lightning's data modules, and keep its position in checkpoints.
 
 Lightning puts a data module's `state_dict` into its checkpoints, and loads it before it asks for loaders.
 """
@@ -75,7 +75,7 @@ class CountedLoader(Generic[Stream]):
 
     @property
     def ended(self) -> bool:
-        """Whether the present pass is over for Lightning, be it that a limit left some of its epoch."""
+        """True if the present pass is over for Lightning, be it that a limit left some of its epoch."""
         if self._trainer is None or not self._begun:
             return self._loaded_ended
         over: bool = self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch

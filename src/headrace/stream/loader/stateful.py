@@ -1,4 +1,4 @@
-"""What a DataLoader worker saves of itself, for torchdata's StatefulDataLoader. Pure.
+"""Save and load what DataLoader workers did, for torchdata's StatefulDataLoader. Pure.
 
     loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
     saved = loader.state_dict()            # each worker's own progress; resumes on the same ranks, workers, batch size
@@ -55,7 +55,7 @@ class WorkerProgress:
 
     @property
     def topology(self) -> tuple[int, int, int, str]:
-        """What must be the same for a worker to go on from here."""
+        """The numbers that must be the same for a worker to go on from here."""
         return self.world_size, self.workers, self.batch_size, self.remainder
 
     def check(self, *, worker: int, topology: tuple[int, int, int, str]) -> None:
@@ -69,7 +69,7 @@ class WorkerProgress:
 
 
 def is_worker_state(values: Any) -> bool:
-    """Whether this is what a worker saved, and not the state of a stream."""
+    """Return whether this is what a worker saved, and not the state of a stream."""
     return kind_of(values) == _KIND
 
 

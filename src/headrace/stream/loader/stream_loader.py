@@ -18,7 +18,6 @@ import logging
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from headrace.checks import check_integer
@@ -38,7 +37,7 @@ from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.memory import ahead_of_the_loop
 from headrace.stream.read.quarantine import Quarantine
 from headrace.stream.read.reader import ReadBlock
-from headrace.stream.read.transform import transformed
+from headrace.stream.read.transform import name_of, transformed
 
 if TYPE_CHECKING:
     from headrace.packing.on_the_fly.plan import PackingReport
@@ -53,7 +52,7 @@ Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions]  # the arguments 
 
 
 class Received:
-    """How many batches of its present pass a loader has handed out. batches: received since that pass began.
+    """Counts the batches of its present pass that a loader has handed out. batches: received since that pass began.
 
     has_ended: whether the last batch of the pass was received, after which the next pass is another one. is_over:
     whether the loop has also asked for more and been told that there is none.
@@ -150,12 +149,12 @@ class StreamLoader:
 
     @property
     def remainder(self) -> Remainder:
-        """What becomes of the last, incomplete step."""
+        """The rule for the last, incomplete step."""
         return self.passes.remainder
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether every epoch has an order of its own."""
+        """True if every epoch has an order of its own."""
         return bool(self.options.shuffle or self.options.samples_per_epoch)
 
     @property
@@ -170,7 +169,7 @@ class StreamLoader:
 
     @property
     def partial_epoch(self) -> bool:
-        """Whether the present pass is what a loaded state left of an epoch."""
+        """True if the present pass is what a loaded state left of an epoch."""
         return self._present.is_partial
 
     @property
@@ -231,10 +230,13 @@ class StreamLoader:
         reading = Reading(progress.noted(self.passes.read_block), self.quarantined, watch.check)
         yield from watch.over(self.delivered(self._present.batches(reading)))
 
-    def counted(self, batches: Generator[Given, None, None]) -> Iterator[Given]:
-        """The batches of the present pass from its beginning, counted as the loop receives them."""
+    def counted(self, batches: Generator[Given, None, None], *, steps: int | None = None) -> Iterator[Given]:
+        """The batches of the present pass from its beginning, counted as the loop receives them.
+
+        steps: how many there are; None: the batches of the pass.
+        """
         self._received.begin()
-        steps = self._present.steps
+        steps = self._present.steps if steps is None else steps
         return told_to_accelerate(self._received.counted(batches, epoch=self.epoch, steps=steps), steps=steps)
 
     def begin_next(self) -> None:
@@ -274,16 +276,11 @@ class StreamLoader:
         self._begin(self.passes.resume(values))
 
     def contract(self, *, workers: int = 0) -> dict[str, Any]:
-        """What every rank must say alike before the present pass: rows, batches, positions, formats. workers: of a
+        """Return what every rank must say alike before the present pass: rows, batches, positions. workers: of a
         DataLoader. Options that only change how fast a rank reads are left out.
         """
         index, options, state = self.index, self.options, self.state_after(0)
         start = state.get("start", state)  # a stream that packs rows nests the state of the rows
-        transform: Any = options.transform
-        while isinstance(transform, partial):
-            transform = transform.func
-        if transform is not None and not hasattr(transform, "__qualname__"):
-            transform = type(transform)
         return {
             "source": type(self._present).__name__,
             "split": index.split,
@@ -296,8 +293,7 @@ class StreamLoader:
             **{name: getattr(options, name) for name in _ALIKE},
             **{name: start.get(name) for name in ("position", "lanes", "window_rows")},
             "columns": list(index.schema.names if options.columns is None else options.columns),
-            "transform": transform
-            and f"{transform.__module__}.{transform.__qualname__}",  # ranks have different objects
+            "transform": options.transform and name_of(options.transform),  # ranks have different objects
             "packed": repr(options.packed),
             "pack": repr(options.pack),
             "batches": state.get("batches"),
@@ -306,7 +302,7 @@ class StreamLoader:
         }
 
     def watch(self, progress: Progress, *, workers: int = 0) -> Watch:
-        """What stands beside a pass: ranks agree on it before, and what stops one rank is known on all."""
+        """Return what stands beside a pass: ranks agree before, and what stops one rank is known on all."""
         return Watch(self, self.contract(workers=workers), progress, stall_seconds=self.options.stall_seconds)
 
     def delivered(self, batches: Generator[Batch, None, None]) -> Generator[Any, None, None]:
@@ -324,7 +320,7 @@ class StreamLoader:
         return ahead_of_the_loop(batches, options)
 
     def make_quarantine(self) -> Quarantine | None:
-        """Where a pass puts its bad blocks; None if they raise."""
+        """Make the place where a pass puts its bad blocks; None if they raise."""
         if self.options.on_bad_block != "quarantine":
             return None
         return Quarantine(

@@ -278,7 +278,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
             self._own_epoch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is after the batches handed out so far, without workers or in `data_loader()`.
+        """Return where the stream is after the batches handed out so far, without workers or in `data_loader()`.
 
         With workers in a DataLoader of your own this process does not see what the loop received: see `state_after`.
         In a worker process: the progress of that worker alone, for a StatefulDataLoader; see `stateful`.

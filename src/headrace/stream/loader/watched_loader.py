@@ -54,7 +54,7 @@ class WatchedLoader(DataLoader[Batch]):
         self._source.set_epoch(epoch)
 
     def stats(self) -> StreamStats:
-        """What the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
+        """Return what the present pass, or the last one, has cost its loop so far; see `StreamLoader.stats`."""
         found: StreamStats = self._source.stats()
         return found
 

@@ -77,12 +77,12 @@ class StreamState:
 
     @property
     def order_settings(self) -> OrderSettings:
-        """What the order of the epoch depends on, beside its blocks."""
+        """Everything that the order of the epoch depends on, beside its blocks."""
         return settings_of(self)
 
     @property
     def remaining(self) -> Remaining:
-        """What nobody has received yet."""
+        """The positions that nobody has received yet."""
         return Remaining.of(self.rows, position=self.position, holes=self.holes)
 
     def at(self, remaining: Remaining) -> StreamState:
