@@ -19,7 +19,7 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -43,8 +43,8 @@ from headrace.packing.read.batches import MADE, Laid, PackedBatches, make_packed
 from headrace.packing.read.packed_rows import holds_whole_numbers
 from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, SourceIndex
-from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
 from headrace.stream.order.state import PackingState, StreamState
 from headrace.stream.ranks.topology import Topology
@@ -57,25 +57,6 @@ from headrace.stream.read.transform import TransformContext
 _LENGTHS_VERSION = 1  # of the files that keep them
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackingIndex(SourceIndex):
-    """The blocks of a split whose rows are packed. rows_index: the split; lengths: tokens of every row, int32 [N]."""
-
-    rows_index: SplitIndex
-    lengths: I32
-
-    @classmethod
-    def over(cls, index: SplitIndex, lengths: I32) -> PackingIndex:
-        """Join a split and the lengths of its rows."""
-        return cls(
-            **{each.name: getattr(index, each.name) for each in fields(SplitIndex)}, rows_index=index, lengths=lengths
-        )
-
-    def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> PackingPasses:
-        """Return the passes over the bins of each rank's rows."""
-        return PackingPasses(self.rows_index, read_block, options, lengths=self.lengths, topology=topology)
-
-
 class PackingPasses:
     """Passes over the rows of a split, packed into bins of each rank's own; picklable if `read_block` is.
 
@@ -85,7 +66,7 @@ class PackingPasses:
     """
 
     def __init__(
-        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, lengths: I32, topology: Topology
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology, *, lengths: I32
     ) -> None:
         self.index, self.options, self.topology, self.lengths = index, options, topology, lengths
         self.pack, self.form = cast(PackRows, options.source), check_packing(options)
@@ -145,8 +126,8 @@ class PackingPasses:
 
     def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
         """Plan the bins of a pass that begins at `start`, on so many ranks."""
-        plan = make_plan(
-            self.index,
+        plan = Plan(
+            index=self.index,
             order=self.rows.order(start),
             remaining=start.remaining,
             world_size=world_size,
@@ -253,15 +234,11 @@ class PackingPass:
         if first == len(ends):
             return
         at = given * size - (int(ends[first - 1]) if first else 0)
-        rows = self.rows.after(first).plan()
         windows = read_share(
-            passes.index,
+            self.rows.after(first).plan(),
             reading.read_block,
-            plan=rows,
-            share=rows.share(rank),
-            options=passes.rows.options,
-            columns=passes.rows.options.check_columns(passes.index.schema.names),
-            reader=str(passes.topology),
+            passes.rows.options,
+            topology=passes.topology,
             make=_whole_windows,
         )
         with closing(windows):

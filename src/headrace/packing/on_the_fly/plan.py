@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, derive_key, sha256_hex
 from headrace.errors import InputError, SettingsError
 from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import MakePasses
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remaining
 from headrace.stream.order.state import StreamState
@@ -77,7 +78,7 @@ class PackRows:
         kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
         return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
 
-    def index_of(
+    def passes_of(
         self,
         index: SplitIndex,
         read_block: ReadBlock,
@@ -85,12 +86,12 @@ class PackRows:
         *,
         contents: str | None,
         cache_dir: Path | None,
-    ) -> SplitIndex:
-        """Count the tokens of each row, and return an index that makes passes over the bins; see `RowSource`."""
-        from headrace.packing.on_the_fly.passes import PackingIndex, lengths_for
+    ) -> MakePasses:
+        """Count the tokens of each row, and return what makes passes over the bins; see `RowSource`."""
+        from headrace.packing.on_the_fly.passes import PackingPasses, lengths_for
 
         lengths = lengths_for(index, read_block, self, options, contents=contents, cache_dir=cache_dir)
-        return PackingIndex.over(index, lengths)
+        return partial(PackingPasses, lengths=lengths)
 
 
 def pack_setting(value: Any) -> PackRows:

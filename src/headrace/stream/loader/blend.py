@@ -82,10 +82,10 @@ class Blend:
         if options.source is None:
             splits = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
             options = options.for_splits(splits)
-            return *self.source(split, options), options
+            return *self.source(split, options), options, None
         index, read_block = self.source(split, replace(options, packed="off"))
-        made = options.source.index_of(index, read_block, options, contents=None, cache_dir=None)
-        return made, read_block, options
+        passes = options.source.passes_of(index, read_block, options, contents=None, cache_dir=None)
+        return index, read_block, options, passes
 
     def source(self, split: str | None, options: StreamOptions) -> tuple[BlendIndex, ReadBlock]:
         """The blocks of all splits as one index, and a function that reads them as a stream with these options does.

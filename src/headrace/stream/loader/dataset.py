@@ -161,14 +161,14 @@ class Dataset(IndexedDataset):
         if options.source is None:
             options = options.for_splits([(self.root, index)])
             form = options.form
-            return index if form is None else form.index_of(index), self.reader(split, options), options
+            return index if form is None else form.index_of(index), self.reader(split, options), options, None
         read_block = self.reader(split, replace(options, packed="off"))
         try:
             contents: str | None = self.contents
         except SettingsError:  # it has none: lengths are counted each time
             contents = None
-        made = options.source.index_of(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
-        return made, read_block, options
+        passes = options.source.passes_of(index, read_block, options, contents=contents, cache_dir=self._cache_dir)
+        return index, read_block, options, passes
 
     def reader(self, split: str | None, options: StreamOptions) -> ReadBlock:
         """The block reader of a split, checking and keeping blocks as the options of a stream ask for."""

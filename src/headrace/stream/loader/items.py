@@ -25,8 +25,8 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.errors import StreamError
 from headrace.sealed import MOST_EPOCHS, shown
 from headrace.stream.loader.options import VALID, Memory, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, SourceIndex
-from headrace.stream.order.lanes import Lanes, estimate_block_bytes
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.lanes import Lanes
 from headrace.stream.order.layout import order_of_state
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, Share
@@ -86,7 +86,7 @@ class Items(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemIndex(SourceIndex):
+class ItemIndex(SplitIndex):
     """Items where an index of blocks is expected: as one block that is never read."""
 
     items: Items
@@ -95,10 +95,6 @@ class ItemIndex(SourceIndex):
     def identity(self) -> str:
         """The identity of the items."""
         return self.items.identity
-
-    def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> ItemPasses:  # noqa: ARG002
-        """Return the passes over the items; no block is read."""
-        return ItemPasses(self, options, topology)
 
 
 def item_index(items: Items) -> ItemIndex:
@@ -128,8 +124,9 @@ def no_block(block: int, columns: Sequence[str] | None) -> NoReturn:
 class ItemPasses(RowPasses):
     """Passes over items, as batches of `options.batch_size` items on each rank; see `RowPasses`."""
 
-    def __init__(self, index: ItemIndex, options: StreamOptions, topology: Topology) -> None:
-        super().__init__(index, no_block, options, topology)
+    def __init__(self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> None:
+        super().__init__(index, read_block, options, topology)
+        assert isinstance(index, ItemIndex)
         self.items = index.items
 
     def of_epoch(self, epoch: int) -> SplitIndex:
@@ -189,13 +186,12 @@ class ItemPass(RowPass):
         """Steps, items and their bytes of every rank."""
         passes, index = self.passes, self.passes.of_epoch(self.epoch)
         return _ItemPlan(
+            index=index,
             order=order_of_state(index, self.start),
             remaining=self.start.remaining,
             world_size=passes.ranks,
             batch_size=passes.options.batch_size,
             remainder=passes.remainder,
-            split_rows=self.start.rows,
-            block_bytes=estimate_block_bytes(index),
         )
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[dict[str, Any], None, None]:  # noqa: ARG002

@@ -20,6 +20,7 @@ from headrace.stream.order.remaining import Remainder
 from headrace.stream.read.ragged import LENGTHS, Padding
 
 if TYPE_CHECKING:
+    from headrace.stream.loader.passes import MakePasses
     from headrace.stream.read.columns import Columns
 
 BatchFormat = Literal["torch", "numpy", "arrow", "rows"]
@@ -70,7 +71,7 @@ class RowForm(Protocol):
 class RowSource(Protocol):
     """A thing that passes are made of in place of rows, such as bins that are packed while rows are streamed."""
 
-    def index_of(
+    def passes_of(
         self,
         index: SplitIndex,
         read_block: ReadBlock,
@@ -78,8 +79,8 @@ class RowSource(Protocol):
         *,
         contents: str | None,
         cache_dir: Path | None,
-    ) -> SplitIndex:
-        """Return an index that makes passes of its own over the rows of a split; see `SourceIndex`.
+    ) -> MakePasses:
+        """Return what makes the passes over a split.
 
         contents: a word that changes whenever the rows may, to keep what was found out under cache_dir; None: nothing
         is kept. Raises what reading blocks raises.

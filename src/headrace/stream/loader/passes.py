@@ -7,11 +7,10 @@ are streamed. A loader holds one pass at a time, and knows nothing of what its b
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +19,14 @@ from headrace.checks import check_integer
 from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError
 from headrace.sealed import MOST_EPOCHS
-from headrace.stream.loader.options import VALID, StreamOptions
+from headrace.stream.loader.options import StreamOptions
 from headrace.stream.order.epoch import Order
 from headrace.stream.order.lanes import Lanes, choose_lanes, choose_lanes_again, estimate_block_bytes
 from headrace.stream.order.layout import BlendIndex, order_of_state, samples_of_epoch, sources_of
-from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.order.plan import Plan
 from headrace.stream.order.regions import Regions, deal_shards, local_ranks, pack_shards
 from headrace.stream.order.remaining import Remainder, Share, resolve_remainder
-from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, round_border
+from headrace.stream.order.state import MOST_CHANGES, Change, StreamState, next_border
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, import_torch
 from headrace.stream.read.columns import Columns
@@ -109,13 +108,7 @@ class Passes(Protocol):
         """Return the epoch of a pass from its beginning, in its order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceIndex(SplitIndex, ABC):
-    """The blocks of a split from which something else than rows is streamed, and what makes passes of that."""
-
-    @abstractmethod
-    def passes(self, read_block: ReadBlock, options: StreamOptions, topology: Topology) -> Passes:
-        """Return the passes of a stream with these options on this rank."""
+MakePasses: TypeAlias = Callable[[SplitIndex, ReadBlock, StreamOptions, Topology], Passes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +137,13 @@ class RowPass:
         return self.plan().dropped_rows if self.passes.remainder == "drop" else 0
 
     def plan(self) -> Plan:
-        return make_plan(
-            self.passes.index,
-            batch_size=self.passes.options.batch_size,
-            world_size=self.passes.ranks,
+        return Plan(
+            index=self.passes.index,
             order=self.passes.order(self.start),
-            remainder=self.passes.options.remainder,
             remaining=self.start.remaining,
+            world_size=self.passes.ranks,
+            batch_size=self.passes.options.batch_size,
+            remainder=self.passes.remainder,
             regions=self.start.regions,
         )
 
@@ -166,19 +159,13 @@ class RowPass:
         return replace(self, start=start)
 
     def batches(self, reading: Reading, *, first: int = 0) -> Generator[Batch, None, None]:
-        passes, read_block, quarantine = self.passes, reading.read_block, reading.quarantine
-        columns = passes.options.check_columns(passes.index.schema.names)
-        plan = self.after(first).plan()
         return read_share(
-            passes.index,
-            read_block if quarantine is None else quarantine.around(read_block),
-            plan=plan,
-            share=plan.share(passes.topology.rank),
-            options=passes.options,
-            columns=columns if quarantine is None else (*columns, VALID),
-            reader=str(passes.topology),
-            quarantine=quarantine,
-            kept=passes.kept,
+            self.after(first).plan(),
+            reading.read_block,
+            self.passes.options,
+            topology=self.passes.topology,
+            quarantine=reading.quarantine,
+            kept=self.passes.kept,
             make=reading.make,
         )
 
@@ -330,14 +317,7 @@ class RowPasses:
             later = [each.position for each in state.changes if each.position >= state.position and each.ranks is None]
             border = min(later, default=state.rows)
         else:
-            last = changes[-1] if changes else Change(position=0, lanes=state.lanes, window_rows=state.window_rows)
-            border = last.position + round_border(
-                state.position - last.position,
-                lanes=last.lanes or 1,
-                window_rows=last.window_rows or 1,
-                shuffle=state.shuffle,
-                rows=state.rows - last.position,
-            )
+            border = next_border(state, changes[-1] if changes else None, state.position)
             if state.position < border:
                 changes.append(Change(position=state.position, ranks=self.ranks))
         if border < state.rows:

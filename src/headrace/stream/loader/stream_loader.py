@@ -25,7 +25,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.errors import SettingsError, StreamError
 from headrace.sealed import MOST_EPOCHS
 from headrace.stream.loader.options import StreamOptions
-from headrace.stream.loader.passes import Pass, Passes, Reading, RowPasses, SourceIndex
+from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, RowPasses
 from headrace.stream.loader.rebatched import refuse_sharing_again, told_to_accelerate
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
@@ -48,7 +48,7 @@ _ALIKE = (  # options that are equal on all ranks
     "batch_size", "seed", "shuffle", "samples_per_epoch", "distribution", "batch_format", "lists", "on_bad_block",
 )  # fmt: skip
 Given = TypeVar("Given")
-Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions]  # the arguments of a `StreamLoader`
+Parts: TypeAlias = tuple[SplitIndex, ReadBlock, StreamOptions, MakePasses | None]  # the arguments of a `StreamLoader`
 
 
 class Received:
@@ -102,7 +102,7 @@ class StreamLoader:
     Rows come in the global order of the epoch: rank r of R takes the places r, r + R, r + 2R, … of it, batch_size at a
     time. What a batch is: see `batch`. A block that cannot be read raises `CorruptShard`, `InputError` or `StoreError`.
     index: the blocks of the split; read_block: decodes one of them, called in threads.
-    An index that is a `SourceIndex` makes passes of its own, for example over the bins that `pack=` makes of rows.
+    passes: makes the passes where they are not over rows, but over bins that `pack=` makes of rows, or over items.
     store: of torch.distributed, for distribution="dynamic"; None: that of the default group.
     topology: this rank; None: found out now (see `topology.capture`). Memory: a pool and what is decoded ahead.
     quarantined: with on_bad_block="quarantine", the rows and blocks that the present pass gave up; else None.
@@ -113,14 +113,15 @@ class StreamLoader:
         index: SplitIndex,
         read_block: ReadBlock,
         options: StreamOptions,
+        passes: MakePasses | None = None,
         *,
         topology: Topology | None = None,
         store: Any = None,
     ) -> None:
         self.topology = capture() if topology is None else topology
         self.passes: Passes
-        if isinstance(index, SourceIndex):
-            self.passes = index.passes(read_block, options, self.topology)
+        if passes is not None:
+            self.passes = passes(index, read_block, options, self.topology)
         elif options.source is not None:
             raise SettingsError("pack= needs the lengths of all rows: use headrace.open(...).stream(..., pack=)")
         elif options.distribution == "dynamic":
@@ -279,7 +280,7 @@ class StreamLoader:
         """Return what every rank must say alike before the present pass: rows, batches, positions. workers: of a
         DataLoader. Options that only change how fast a rank reads are left out.
         """
-        index, options, state = self.index, self.options, self.state_after(0)
+        index, options, state = self.index, self.options, self._present.state_after(0)
         start = state.get("start", state)  # a stream that packs rows nests the state of the rows
         return {
             "source": type(self._present).__name__,

@@ -34,7 +34,7 @@ from headrace.checks import check_integer, check_word
 from headrace.dataset.index import SplitIndex
 from headrace.errors import EngineError, MissingExtra, SettingsError, StreamError
 from headrace.stream.loader.options import Memory, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading
+from headrace.stream.loader.passes import MakePasses, Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
 from headrace.stream.ranks.stats import StreamStats
@@ -64,7 +64,7 @@ _SERVING: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()  # datasets that
 class StreamingDataset(StreamLoader, IterableDataset[Batch]):
     """A `StreamLoader` that DataLoader workers can read: its members, errors and batches are the same.
 
-    index, read_block, options, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
+    index, read_block, options, passes, topology: as of a `StreamLoader`. num_workers: of `data_loader`; a DataLoader
     of your own may have another number. topology is found out in the process that builds the dataset, and carried to
     workers. read_block must be picklable for spawn and forkserver. Raises `SettingsError` for options that cannot work.
     """
@@ -74,11 +74,12 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         index: SplitIndex,
         read_block: ReadBlock,
         options: StreamOptions,
+        passes: MakePasses | None = None,
         *,
         num_workers: int = 0,
         topology: Topology | None = None,
     ) -> None:
-        super().__init__(index, read_block, options, topology=topology)
+        super().__init__(index, read_block, options, passes, topology=topology)
         check_integer("num_workers", num_workers, least=0)
         check_memory(options, num_workers)
         if options.distribution == "dynamic":

@@ -28,7 +28,7 @@ from headrace.stream.order.epoch import Order, Pool
 from headrace.stream.order.joined import Part, parts_of
 from headrace.stream.order.lanes import estimate_block_bytes, is_small
 from headrace.stream.order.regions import Regions
-from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, resolve_remainder, share_of
+from headrace.stream.order.remaining import Remainder, Remaining, Share, count_out, share_of
 
 MOST_POOLS_AHEAD = 16  # whose blocks a reader may hold while it reads one
 _LEAST_POOL_ROWS = 1 << 15
@@ -66,21 +66,29 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """The plan of who reads which rows when, for one epoch and one number of ranks; see `make_plan`.
+    """The plan of who reads which rows when, for one epoch and one number of ranks.
 
-    Pure arithmetic over the index, so that it can be asked for any number of ranks. split_rows: N, also where an order
-    has fewer or more. block_bytes: of each block, int64 [B]. regions: whole shards for
-    each rank, or equal parts of what they left, else None.
+    Pure arithmetic over the index, so that it can be asked for any number of ranks. regions: whole shards for each
+    rank, or equal parts of what they left, else None.
     """
 
+    index: SplitIndex = field(repr=False)
     order: Order
     remaining: Remaining
     world_size: int
     batch_size: int
     remainder: Remainder
-    split_rows: int
     regions: Regions | None = None
-    block_bytes: I64 = field(repr=False)
+
+    @property
+    def split_rows(self) -> int:
+        """N, also where an order has fewer or more."""
+        return self.index.total_rows
+
+    @cached_property
+    def block_bytes(self) -> I64:
+        """Decoded bytes of each block, as estimated from the index: int64 [B]."""
+        return estimate_block_bytes(self.index)
 
     def _repr_html_(self) -> str:
         """For notebooks: steps, rows and bytes of the ranks, and whether anything is decoded twice."""
@@ -293,32 +301,6 @@ def better_lanes(plan: Plan, plan_of: Callable[[int], Plan]) -> tuple[int, float
     if near is None or near[0] * _WORTH_A_CHANGE > plan.read_amplification:
         return None
     return near[2], near[0]
-
-
-def make_plan(
-    index: SplitIndex,
-    *,
-    order: Order,
-    remaining: Remaining,
-    world_size: int,
-    batch_size: int,
-    remainder: Remainder | None = None,
-    regions: Regions | None = None,
-) -> Plan:
-    """The plan of what remains of an epoch in an order; `remainder` is chosen as a stream chooses it where it is None.
-
-    regions: of whole shards, in that order.
-    """
-    return Plan(
-        order=order,
-        remaining=remaining,
-        world_size=world_size,
-        batch_size=batch_size,
-        remainder=resolve_remainder(remainder, world_size),
-        split_rows=index.total_rows,
-        regions=regions,
-        block_bytes=estimate_block_bytes(index),
-    )
 
 
 def least_pool_rows(plan: Plan) -> int:

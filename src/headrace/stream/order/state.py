@@ -39,12 +39,6 @@ class Change:
     groups: int | None = None
 
 
-def round_border(position: int, *, lanes: int, window_rows: int, shuffle: bool, rows: int) -> int:
-    """The first position from `position` on at which every lane stands at the border of a window, or the end."""
-    round_rows = lanes * (window_rows if shuffle else 1)
-    return min(-(-position // round_rows) * round_rows, rows)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
     """A place in one epoch of one split.
@@ -283,21 +277,24 @@ def _check_changes(state: StreamState) -> None:
         raise _bad("changes", positions, f"expected positions below {state.rows}, the rows of the epoch")
     if sum(change.lanes or change.ranks or 0 for change in state.changes) > MOST_LANES:
         raise _bad("changes", positions, f"expected lanes and ranks of together at most {MOST_LANES}")
-    base: StreamState | Change = state
-    begin = 0
+    cut: Change | None = None
     for change in state.changes:
         if change.ranks is not None:
             continue
-        border = begin + round_border(
-            change.position - begin,
-            lanes=base.lanes or 1,
-            window_rows=base.window_rows or 1,
-            shuffle=state.shuffle,
-            rows=state.rows - begin,
-        )
-        if change.position != border:
+        if change.position != next_border(state, cut, change.position):
             raise _bad("changes", positions, f"expected lanes to be cut at borders of rounds, not at {change.position}")
-        base, begin = change, change.position
+        cut = change
+
+
+def next_border(state: StreamState, cut: Change | None, position: int) -> int:
+    """Return the first position from `position` on at which every lane stands at the border of a window, or the end.
+
+    cut: the last one of the lanes; None: they are those that the epoch began with.
+    """
+    base: StreamState | Change = state if cut is None else cut
+    begin = 0 if cut is None else cut.position
+    round_rows = (base.lanes or 1) * ((base.window_rows or 1) if state.shuffle else 1)
+    return min(begin - (begin - position) // round_rows * round_rows, state.rows)
 
 
 def _bad(name: str, value: Any, expected: str) -> StreamError:
