@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
+    from headrace.packing.on_the_fly.plan import PackRows
+    from headrace.packing.read.batches import PackedBatches
     from headrace.packing.storage.parquet_writer import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from headrace.stream.loader.stateful import stream_state
     from headrace.stream.loader.stream_loader import StreamLoader
     from headrace.stream.loader.torch_dataset import StreamingDataset
-    from headrace.stream.packed.batches import PackedBatches, PackRows
     from headrace.stream.ranks.topology import Topology
     from headrace.tabular.dataset import PipelineIterableDataset
     from headrace.tabular.distribution import verify_no_shard_overlap
@@ -66,6 +67,8 @@ _NAMES = {
     " StoreError StreamError",
     "histories.config": "Histories",
     "packing.config": "PackedSequences",
+    "packing.on_the_fly.plan": "PackRows",
+    "packing.read.batches": "PackedBatches",
     "packing.storage.parquet_writer": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
@@ -83,7 +86,6 @@ _NAMES = {
     "stream.loader.stateful": "stream_state",
     "stream.loader.stream_loader": "StreamLoader",
     "stream.loader.torch_dataset": "StreamingDataset",
-    "stream.packed.batches": "PackRows PackedBatches",
     "stream.ranks.topology": "Topology",
     "tabular.dataset": "PipelineIterableDataset",
     "tabular.distribution": "verify_no_shard_overlap",

@@ -84,6 +84,7 @@ class Registration:
     figures: function from `RunFacts` to the figures of its report.
     summary: function that prints a run, from a console, its manifest, its directory and "short" or "full".
     readers: shard formats that are no table to stream, and how they are read.
+    streams: what a stream asks of a recipe whose rows are more than their columns, by name.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Registration:
     figures: str | None = None
     summary: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(reference: str) -> Any:

@@ -11,7 +11,7 @@ from forks import run_child
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stream.workers.deaths import death_of, told_by_torch, why_not_again
+from headrace.stream.loader.watched_loader import death_of, told_by_torch, why_not_again
 
 PATIENCE_S, TRIALS, FEW = 100, 100, 3
 METHODS = ("fork", "spawn", "forkserver")

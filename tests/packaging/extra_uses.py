@@ -56,10 +56,6 @@ def lightning_module() -> None:
     import_module("headrace.lightning")
 
 
-def lightning_stream() -> None:
-    import_module("headrace.stream.loader.lightning")
-
-
 def chat_pack() -> None:
     Path("tokenizer").mkdir()
     words = {"type": "WordLevel", "vocab": {"a": 0, "<e>": 1}, "unk_token": "a"}

@@ -19,7 +19,7 @@ from lightning_cases import QUIET, PackedRecorder, Recorder, fit, on_rank
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.stream.loader.lightning import EpochCallback, HeadraceDataModule
+from headrace.lightning import EpochCallback, HeadraceDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # the number of workers is the subject

@@ -14,7 +14,7 @@ from packed_stream_cases import make_bins, table_of, write_shards
 
 import headrace
 from headrace.errors import SettingsError
-from headrace.stream.packed.batches import PackedBatches
+from headrace.packing.read.batches import PackedBatches
 
 PACK_SIZE, FILLING = 96, 7
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

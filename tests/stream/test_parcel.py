@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from headrace.errors import StreamError
 from headrace.stream.read.columns import cut, from_table, gather
-from headrace.stream.workers.parcel import Parcel, UnmadeBatch
-from headrace.stream.workers.table_parcel import TableParcel
+from headrace.stream.workers.parcel import Parcel, TableParcel, UnmadeBatch
 
 
 def batch_of(rows):

@@ -43,5 +43,10 @@ REGISTRATION = Registration(
     verify="headrace.packing.verify:verify_packed",
     figures="headrace.packing.figures:figures",
     summary="headrace.packing.tables:print_packed",
+    streams={
+        "packed": "headrace.packing.read.batches:packed_setting",
+        "form of rows": "headrace.packing.read.batches:packed_form",
+        "pack": "headrace.packing.on_the_fly.plan:pack_setting",
+    },
     readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
 )

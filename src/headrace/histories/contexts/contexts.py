@@ -31,7 +31,7 @@ from headrace.histories.contexts.reading import open_rows
 from headrace.histories.contexts.tokens import Kernel
 from headrace.histories.contexts.vocabulary import Vocabulary
 from headrace.stream.loader.dataset import stream_of
-from headrace.stream.loader.items import ItemArguments, item_index, item_options, no_block
+from headrace.stream.loader.items import ItemArguments, ItemPasses, item_index, item_options, no_block
 from headrace.stream.loader.options import StreamOptions
 from headrace.stream.loader.stream_loader import Parts, StreamLoader
 from headrace.stream.order.lanes import Lanes
@@ -174,7 +174,8 @@ class Contexts:
     def _parts(self, batch_size: int, options: ItemArguments) -> Parts:
         index = item_index(ContextItems(self))
         shuffled = self.options.shuffle != "none"
-        return index, no_block, item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed), None
+        asked = item_options(batch_size, options, shuffle=shuffled, seed=self.options.seed)
+        return index, no_block, asked, ItemPasses
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
         """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.arrays import I64
 from headrace.bins.rows import PackedRows
 from headrace.errors import CorruptShard, InputError
 from headrace.packing.storage.legacy import read_legacy
+from headrace.packing.storage.packed_parquet import packed_rows
 
 _COLUMNS = ["input_ids", "loss_mask", "seq_start_id"]
 _TYPES = {"input_ids": pa.int32(), "loss_mask": pa.uint8(), "seq_start_id": pa.int32()}
@@ -33,34 +34,23 @@ def read_parquet(path: Path) -> Iterator[PackedRows]:
 
 
 def _rows(path: Path, group: int, table: pa.Table) -> PackedRows:
-    columns = {}
     for name, kind in _TYPES.items():
-        column = table[name].combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        column = table[name]
         right = pa.types.is_list(column.type) and column.type.value_type == kind
-        if not right or column.null_count or column.values.null_count:
+        if not right or column.null_count or pc.list_flatten(column).null_count:
             raise CorruptShard(
                 f"{path}: row group {group}: column {name} is {column.type} or holds nulls, not lists of {kind}; "
                 f"prepare the run again"
             )
-        columns[name] = column
-    ids, mask, starts = (columns[name] for name in _COLUMNS)
-    tokens, masks = _offsets(ids), _offsets(mask)
-    if not np.array_equal(tokens, masks):
-        place = int(np.flatnonzero(np.diff(tokens) != np.diff(masks))[0])
+    tokens, masks = (pc.list_value_length(table[name]).to_numpy() for name in ("input_ids", "loss_mask"))
+    unlike = np.flatnonzero(tokens != masks)
+    if len(unlike):
+        place = int(unlike[0])
         raise UnequalLengths(
-            f"{path}: row group {group}, bin {place}: {np.diff(tokens)[place]} tokens have a mask of "
-            f"{np.diff(masks)[place]}; prepare the run again"
+            f"{path}: row group {group}, bin {place}: {tokens[place]} tokens have a mask of {masks[place]}; prepare "
+            f"the run again"
         )
-    return PackedRows(
-        ids.flatten().to_numpy(), mask.flatten().to_numpy(), starts.flatten().to_numpy(), tokens, _offsets(starts)
-    )
-
-
-def _offsets(column: pa.ListArray) -> I64:
-    offsets: I64 = column.offsets.to_numpy().astype(np.int64)
-    first: I64 = offsets - offsets[0]
-    return first
+    return packed_rows(table)
 
 
 def read_bins_of(path: Path, storage: str) -> Iterator[PackedRows]:

@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.arrays import I64, U64
 from headrace.dataset.index import SplitIndex
 from headrace.digest import derive_key, hash_texts, hash_words, permutation
+from headrace.stream.order.remaining import count_out, split_at
 
 _NAME_KEY = derive_key(0, "block identity")
 _LARGE_ROUND_ROWS = 1 << 19
@@ -65,12 +66,12 @@ class Pool:
 
     @property
     def rows(self) -> int:
-        """How many rows the pieces have together."""
+        """Rows of all pieces together."""
         return sum(stop - start for _, start, stop in self.pieces)
 
 
 class OrderSettings(TypedDict):
-    """What the order of an epoch depends on, beside its blocks; see the top."""
+    """Everything that the order of an epoch depends on, beside its blocks; see the top."""
 
     seed: int
     epoch: int
@@ -81,7 +82,7 @@ class OrderSettings(TypedDict):
 
 
 def settings_of(values: Any) -> OrderSettings:
-    """Those of an order or a state, which has them all."""
+    """Return the settings of an order or a state, which has them all."""
     return cast(OrderSettings, {name: getattr(values, name) for name in OrderSettings.__annotations__})
 
 
@@ -130,7 +131,13 @@ class Order(ABC):
 
     @abstractmethod
     def pieces_of(self, positions: I64) -> Pool:
-        """What holds the rows of ascending positions [n > 0]."""
+        """Return the pieces of blocks that hold the rows of ascending positions [n > 0]."""
+
+
+def natural_rows(index: SplitIndex, order: Order, positions: I64) -> I64:
+    """Return the row number in the natural order of the split at each position; int64, same length."""
+    blocks, rows = order.locate(order.line_of(positions))
+    return index.first_row[blocks] + rows
 
 
 def block_identities(index: SplitIndex) -> U64:
@@ -190,7 +197,7 @@ class EpochOrder(Order):
         return places
 
     def pieces_of(self, positions: I64) -> Pool:
-        """What holds the rows of ascending positions [n > 0]: all rows of the rounds of the groups they lie in.
+        """Return what holds the rows of ascending positions [n > 0]: all rows of the rounds of their groups.
 
         Without shuffle, the rows between the first and the last asked for of each lane.
         """
@@ -227,9 +234,10 @@ class EpochOrder(Order):
         if not in_turn or not np.array_equal(positions, np.arange(positions[0], positions[0] + rows * step, step)):
             group, offset = positions % groups, positions // groups
             round_, inside = np.divmod(offset, round_rows)
-            keys, members = _grouped(round_ * groups + group)
+            least = int(round_.min()) if rows else 0  # small keys are sorted faster
+            keys, members = grouped((round_ - least) * groups + group)
             for key, of_key in zip(keys.tolist(), members, strict=True):
-                yield int(key % groups), int(key // groups), of_key, inside[of_key]
+                yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
             return
         turns = groups // step
         group, begin = positions[:turns] % groups, positions[:turns] // groups
@@ -245,8 +253,7 @@ class EpochOrder(Order):
                     yield int(group[turn]), number, of_turn, slice(first - border, last - border)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
-        at = np.searchsorted(self.line, places, side="right") - 1
-        rows = places - self.line[at]
+        at, rows = split_at(self.line, places)
         return self.blocks[at], rows if self.firsts is None else rows + self.firsts[at]
 
     def positions_of_row(self, block: int, row: int) -> I64:
@@ -322,7 +329,7 @@ class EpochOrder(Order):
 
 
 def span_rows(blocks: I64, which: I64, rows: I64) -> Pool:
-    """Of each block the rows from the first to the last asked for: item i is row rows[i] of blocks[which[i]]."""
+    """Return the rows of each block from the first to the last asked for; item i is row rows[i] of blocks[which[i]]."""
     starts = np.full(len(blocks), np.iinfo(np.int64).max)
     stops = np.zeros(len(blocks), np.int64)
     np.minimum.at(starts, which, rows)
@@ -336,8 +343,8 @@ def expand(begins: I64, ends: I64, line: I64) -> tuple[I64, I64]:
     """Every (span, entry of the line) that overlap; spans [begin, end) are not empty."""
     first = np.searchsorted(line, begins, side="right") - 1
     counts = np.searchsorted(line, ends - 1, side="right") - first
-    span = np.repeat(np.arange(len(begins), dtype=np.int64), counts)
-    return span, np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    span, turn = count_out(counts)
+    return span, first[span] + turn
 
 
 def epoch_order(
@@ -349,15 +356,20 @@ def epoch_order(
     its own, and `groups` is not looked at.
     """
     blocks = np.arange(len(rows), dtype=np.int64)
-    if settings["shuffle"]:
-        blocks = _shuffled_blocks(derive_key(settings["seed"], "blocks", settings["epoch"]), identities)
+    if settings["shuffle"]:  # by the keyed hash of their identity; equal hashes keep the natural order
+        key = derive_key(settings["seed"], "blocks", settings["epoch"])
+        high, low = np.empty(len(identities), np.uint64), np.empty(len(identities), np.uint64)
+        for begin in range(0, len(identities), _HASH_ROWS):
+            part = slice(begin, begin + _HASH_ROWS)
+            high[part], low[part] = hash_words(key, identities[part])
+        blocks = np.lexsort((low, high)).astype(np.int64)
     else:
         settings["groups"] = settings["lanes"]
     line = np.concatenate([[0], np.cumsum(rows[blocks])]).astype(np.int64)
     return EpochOrder(blocks=blocks if numbers is None else numbers[blocks], line=line, **settings)
 
 
-def _grouped(groups: I64) -> tuple[I64, list[Any]]:
+def grouped(groups: I64) -> tuple[I64, list[Any]]:
     """The distinct numbers, ascending, and the places where each stands, ascending: a slice if it is the only one."""
     if not len(groups):
         return groups, []
@@ -368,12 +380,3 @@ def _grouped(groups: I64) -> tuple[I64, list[Any]]:
     cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
     members = np.split(by_group, cuts)
     return groups[[each[0] for each in members]], members
-
-
-def _shuffled_blocks(key: tuple[int, int], identities: U64) -> I64:
-    """Block numbers sorted by the keyed hash of their identity; equal hashes keep the natural order."""
-    high, low = np.empty(len(identities), np.uint64), np.empty(len(identities), np.uint64)
-    for begin in range(0, len(identities), _HASH_ROWS):
-        part = slice(begin, begin + _HASH_ROWS)
-        high[part], low[part] = hash_words(key, identities[part])
-    return np.lexsort((low, high)).astype(np.int64)

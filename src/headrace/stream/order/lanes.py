@@ -1,4 +1,4 @@
-"""How an epoch is cut: the number of lanes and groups, and the rows of a round. Pure.
+"""Choose the number of lanes and groups of an epoch, and the rows of a round. Pure.
 
 The choice follows from the index alone – rows, and the bytes that all columns take when decoded – not from the machine,
 the columns that are read, or free memory, so that any job makes the same one. Ranks count only where they do not
@@ -54,7 +54,7 @@ def estimate_block_bytes(index: SplitIndex) -> I64:
 
 
 def is_small(rows: int, decoded_bytes: int) -> bool:
-    """Whether a split is shuffled as a whole and kept in memory."""
+    """Return whether a split is shuffled as a whole and kept in memory."""
     return rows <= SMALL_ROWS and decoded_bytes <= SMALL_BYTES
 
 
@@ -69,7 +69,7 @@ def choose_lanes(
     memory_bytes: int = OPEN_BYTES,
     sources: int = 1,
 ) -> Lanes:
-    """How the first epoch of a stream is cut, for this many ranks.
+    """Choose the lanes of the first epoch of a stream, for this many ranks.
 
     lanes, shuffle_rows: as asked; a round is then `shuffle_rows` rows. Unshuffled, each rank has one contiguous lane.
     sources: of a blend; they share the memory, and take turns of D rows, which must be small beside a global batch.
@@ -97,7 +97,7 @@ def choose_lanes(
 
 
 def choose_lanes_again(cut: Lanes, *, shuffle: bool, blocks: int, ranks: int, batch_size: int) -> Lanes:
-    """How the rest of an epoch is cut for other ranks: in as many lanes as before, or as the blocks left allow."""
+    """Choose lanes for the rest of an epoch on other ranks: as many as before, or as the blocks left allow."""
     if not shuffle:
         return Lanes(ranks, 1, ranks)
     base = next(each for each in _FAMILY if each == 1 or each <= min(cut.lanes, blocks / _BLOCKS_PER_LANE))

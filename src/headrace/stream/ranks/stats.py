@@ -1,4 +1,4 @@
-"""What a pass has cost the loop of one rank: a few additions for each batch, and quantiles when somebody asks."""
+"""Count what a pass costs the loop of one rank: a few additions for each batch, and quantiles when somebody asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_WAITS = 1 << 14  # kept for quantiles: half a megabyte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStats:
-    """What one pass has cost the loop of one rank so far, in seconds of its clock.
+    """The cost of one pass to the loop of one rank so far, in seconds of its clock.
 
     steps: batches received. rows: in them, without filling rows; bins, where rows are packed while they are streamed.
     waited_s: waited for batches, all together; loop_s: what the loop spent between them. first_wait_s: for the first
@@ -71,7 +71,7 @@ class Waits:
         self.lately.append(wait)
 
     def stats(self, rows: int) -> StreamStats:
-        """What the pass has cost so far. rows: that the loop received."""
+        """Return what the pass has cost so far. rows: that the loop received."""
         waits = sorted(self.lately.copy())  # copied first, as the loop may go on in another thread
 
         def quantile(share: float) -> float:

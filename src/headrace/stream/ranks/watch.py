@@ -37,7 +37,7 @@ from headrace.stream.ranks.group import RUNNING, Failure, default_group, failure
 from headrace.stream.ranks.stats import Waits
 
 if TYPE_CHECKING:
-    from headrace.stream.loader.base import BaseLoader
+    from headrace.stream.loader.stream_loader import StreamLoader
 
 log = logging.getLogger("headrace")
 
@@ -55,7 +55,7 @@ class Watch:
     """Watches one pass of a loader: `for batch in Watch(loader, contract).over(batches)`.
 
     It changes no batch, only which error is seen where. stream: the loader; hashable, with weak references. contract:
-    see `BaseLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
+    see `StreamLoader.contract`; None skips the start barrier. progress: where the reading threads note what they read.
     stall_seconds: None never logs a stall.
     """
 
@@ -63,7 +63,7 @@ class Watch:
 
     def __init__(
         self,
-        stream: BaseLoader[Any, Any],
+        stream: StreamLoader,
         contract: Mapping[str, Any] | None,
         progress: Progress | None = None,
         *,

@@ -133,7 +133,7 @@ _TRIED: dict[pa.DataType, str | None] = {}
 
 
 def _no_take(array: pa.Array) -> str | None:
-    """Why Arrow cannot take rows of arrays of this type; None: it can. Tried once for each type."""
+    """Say why Arrow cannot take rows of arrays of this type; None: it can. Tried once for each type."""
     kind = array.type
     if kind not in _TRIED:
         try:
@@ -244,7 +244,7 @@ def _concatenate_arrays(arrays: list[Any]) -> pa.Array:
 
 
 def _beyond(arrays: list[Any], most: int) -> bool:
-    """Whether they hold more bytes than this. What buffers take as a whole is asked first: it costs a tenth."""
+    """Return whether they hold more bytes than this. The size of whole buffers is asked first: it costs a tenth."""
     whole = sum(int(array.get_total_buffer_size()) for array in arrays)
     return whole > most and sum(int(array.nbytes) for array in arrays) > most
 

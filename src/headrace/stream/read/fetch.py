@@ -89,7 +89,7 @@ class Fetcher:
 
     @property
     def has_room(self) -> bool:
-        """Whether everything announced has begun, so that more may be announced."""
+        """True if everything announced has begun, so that more may be announced."""
         return not self._waiting
 
     @property
@@ -98,7 +98,7 @@ class Fetcher:
         return sum(map(self._size, self._begun))
 
     def decode_each(self, blocks: Iterable[int], use: Callable[[int, Columns], Made]) -> list[Made]:
-        """What `use` makes of each decoded block, in the same order; called in the threads. No block is held.
+        """Return what `use` makes of each decoded block, in the same order; called in the threads. No block is held.
 
         Raises what decoding raised.
         """

@@ -46,7 +46,7 @@ class BadBlock:
 
 @dataclass(eq=False)
 class Quarantine:
-    """What one reader gave up in one pass.
+    """The rows and blocks that one reader gave up in one pass.
 
     rows: filling rows that stand for rows of bad blocks in the batches made so far. blocks: the bad blocks, by number.
     batch_size: rows of a batch, for `go_back`.

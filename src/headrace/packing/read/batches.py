@@ -1,7 +1,7 @@
-"""How packed sequences become batches, and how rows of tokens are packed while they are streamed: the settings.
+"""Make batches of bins for attention that keeps sequences apart.
 
 A packed row is a bin: several sequences end to end in `input_ids`, a `loss_mask` as long, and in `seq_start_id` where
-each sequence begins. A batch of bins is made for attention that keeps sequences apart:
+each sequence begins.
 
     form="varlen"   all bins of the batch end to end as one row, [1, tokens], with cu_seqlens and max_seqlen
     form="padded"   one row a bin, [bins, width], filled up; the same cu_seqlens over the flattened tokens
@@ -16,38 +16,45 @@ ids, dropped last tokens and masks are one expression each over all tokens: a co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.arrays import I64, U8
-from headrace.bins.alignment import ALIGNMENT_KEY
-from headrace.bins.pack import ALGORITHMS, Algorithm
 from headrace.checks import check_integer, check_word
-from headrace.digest import canonical_json, sha256_hex
-from headrace.errors import SettingsError, StreamError
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import InputError, SettingsError, StreamError
+from headrace.packing.read.packed_rows import (
+    INPUT_IDS,
+    LOSS_MASK,
+    PACKED_COLUMNS,
+    MaskAlignment,
+    PackedBlocks,
+    columns_of_other_types,
+    stored_alignment,
+)
+from headrace.stream.loader.options import IN_ARROW, VALID, BatchFormat, PackedWord, StreamOptions
+from headrace.stream.read.batch import in_format, make_batches
+from headrace.stream.read.columns import Columns
 from headrace.stream.read.ragged import Ragged, padded_rows
 
 PackedForm = Literal["varlen", "padded"]
-PackedWord = Literal["auto", "varlen", "padded", "off"]
 LabelPlace = Literal["next", "same"]
 LastToken = Literal["keep", "drop"]
 AttentionMask = Literal["none", "bool", "additive"]
-MaskAlignment = Literal["shift_left", "unshifted", "legacy_roll_right"]
-TooLong = Literal["error", "truncate", "drop"]
-TokenMask = Literal["shift_left", "unshifted"]
+Bool = npt.NDArray[np.bool_]
 
-INPUT_IDS, LOSS_MASK, SEQ_START_ID = "input_ids", "loss_mask", "seq_start_id"
-PACKED_COLUMNS = (INPUT_IDS, LOSS_MASK, SEQ_START_ID)
-ALIGNMENT_KEYS = (ALIGNMENT_KEY, "loss_mask_alignment")  # in the key-value metadata of Parquet files: ours, others'
 MADE = (INPUT_IDS, "labels", LOSS_MASK, "position_ids", "cu_seqlens", "max_seqlen", "attention_mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatches:
-    """How bins become a batch; pass it as `packed=` of a stream, or a word for its form.
+    """The way in which bins become a batch; pass it as `packed=` of a stream, or a word for its form.
 
     form: "varlen" or "padded", see above.
     labels: "next", the label of a place is the token after it in its sequence; "same", the token itself, for models
@@ -104,76 +111,82 @@ class PackedBatches:
                 ' labels="next"'
             )
 
+    @property
+    def word(self) -> str:
+        """A word that changes whenever blocks are read differently."""
+        return f"packed {self.loss_mask_alignment}"
 
-def packed_setting(value: Any) -> PackedWord | PackedBatches:
-    """What `packed=` means: settings as they are, "varlen" and "padded" as settings, "auto" and "off" as they are."""
-    if isinstance(value, PackedBatches):
-        return value
+    def check(self, root: Path, index: SplitIndex) -> None:
+        """Raise `SettingsError` if the columns of a split are of other types than packed rows have."""
+        for name in columns_of_other_types(index.schema):
+            raise SettingsError(
+                f"{root}: column {name} is {index.schema.field(name).type}, and packed rows have lists of whole"
+                ' numbers there; use packed="off" for rows as they are'
+            )
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Raise `SettingsError` unless batches can be made of these columns."""
+        missing = [name for name in PACKED_COLUMNS if name not in columns]
+        taken = [name for name in columns if name in MADE and name not in PACKED_COLUMNS]
+        if missing or taken:
+            raise SettingsError(
+                f"packed batches: columns {missing} are missing, columns {taken} are in the way of what is made;"
+                f' it needs {", ".join(PACKED_COLUMNS)}: choose with columns=, or use packed="off"'
+            )
+
+    def index_of(self, index: SplitIndex) -> SplitIndex:
+        """Return the index with the type that the mask has after `blocks`; filling rows need it."""
+        if LOSS_MASK not in index.schema.names:
+            return index
+        place = index.schema.get_field_index(LOSS_MASK)
+        field = index.schema.field(place).with_type(pa.list_(pa.uint8()))
+        return replace(index, schema=index.schema.set(place, field))
+
+    def blocks(self, read_block: ReadBlock, *, root: Path, index: SplitIndex) -> ReadBlock:
+        """Return a reader of checked blocks over one of blocks as they are stored."""
+        return PackedBlocks(read_block, root=root, index=index, alignment=self.loss_mask_alignment)
+
+    def batches(self, columns: Columns, batch_size: int, batch_format: BatchFormat) -> Iterator[dict[str, Any]]:
+        """Yield batches of `batch_size` bins, the last with what is left; other columns come beside, a value a bin."""
+        ids, mask, starts = (cast(Ragged, columns[name]) for name in PACKED_COLUMNS)
+        rest = {name: column for name, column in columns.items() if name not in PACKED_COLUMNS}
+        valid = cast(Any, rest.get(VALID))
+        made = packed_batches(ids, mask, starts, valid=valid, batch_size=batch_size, settings=self)
+        beside = make_batches(rest, batch_size, batch_format) if rest else ({} for _ in range(0, len(ids), batch_size))
+        for batch, more in zip(made, beside, strict=True):
+            yield {**in_format(batch, batch_format), **cast(dict[str, Any], more)}
+
+
+def packed_setting(value: Any) -> PackedBatches:
+    """Return the settings that `packed=` means: themselves, or those of a form."""
     if value == "varlen" or value == "padded":
         return PackedBatches(form=value)
-    if value == "auto" or value == "off":
-        word: PackedWord = value
-        return word
+    if isinstance(value, PackedBatches):
+        return value
     raise SettingsError(
         f"packed is {value!r}; expected one of {', '.join(get_args(PackedWord))}, or headrace.PackedBatches(...)"
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackRows:
-    """Rows that are one sequence of tokens each become bins, in windows of `buffer_rows` rows of each reader's order.
+def packed_form(parts: Sequence[tuple[Path, SplitIndex]], options: StreamOptions) -> PackedBatches | None:
+    """Decide packed="auto": "varlen" if all splits hold packed rows, as their first shards say; else None.
 
-    capacity: most tokens of a bin; with packed batches that drop each sequence's last token, those that are left.
-    too_long: what becomes of a longer row: "error" before anything is read; "truncate" keeps its first tokens; "drop".
-        Rows without tokens take no part. All are counted, see `PackingLoader.report`.
-    tokens: the column of lists; mask: the column of masks beside it, None: every token is trained. mask_alignment:
-        whether the mask stands on trained tokens, "unshifted", or on labels, "shift_left".
-    lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
-        counted; None: the tokens' column itself.
-    algorithm, max_sequences: see `headrace.bins.pack`.
-
-    Raises `SettingsError` when built with values that cannot work.
+    parts: root and index of each split. Rows are packed if the three columns are lists of whole numbers (the mask also
+    of truth values), all of them are read, and the metadata says where masks stand.
     """
-
-    capacity: int
-    too_long: TooLong = "error"
-    tokens: str = "input_ids"
-    mask: str | None = None
-    mask_alignment: TokenMask = "unshifted"
-    lengths: str | None = None
-    algorithm: Algorithm = "best_fit_shuffle"
-    max_sequences: int | None = None
-    buffer_rows: int = 8192
-
-    def __post_init__(self) -> None:
-        for name in ("capacity", "buffer_rows", "max_sequences"):
-            value = getattr(self, name)
-            if (name, value) != ("max_sequences", None):
-                check_integer(f"pack: {name}", value, least=1)
-        choices = {"too_long": get_args(TooLong), "mask_alignment": get_args(TokenMask), "algorithm": ALGORITHMS}
-        for name, words in choices.items():
-            check_word(f"pack: {name}", getattr(self, name), words)
-        columns = [name for name in (self.tokens, self.mask, self.lengths) if name is not None]
-        if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(columns):
-            raise SettingsError(f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once")
-
-    @property
-    def identity(self) -> str:
-        """A digest of what decides which rows lie in which bin."""
-        kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
-        return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
+    wanted = options.columns is None or set(PACKED_COLUMNS) <= set(options.columns)
+    possible = wanted and options.batch_format not in IN_ARROW and options.lists == "ragged"
+    return PackedBatches() if possible and all(_says_packed(root, index) for root, index in parts) else None
 
 
-def pack_setting(value: Any) -> PackRows | None:
-    """What `pack=` means: None, settings, or the capacity alone."""
-    if value is None or isinstance(value, PackRows):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return PackRows(capacity=value)
-    raise SettingsError(f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None")
-
-
-Bool = npt.NDArray[np.bool_]
+def _says_packed(root: Path, index: SplitIndex) -> bool:
+    known = set(PACKED_COLUMNS) <= set(index.schema.names) and not columns_of_other_types(index.schema)
+    if not known or not index.shards:
+        return False
+    try:
+        return stored_alignment(root / index.shards[0], index.formats[0]) is not None
+    except (FileNotFoundError, InputError):
+        return False  # reading will say what is wrong with it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,34 +214,30 @@ class Laid:
 def packed_batches(
     ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None, batch_size: int, settings: PackedBatches
 ) -> Iterator[dict[str, Any]]:
-    """Batches of `batch_size` bins, the last with what is left, as arrays; bins that are not valid train nothing.
+    """Yield batches of `batch_size` bins, the last with what is left, as arrays; bins that are not valid train nothing.
 
     ids, mask, starts: the packed columns of as many rows, as `normal_rows` makes them. valid: bool [rows]; None: all.
     Raises `StreamError` if a row is wider than pad_to, or a batch has more than most_sequences.
     """
     for start in range(0, len(ids), batch_size):
         part = slice(start, start + batch_size)
-        bins = lay_bins(ids[part], mask[part], starts[part], valid=None if valid is None else valid[part])
+        tokens, sequences = ids.lengths[part], starts.lengths[part]
+        begin = _flat(starts[part], np.int64) + np.repeat(np.cumsum(tokens) - tokens, sequences)
+        trained = _flat(mask[part], np.uint8)
+        if valid is not None and not valid[part].all():
+            trained[np.repeat(~valid[part], tokens)] = 0
+        bins = Laid(
+            input_ids=_flat(ids[part], np.int64),
+            loss_mask=trained,
+            lengths=np.diff(begin, append=int(tokens.sum())),
+            sequences=sequences,
+            tokens=tokens,
+        )
         yield make_packed_batch(bins, settings)
 
 
-def lay_bins(ids: Ragged, mask: Ragged, starts: Ragged, *, valid: Bool | None = None) -> Laid:
-    """Some rows of a pool, end to end."""
-    begin = _flat(starts, np.int64) + np.repeat(np.cumsum(ids.lengths) - ids.lengths, starts.lengths)
-    flat_mask = _flat(mask, np.uint8)
-    if valid is not None and not valid.all():
-        flat_mask[np.repeat(~valid, mask.lengths)] = 0
-    return Laid(
-        input_ids=_flat(ids, np.int64),
-        loss_mask=flat_mask,
-        lengths=np.diff(begin, append=int(ids.lengths.sum())),
-        sequences=starts.lengths,
-        tokens=ids.lengths,
-    )
-
-
 def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
-    """One batch of these bins.
+    """Make one batch of these bins.
 
     input_ids, labels, position_ids: int64 [rows, width]; loss_mask: uint8 [rows, width]; cu_seqlens: int32
     [sequences + 1, or most_sequences + 1] over the flattened tokens; max_seqlen: int; attention_mask, if asked for:
@@ -271,20 +280,11 @@ def make_packed_batch(bins: Laid, settings: PackedBatches) -> dict[str, Any]:
         "max_seqlen": int(lengths.max(initial=0)),
     }
     if settings.attention_mask != "none":
-        allowed = block_diagonal(lengths, rows=len(tokens), width=width)
+        sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(len(tokens), 1, width)
+        allowed: Bool = np.tril(sequence[:, :, :, None] == sequence[:, :, None, :])  # to those before, in its sequence
         additive = settings.attention_mask == "additive"
         batch["attention_mask"] = np.where(allowed, np.float32(0), np.float32(-np.inf)) if additive else allowed
     return batch
-
-
-def block_diagonal(lengths: I64, *, rows: int, width: int) -> Bool:
-    """Which token attends to which: itself and those before it in its sequence; bool [rows, 1, width, width].
-
-    lengths: of the sequences that fill all rows, in order, int64 [sequences].
-    """
-    sequence = np.repeat(np.arange(len(lengths)), lengths).reshape(rows, 1, width)
-    allowed: Bool = sequence[:, :, :, None] == sequence[:, :, None, :]
-    return np.tril(allowed)
 
 
 def _flat(rows: Ragged, dtype: Any) -> npt.NDArray[Any]:

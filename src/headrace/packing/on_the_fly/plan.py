@@ -1,4 +1,4 @@
-"""Which rows lie in which bin of a pass, how many batches every rank has, and the state of a pass. Pure.
+"""Plan which rows lie in which bin of a pass, and how many batches every rank has. Pure.
 
 A rank's own rows, in the order of its share, are cut into windows, and each window is packed by itself. So bins
 depend on the order of the pass and on lengths alone; any rank can say what the others do, and a place in a pass is a
@@ -7,27 +7,100 @@ number of batches. Cost: O(rows of the split) for the number of steps, once a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from headrace.arrays import I32, I64
 from headrace.bins.bins import Bins
 from headrace.bins.lengths import Counted, costs
-from headrace.bins.pack import pack
-from headrace.digest import derive_key
-from headrace.errors import InputError, StreamError
-from headrace.sealed import MOST_POSITIONS, seal, unseal
+from headrace.bins.pack import ALGORITHMS, Algorithm, pack
+from headrace.checks import check_integer, check_word
+from headrace.dataset.index import SplitIndex
+from headrace.dataset.indexed import ReadBlock
+from headrace.digest import canonical_json, derive_key, sha256_hex
+from headrace.errors import InputError, SettingsError
+from headrace.stream.loader.options import StreamOptions
+from headrace.stream.loader.passes import MakePasses
 from headrace.stream.order.plan import Plan, plan_pools
 from headrace.stream.order.remaining import Remaining
-from headrace.stream.order.state import FORMAT_VERSION, StreamState
-from headrace.stream.packed.batches import PackRows
+from headrace.stream.order.state import StreamState
 
-_KIND = "packing"
-_LEAST = {"batches": 0, "world_size": 1, "batch_size": 1}
+TooLong = Literal["error", "truncate", "drop"]
+TokenMask = Literal["shift_left", "unshifted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackRows:
+    """Pack rows that are one sequence of tokens each into bins, in windows of `buffer_rows` rows of each rank's order.
+
+    capacity: most tokens of a bin; with packed batches that drop each sequence's last token, those that are left.
+    too_long: what becomes of a longer row: "error" before anything is read; "truncate" keeps its first tokens; "drop".
+        Rows without tokens take no part. All are counted, see `PackingLoader.report`.
+    tokens: the column of lists; mask: the column of masks beside it, None: every token is trained. mask_alignment:
+        whether the mask stands on trained tokens, "unshifted", or on labels, "shift_left".
+    lengths: a column that holds the number of tokens of each row, to be read in place of the tokens when lengths are
+        counted; None: the tokens' column itself.
+    algorithm, max_sequences: see `headrace.bins.pack`.
+
+    Raises `SettingsError` when built with values that cannot work.
+    """
+
+    capacity: int
+    too_long: TooLong = "error"
+    tokens: str = "input_ids"
+    mask: str | None = None
+    mask_alignment: TokenMask = "unshifted"
+    lengths: str | None = None
+    algorithm: Algorithm = "best_fit_shuffle"
+    max_sequences: int | None = None
+    buffer_rows: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "buffer_rows", "max_sequences"):
+            value = getattr(self, name)
+            if (name, value) != ("max_sequences", None):
+                check_integer(f"pack: {name}", value, least=1)
+        choices = {"too_long": get_args(TooLong), "mask_alignment": get_args(TokenMask), "algorithm": ALGORITHMS}
+        for name, words in choices.items():
+            check_word(f"pack: {name}", getattr(self, name), words)
+        columns = [name for name in (self.tokens, self.mask, self.lengths) if name is not None]
+        if not all(isinstance(name, str) and name for name in columns) or len(set(columns)) < len(columns):
+            raise SettingsError(f"pack: columns are {columns}; give tokens=, mask= and lengths= names, each once")
+
+    @property
+    def identity(self) -> str:
+        """A digest of what decides which rows lie in which bin."""
+        kept = [name for name in self.__slots__ if name not in ("mask", "mask_alignment", "lengths")]
+        return sha256_hex(canonical_json({name: getattr(self, name) for name in kept}))
+
+    def passes_of(
+        self,
+        index: SplitIndex,
+        read_block: ReadBlock,
+        options: StreamOptions,
+        *,
+        contents: str | None,
+        cache_dir: Path | None,
+    ) -> MakePasses:
+        """Count the tokens of each row, and return what makes passes over the bins; see `RowSource`."""
+        from headrace.packing.on_the_fly.passes import PackingPasses, lengths_for
+
+        lengths = lengths_for(index, read_block, self, options, contents=contents, cache_dir=cache_dir)
+        return partial(PackingPasses, lengths=lengths)
+
+
+def pack_setting(value: Any) -> PackRows:
+    """Return the settings that `pack=` means: themselves, or those of a capacity."""
+    if isinstance(value, PackRows):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return PackRows(capacity=value)
+    raise SettingsError(f"pack is {value!r}; expected tokens of a bin, headrace.PackRows(...), or None")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +178,7 @@ class PackingPlan:
         return np.concatenate(parts)[: share.rows].astype(np.int64)
 
     def bins_of_windows(self, rank: int) -> I64:
-        """How many bins each window of a rank makes: int64 [windows]."""
+        """Count the bins of each window of a rank: int64 [windows]."""
         if rank not in self._known:
             self._known[rank] = np.array([len(bins) for _, bins in self.windows(rank)], np.int64)
         return self._known[rank]
@@ -179,34 +252,3 @@ class PackingPlan:
             dropped_tokens=int(packed[dropped].sum()),
             empty_rows=int(np.count_nonzero(packed == 0)),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackingState:
-    """`batches` batches of the pass from `start`, on each of `world_size` ranks. identity: of how rows are packed."""
-
-    start: StreamState
-    batches: int
-    world_size: int
-    batch_size: int
-    identity: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON object; `from_dict` gives an equal state back."""
-        numbers = {name: getattr(self, name) for name in _LEAST}
-        return seal(_KIND, FORMAT_VERSION, {"start": self.start.to_dict(), **numbers, "pack": self.identity})
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PackingState:
-        """Read a state back. Raises `StreamError` if it is none, or was changed."""
-        values = unseal(values, kind=_KIND, version=FORMAT_VERSION)
-        sound = set(values) == {"start", "pack", *_LEAST}
-        if not sound or any(
-            type(values[name]) is not int or not least <= values[name] <= MOST_POSITIONS
-            for name, least in _LEAST.items()
-        ):
-            raise StreamError(
-                "packing state: it is not what state_dict() of a packing stream gave; pass it on unchanged"
-            )
-        start = StreamState.from_dict(values["start"])
-        return cls(start=start, identity=values["pack"], **{name: values[name] for name in _LEAST})

@@ -1,4 +1,4 @@
-"""Rows of tokens, packed while they are streamed.
+"""Pack rows of tokens while they are streamed.
 
     loader = headrace.open("tokens").stream(batch_size=4, shuffle=True, pack=4096)  # four bins of 4,096 tokens a batch
     for batch in loader: ...                                                        # as of rows packed before
@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +38,15 @@ from headrace.dataset.indexed import ReadBlock
 from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers, run_tasks
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError, StreamError
+from headrace.packing.on_the_fly.plan import PackingPlan, PackingReport, PackRows
+from headrace.packing.read.batches import MADE, Laid, PackedBatches, make_packed_batch
+from headrace.packing.read.packed_rows import holds_whole_numbers
 from headrace.storage.local import make_directory, write_new
 from headrace.stream.loader.options import VALID, StreamOptions
-from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses, check_options
-from headrace.stream.order.plan import Plan, make_plan
+from headrace.stream.loader.passes import Pass, Reading, RowPass, RowPasses
+from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder, check_batches, resolve_remainder
-from headrace.stream.order.state import StreamState
-from headrace.stream.packed.batches import MADE, Laid, PackedBatches, PackRows, make_packed_batch
-from headrace.stream.packed.plan import PackingPlan, PackingReport, PackingState
+from headrace.stream.order.state import PackingState, StreamState
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.read.batch import Batch, in_format, make_batch
 from headrace.stream.read.columns import Columns, cut, from_table, gather, join
@@ -65,22 +66,20 @@ class PackingPasses:
     """
 
     def __init__(
-        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, *, lengths: I32, topology: Topology
+        self, index: SplitIndex, read_block: ReadBlock, options: StreamOptions, topology: Topology, *, lengths: I32
     ) -> None:
-        assert options.pack_rows is not None
-        self.index, self.options, self.topology = index, options, topology
-        self.pack, self.form = options.pack_rows, packing_settings(options)
+        self.index, self.options, self.topology, self.lengths = index, options, topology, lengths
+        self.pack, self.form = cast(PackRows, options.source), check_packing(options)
         self.remainder: Remainder = resolve_remainder(options.remainder, topology.world_size)
         own = [name for name in (self.pack.tokens, self.pack.mask) if name is not None]
-        others = [name for name in options.columns or () if name not in own]
-        taken = [name for name in others if name in (*MADE, VALID)]
+        self.others = [name for name in options.columns or () if name not in own]
+        taken = [name for name in self.others if name in (*MADE, VALID)]
         if taken:
             raise SettingsError(f"pack: columns {taken} are in the way of what packed batches hold; leave them out")
         rows = replace(
             options,
             batch_size=self.pack.buffer_rows,
-            columns=(*own, *others),
-            batch_format="numpy",
+            columns=(*own, *self.others),
             remainder="pad",
             packed="off",
             pack=None,
@@ -88,10 +87,8 @@ class PackingPasses:
             memory="pageable",
             device=None,
         )
-        check_options(index, replace(rows, batch_format=options.batch_format), ranks=topology.world_size)
         self.read_block: ReadBlock = _TokenBlocks(read_block, self.pack)
         self.rows = RowPasses(index, self.read_block, rows, topology)
-        self.lengths = lengths
         self.plan_from(self.rows.begin(0).start, topology.world_size, options.batch_size).check_lengths()
 
     @property
@@ -100,15 +97,16 @@ class PackingPasses:
         return f"{self.pack.identity}-{self.form.last_token}"
 
     def begin(self, epoch: int, after: Pass | None = None) -> PackingPass:
-        rows = after.rows if isinstance(after, PackingPass) else None
-        return PackingPass(self, self.rows.begin(epoch, rows))
+        """Begin an epoch; see `Passes`."""
+        return PackingPass(self, self.rows.begin(epoch, after.rows if isinstance(after, PackingPass) else None))
 
     def whole(self, of: Pass) -> PackingPass:
+        """Return the epoch of a pass from its beginning."""
         assert isinstance(of, PackingPass)
         return PackingPass(self, self.rows.whole(of.rows))
 
     def resume(self, values: Mapping[str, Any]) -> PackingPass:
-        """What a saved state left: exactly on as many ranks with the same batch size, else the rows that are left."""
+        """Go on from a saved state: exactly on as many ranks with the same batch size, else with the rows left."""
         state = PackingState.from_dict(values)
         if state.identity != self.identity:
             raise StreamError(
@@ -127,9 +125,9 @@ class PackingPasses:
         return PackingPass(self, RowPass(self.rows, start.at(left)))
 
     def plan_from(self, start: StreamState, world_size: int, batch_size: int) -> PackingPlan:
-        """The bins of a pass that begins at `start`, on so many ranks."""
-        plan = make_plan(
-            self.index,
+        """Plan the bins of a pass that begins at `start`, on so many ranks."""
+        plan = Plan(
+            index=self.index,
             order=self.rows.order(start),
             remaining=start.remaining,
             world_size=world_size,
@@ -149,7 +147,7 @@ class PackingPasses:
 
 @dataclass(frozen=True, eq=False)
 class PackingPass:
-    """What is left of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
+    """The rest of an epoch whose rows are packed. rows: where it began; given: batches received since then."""
 
     passes: PackingPasses
     rows: RowPass
@@ -175,16 +173,16 @@ class PackingPass:
 
     @cached_property
     def packing(self) -> PackingPlan:
-        """Which rows lie in which bin."""
+        """The plan of which rows lie in which bin."""
         passes = self.passes
         return passes.plan_from(self.rows.start, passes.topology.world_size, passes.options.batch_size)
 
     def plan(self) -> Plan:
-        """Of the rows: who reads which when."""
+        """Return the plan of the rows: who reads which when."""
         return self.rows.plan()
 
     def report(self) -> PackingReport:
-        """The pass in numbers, over all ranks, from where its rows begin."""
+        """Return the pass in numbers, over all ranks, from where its rows begin."""
         return self.packing.report()
 
     def state_after(self, batches: int) -> dict[str, Any]:
@@ -198,13 +196,13 @@ class PackingPass:
         ).to_dict()
 
     def context(self, batch: int) -> TransformContext:
-        """Where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
+        """Say where this rank's batch of this number stands: its step, counted from where the rows were dealt out."""
         options, rank = self.passes.options, self.passes.topology.rank
         step = self.given + batch
         return TransformContext(seed=options.seed, epoch=self.epoch, step=step, rank=rank, positions=None)
 
     def rows_after(self, batches: int) -> int:
-        """Bins that this rank's first `batches` batches hold, without filling ones."""
+        """Count the bins that this rank's first `batches` batches hold, without filling ones."""
         bins, size = int(self.packing.bins_of_windows(self.passes.topology.rank).sum()), self.passes.options.batch_size
         return max(0, min((self.given + batches) * size, bins) - min(self.given * size, bins))
 
@@ -224,21 +222,27 @@ class PackingPass:
                 yield self._batch(parts, ready)
             return
         for _ in range(left):
-            yield self._batch([*parts, (self._filling(size - ready), {})], ready)
+            yield self._batch([*parts, self._filling(size - ready)], ready)
             parts, ready = [], 0
 
     def _laid(self, reading: Reading, given: int) -> Generator[tuple[Laid, Columns], None, None]:
         """Bins from where the pass goes on, in parts that end where batches and windows end."""
-        plan, rank = self.packing, self.passes.topology.rank
-        size = plan.batch_size
+        passes, plan, rank = self.passes, self.packing, self.passes.topology.rank
+        size = room = plan.batch_size
         ends = np.cumsum(plan.bins_of_windows(rank))
-        window = int(np.searchsorted(ends, given * size, side="right"))
-        if window == len(ends):
+        first = int(np.searchsorted(ends, given * size, side="right"))
+        if first == len(ends):
             return
-        at = given * size - (int(ends[window - 1]) if window else 0)
-        room = size
-        with closing(self._windows(reading, window)) as windows:
-            for columns, (lengths, bins) in zip(windows, plan.windows(rank, window), strict=True):
+        at = given * size - (int(ends[first - 1]) if first else 0)
+        windows = read_share(
+            self.rows.after(first).plan(),
+            reading.read_block,
+            passes.rows.options,
+            topology=passes.topology,
+            make=_whole_windows,
+        )
+        with closing(windows):
+            for columns, (lengths, bins) in zip(windows, plan.windows(rank, first), strict=True):
                 columns = cut(columns, 0, len(lengths))  # the rest fills the last window up
                 self._check(columns, lengths)
                 kept = plan.kept(lengths)
@@ -248,20 +252,6 @@ class PackingPass:
                     room = room - (stop - at) or size
                     at = stop
                 at = 0
-
-    def _windows(self, reading: Reading, first: int) -> Generator[Columns, None, None]:
-        """The columns of each window of this rank's rows, from window `first` on."""
-        plan, options = self.rows.after(first).plan(), self.rows.passes.options
-        return read_share(
-            self.passes.index,
-            reading.read_block,
-            plan=plan,
-            share=plan.share(self.passes.topology.rank),
-            options=options,
-            columns=options.check_columns(self.passes.index.schema.names),
-            reader=str(self.passes.topology),
-            make=_whole_windows,
-        )
 
     def _check(self, columns: Columns, lengths: I64) -> None:
         pack, reader = self.passes.pack, str(self.passes.topology)
@@ -296,47 +286,39 @@ class PackingPass:
         else:
             mask[ends - 1] = 0
         laid = Laid(input_ids=ids, loss_mask=mask, lengths=lengths, sequences=bins.counts, tokens=bins.loads(kept))
-        own = (pack.tokens, pack.mask, VALID)
-        others = {name: column for name, column in columns.items() if name not in own}
-        return laid, gather([others], rows) if others else {}
+        return laid, self._beside(columns, rows)
 
-    def _filling(self, bins: int) -> Laid:
-        """Bins of a few filling tokens, that train nothing."""
+    def _beside(self, columns: Columns, rows: I64) -> Columns:
+        """The columns of some rows that are not tokens."""
+        return gather([{name: columns[name] for name in self.passes.others}], rows) if self.passes.others else {}
+
+    def _filling(self, bins: int) -> tuple[Laid, Columns]:
+        """Bins of a few filling tokens, that train nothing, and the other columns of no row."""
         tokens = min(2, self.passes.pack.capacity)
         ones = np.ones(bins, np.int64)
-        return Laid(
+        laid = Laid(
             input_ids=np.full(bins * tokens, self.passes.form.pad_id, np.int64),
             loss_mask=np.zeros(bins * tokens, np.uint8),
             lengths=ones * tokens,
             sequences=ones,
             tokens=ones * tokens,
         )
+        schema = pa.schema([self.passes.index.schema.field(name) for name in self.passes.others])
+        return laid, self._beside(from_table(schema.empty_table(), arrow=False, where="no rows"), np.zeros(0, np.int64))
 
     def _batch(self, parts: Sequence[tuple[Laid, Columns]], real: int) -> Batch:
-        laid = Laid.join([part for part, _ in parts])
-        batch = in_format(make_packed_batch(laid, self.passes.form), self.passes.options.batch_format)
-        others = [columns for _, columns in parts if columns] or self._no_others()
-        if others:
-            beside = make_batch(join(others), self.passes.options.batch_format)
-            assert isinstance(beside, dict)
-            batch |= beside
-        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, self.passes.options.batch_format)
-
-    def _no_others(self) -> list[Columns]:
-        """The other columns of no sequence; nothing where none were asked for."""
-        own = (self.passes.pack.tokens, self.passes.pack.mask)
-        names = [name for name in self.rows.passes.options.columns or () if name not in own]
-        fields = [self.passes.index.schema.field(name) for name in names]
-        empty = pa.schema(fields).empty_table()
-        none = np.zeros(0, np.int64)
-        return [gather([from_table(empty, arrow=False, where="no rows")], none)] if fields else []
+        laid, form = Laid.join([part for part, _ in parts]), self.passes.options.batch_format
+        batch = in_format(make_packed_batch(laid, self.passes.form), form)
+        if self.passes.others:
+            batch |= cast(dict[str, Any], make_batch(join([columns for _, columns in parts]), form))
+        return batch | in_format({VALID: np.arange(len(laid.tokens)) < real}, form)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"passes": self.passes, "rows": self.rows, "given": self.given}
 
 
-def packing_settings(options: StreamOptions) -> PackedBatches:
-    """How bins become batches. Raises `SettingsError` for options that a packing stream does not have."""
+def check_packing(options: StreamOptions) -> PackedBatches:
+    """Return how bins become batches. Raises `SettingsError` for options that packing does not have."""
     if options.packed == "off":
         raise SettingsError('pack= makes packed batches; leave packed="off" out')
     if options.remainder == "drop":
@@ -354,7 +336,7 @@ def packing_settings(options: StreamOptions) -> PackedBatches:
         raise SettingsError(
             'pack= makes rows of its own; leave lists="padded" out, see headrace.PackedBatches(pad_to=)'
         )
-    return options.packed_batches or PackedBatches()
+    return cast(PackedBatches, options.form) if options.form is not None else PackedBatches()
 
 
 class _TokenBlocks:
@@ -369,12 +351,11 @@ class _TokenBlocks:
             if name is None or name not in table.column_names:
                 continue
             kind = table.schema.field(name).type
-            lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-            if lists and pa.types.is_boolean(kind.value_type) and name == self._pack.mask:
+            if not holds_whole_numbers(kind, or_truth=name == self._pack.mask):
+                raise InputError(f"column {name} is {kind}; packing needs lists of whole numbers")
+            if not holds_whole_numbers(kind):
                 place = table.schema.get_field_index(name)
                 table = table.set_column(place, name, table[name].cast(pa.list_(pa.uint8())))
-            elif not lists or not pa.types.is_integer(kind.value_type):
-                raise InputError(f"column {name} is {kind}; packing needs lists of whole numbers")
             if table[name].null_count:
                 raise InputError(f"column {name} holds nulls; a sequence without tokens is an empty list")
         return table
@@ -394,25 +375,25 @@ def _picked(column: Any, rows: I64, lengths: I64) -> npt.NDArray[Any]:
 def lengths_for(
     index: SplitIndex,
     read_block: ReadBlock,
+    pack: PackRows,
     options: StreamOptions,
     *,
-    contents: str | None = None,
-    cache_dir: Path | None = None,
+    contents: str | None,
+    cache_dir: Path | None,
 ) -> I32:
-    """Tokens of each row of the split, in the order of its blocks, for packing with these options: int32 [N].
+    """Count the tokens of each row of a split, in the order of its blocks: int32 [N].
 
     contents: a word that changes whenever the rows may, to keep lengths under; None: they are not kept. Raises
     `SettingsError` for settings that cannot work, before anything is read, and what `read_block` raises.
     """
-    assert options.pack_rows is not None
-    packing_settings(options)
-    judged = preference_field(index.schema, but=(options.pack_rows.tokens,)) if options.columns is None else None
+    check_packing(options)
+    judged = preference_field(index.schema, but=(pack.tokens,)) if options.columns is None else None
     if judged is not None:
         raise SettingsError(
             f"pack: column {judged} judges answers, so rows that were rejected would be packed; say what to read with "
-            f'columns=["{options.pack_rows.tokens}"] if all rows are good, else prepare a dataset of the good ones'
+            f'columns=["{pack.tokens}"] if all rows are good, else prepare a dataset of the good ones'
         )
-    column = options.pack_rows.lengths or options.pack_rows.tokens
+    column = pack.lengths or pack.tokens
     kind = index.schema.field(column).type if column in index.schema.names else None
     if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_integer(kind)):
         raise SettingsError(
@@ -430,8 +411,7 @@ def lengths_for(
                 if found.dtype == np.int32 and found.shape == (index.total_rows,):
                     return found
     counting = [partial(_count_tokens, index, read_block, column, block) for block in range(len(index.rows))]
-    parts = run_tasks(counting, default_workers())
-    lengths = np.concatenate([np.zeros(0, np.int32), *parts])
+    lengths = np.concatenate([np.zeros(0, np.int32), *run_tasks(counting, default_workers())])
     if kept is not None:
         written = io.BytesIO()
         np.save(written, lengths)
