@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.errors import CorruptShard, SettingsError
 from headrace.histories.contexts import vocabulary
 from headrace.histories.contexts.batch import batch_of, numbered
-from headrace.histories.contexts.builder import build, index_rows
+from headrace.histories.contexts.contexts import build, index_rows
 from headrace.histories.contexts.options import ContextOptions
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL
 from laws import examples

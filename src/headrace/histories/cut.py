@@ -6,11 +6,14 @@ for the row's clock. A row has at least one measurement. Entities that fit whate
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
 from headrace.arrays import I32, I64, Ints
-from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, one_blob_bytes
+from headrace.histories.codec.rows import HEADER_BYTES, LARGEST_SPAN, blob_bytes
 
 _MOST_A_MEASUREMENT = 4 + 2 + 4 + 16  # time, code, peer index, a peer of its own
 _LEAST_A_MEASUREMENT = 4 + 2
@@ -49,24 +52,17 @@ def _cuts(times: I64, peer: Ints | None, is_6: npt.NDArray[np.bool_], max_bytes:
             new[_first_places(mine, len(is_6))] = True
             six = np.cumsum(new & is_6[mine], dtype=np.int32)
             four = np.cumsum(new, dtype=np.int32) - six
-        fits = _most_that_fit(stop - begin, four, six, max_bytes)
+        fits = bisect_right(range(1, stop - begin + 1), max_bytes, key=partial(_bytes_of, four=four, six=six))
         begin += max(1, fits)
         if begin >= len(times):
             return np.array(cuts, np.int64)
         cuts.append(begin)
 
 
-def _most_that_fit(most: int, four: I32, six: I32, max_bytes: int) -> int:
-    """How many measurements a row may have, by halving; four, six: peers of each family that so many have."""
-    low, high = 0, most
-    while low < high:
-        n = (low + high + 1) // 2
-        peers = (int(four[n - 1]), int(six[n - 1])) if len(four) else (0, 0)
-        if one_blob_bytes(n, *peers) <= max_bytes:
-            low = n
-        else:
-            high = n - 1
-    return low
+def _bytes_of(n: int, four: I32, six: I32) -> int:
+    """Length of a row of the first n measurements; four, six: peers of each family that so many have."""
+    peers = (four[n - 1 : n], six[n - 1 : n]) if len(four) else (np.zeros(1, np.int64),) * 2
+    return int(blob_bytes(np.array([n]), *(each.astype(np.int64) for each in peers))[0])
 
 
 def _first_places(values: Ints, most: int) -> Ints:

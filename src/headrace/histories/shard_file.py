@@ -20,6 +20,9 @@ from headrace.arrays import I64, U8
 from headrace.digest import digest_file
 from headrace.errors import CorruptShard, MissingExtra
 from headrace.formats.write import HashingFile, Written
+from headrace.histories.codec.addresses import Addresses, render
+from headrace.histories.codec.decoding import decode_row
+from headrace.histories.codec.latency import FAILED, decode
 from headrace.histories.codec.rows import Encoded
 from headrace.storage.local import failed, storing
 
@@ -230,6 +233,33 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, pa.ArrowException, KeyError) as error:
         raise _unreadable(path, error) from error
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measurement. event_time: epoch seconds; rtt: ms, None where it failed; dst_addr: None without peers."""
+
+    src_addr: str
+    dst_addr: str | None
+    event_time: int
+    rtt: float | None
+    part: int
+
+
+def decode_shard(path: Path) -> Iterator[Measurement]:
+    """Read the measurements of a shard one by one, in its order. O(one row) of memory, Python work per
+    measurement. Raises `CorruptShard`, `MissingExtra`."""
+    for place, blob in enumerate(read_blobs(path)):
+        row = decode_row(blob, f"{path}: row {place + 1}")
+        entity = Addresses(np.array([row.entity_family], np.uint8), row.entity_bytes.reshape(1, 16))
+        (name,) = render(entity, row.entity_kind)
+        peers: list[str | None] = [None]
+        peers[1:] = render(Addresses(row.peer_family, row.peer_bytes), row.peer_kind)
+        of_peer = [0] * row.n if row.peers is None else (row.peers.astype(np.int64) + 1).tolist()
+        for time, code, micros, peer in zip(
+            row.times.tolist(), row.codes.tolist(), decode(row.codes).tolist(), of_peer, strict=True
+        ):
+            yield Measurement(name, peers[peer], time, None if code == FAILED else micros / 1000, row.part)
 
 
 def _unreadable(path: Path, error: Exception) -> CorruptShard:

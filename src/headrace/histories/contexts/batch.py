@@ -27,7 +27,7 @@ MAXTEXT = (
 FOUR = ("inputs", "targets", "segmentation", "positions")
 
 
-def batch_of(tokens: Tokens, segments: Segments, *, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
+def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
     """int32 [B, L] arrays: the six that MaxText names, or "inputs", "targets", "segmentation", "positions".
 
     targets_position is that of the inputs. Of the four, segmentation is 1, 2, … where a token is and 0 in padding.

@@ -25,8 +25,8 @@ from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import FinishedRun, find_run
 from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, MissingExtra
-from headrace.histories.codec.many import columns_of, decode_rows, joined
-from headrace.histories.codec.rows import RowColumns, decode_row
+from headrace.histories.codec.decoding import damaged, decode_blobs, decode_rows
+from headrace.histories.codec.rows import RowColumns
 
 ROWS = "rows.parquet"
 Format = Literal["array_record", "arrow"]
@@ -173,17 +173,14 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
     """
     if not blobs:
         return np.zeros((0, 5), np.int64)
-    found = joined(blobs)
-    columns = None if found is None else columns_of(found)
-    if found is None or columns is None:
-        for blob, name in zip(blobs, names, strict=True):
-            decode_row(blob, name)  # says which of them is none, and why
-        raise CorruptShard(f"{names[0]}: or a row read with it is damaged; restore the file or prepare the run again")
-    n, starts, index = found.n, found.starts, columns.index
-    lengths = np.where(columns.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
+    found = decode_blobs(blobs)
+    if found.damage:
+        raise CorruptShard(damaged(names[len(found.n)], found.damage))
+    n, starts, index = found.n, found.starts, found.index
+    lengths = np.where(found.codes == 0, 3, 5) + np.repeat(np.where(found.head["entity_family"] == 6, 16, 4), n)
     if index is not None:
-        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.width > 0, n)
-    long_gaps = np.diff(columns.seconds.astype(np.int64)) >= 256
+        lengths += np.where(index < np.repeat(found.peers4, n), 5, 17) * np.repeat(found.peers4 + found.peers6 > 0, n)
+    long_gaps = np.diff(found.seconds.astype(np.int64)) >= 256
     long_gaps[starts[1:] - 1] = False
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(long_gaps)])  # at each measurement, in all rows
     return np.column_stack(
@@ -192,7 +189,7 @@ def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) ->
             np.add.reduceat(lengths, starts),
             np.maximum.reduceat(lengths, starts),
             before[starts + n - 1] - before[starts],
-            columns.seconds[starts + n - 1],
+            found.seconds[starts + n - 1],
         ]
     )
 
