@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from headrace.contexts import ContextOptions, Contexts
 from headrace.draws import context_keys
 from headrace.errors import CorruptShard
-from headrace.histories.contexts.batch import batch_of
 from headrace.histories.contexts.contexts import build, chosen_kernels, index_rows
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
+from headrace.histories.contexts.tokens import batch_of
 from laws import examples
 
 NUMPY, NUMBA = chosen_kernels("numpy"), chosen_kernels("numba")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headrace.draws import permuted_prefixes
 from headrace.errors import InputError
 from headrace.histories.contexts import vocabulary
-from headrace.histories.contexts.draw_kernels import prefixes_in_numba
+from headrace.histories.contexts.draw_kernels import _prefixes
 from headrace.histories.contexts.sample import FULL, NONE, PARTIAL, candidates
 from headrace.histories.contexts.token_kernels import tokens_in_numba
 from headrace.histories.contexts.tokens import tokens_in_python
@@ -132,4 +132,6 @@ def test_compiled_permutations_are_the_same(asked):
     sizes = np.array([size for _, size, _ in asked])
     offsets = np.concatenate([[0], np.cumsum([min(size, count) for _, size, count in asked])])
 
-    assert permuted_prefixes(keys, sizes, offsets).tolist() == prefixes_in_numba(keys, sizes, offsets).tolist()
+    found = np.empty(int(offsets[-1]), np.int64)
+    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, found)
+    assert permuted_prefixes(keys, sizes, offsets).tolist() == found.tolist()

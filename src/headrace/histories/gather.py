@@ -123,16 +123,7 @@ class _Counts:
 
     def as_json(self) -> dict[str, Any]:
         """For the receipt."""
-        rows = {word: count for word, count in self.dropped.rows.items() if count}
-        if self.not_sampled:
-            rows["not_sampled"] = self.not_sampled
-        return {
-            "rows_read": self.rows_read,
-            "measurements": self.measurements,
-            "failed": self.failed,
-            "clamped": self.clamped,
-            "backwards": self.backwards,
-            "sum": self.sum,
-            "dropped": rows,
-            "first_dropped": self.dropped.first,
-        }
+        rows = self.dropped.rows | ({"not_sampled": self.not_sampled} if self.not_sampled else {})
+        names = ("rows_read", "measurements", "failed", "clamped", "backwards", "sum")
+        counts = {name: getattr(self, name) for name in names}
+        return {**counts, "dropped": rows, "first_dropped": self.dropped.first}

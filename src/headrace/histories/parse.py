@@ -25,23 +25,10 @@ from headrace.histories.codec import addresses, latency
 from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories
 
-REASONS = (
-    "null_time",
-    "unreadable_time",
-    "time_before_1970",
-    "null_entity",
-    "unreadable_entity",
-    "null_peer",
-    "unreadable_peer",
-    "unreadable_value",
-    "missing_value",
-    "negative_value",
-    "zero_value",
-)
 _LATEST_US = 1 << 62
 _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
-_ADVICE = {
+_ADVICE = {  # of each reason, what is said of the value
     "null_time": "is missing",
     "unreadable_time": "is no time of the declared form: {time}",
     "time_before_1970": "is before 1970, and row times count from there",
@@ -54,6 +41,7 @@ _ADVICE = {
     "negative_value": "is below 0, which negative='error' refuses; or give negative='failed' or negative='drop'",
     "zero_value": "is 0, which zero='error' refuses; or give zero='value', zero='failed' or zero='drop'",
 }
+REASONS = tuple(_ADVICE)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,14 @@ def _survey(
     """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
     how many rows there are."""
 
-    def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
-        def work() -> tuple[Shard, int]:
-            if settings.partitions is not None:
-                shard = survey(path, name)
-                return shard, shard.size // _ROW_BYTES
-            shard, spans = look(path, name)
-            return shard, sum(span.rows for span in spans)
+    def looked(path: Path, name: str) -> tuple[Shard, int]:
+        if settings.partitions is not None:
+            shard = survey(path, name)
+            return shard, shard.size // _ROW_BYTES
+        shard, spans = look(path, name)
+        return shard, sum(span.rows for span in spans)
 
-        return work
-
-    found = context.map([looked(path, name) for path, name in files])
+    found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
         check_columns(settings, shard)

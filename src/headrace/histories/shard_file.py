@@ -113,16 +113,10 @@ def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> I
     if path.name.endswith(EXTENSION["arrow"]):
         yield from _read_arrow(path, most)
         return
-    module = _array_record()
-    if not path.is_file():
-        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
-    try:
-        reader = module.ArrayRecordReader(str(path), "readahead_buffer_size:0,max_parallelism:1")
-    except (ValueError, RuntimeError, OSError) as error:
-        raise _unreadable(path, error) from error
+    reader = open_array_record(path, max_parallelism=1)
     try:
         if not reader.ok() or not reader.num_records():  # a cut file opens as one of no records
-            raise _unreadable(path, ValueError("it has no records"))
+            raise unreadable(path, ValueError("it has no records"))
         rows = reader.num_records()
         average = -(-path.stat().st_size // rows)
         sizes = np.full(rows, average, np.int64)
@@ -141,7 +135,7 @@ def _read(reader: Any, path: Path, first: int, last: int) -> Iterator[Blobs]:
         found = reader.read(first, last)  # a call costs as much as a hundred small rows
     except (ValueError, RuntimeError, OSError, IndexError) as error:
         if last - first == 1:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         for row in range(first, last):
             yield from _read(reader, path, row, row + 1)
     else:
@@ -232,7 +226,7 @@ def _read_arrow(path: Path, most: Most) -> Iterator[Blobs]:
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 @dataclass(frozen=True)
@@ -262,7 +256,23 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
             yield Measurement(name, peers[peer], time, None if code == FAILED else micros / 1000, row.part)
 
 
-def _unreadable(path: Path, error: Exception) -> CorruptShard:
+def open_array_record(path: Path, *, max_parallelism: int) -> Any:
+    """A reader of an ArrayRecord file that reads nothing ahead: the package's defaults read 16 MB and start threads.
+
+    Raises `CorruptShard`, `MissingExtra`.
+    """
+    module = _array_record()
+    if not path.is_file():
+        raise CorruptShard(f"{path}: is missing; restore it or prepare the run again")
+    try:
+        options = f"readahead_buffer_size:0,max_parallelism:{max_parallelism}"
+        return module.ArrayRecordReader(str(path), options)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> CorruptShard:
+    """The error of a shard that cannot be read."""
     return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,6 @@ from headrace.histories.codec.addresses import Addresses, of_words
 from headrace.histories.keyed import EntityHashes
 from headrace.histories.piece import ALONE, ENTITY, WITH_PEER, Records, Segment, read_entities, read_into
 from headrace.storage.local import storing
-
-if TYPE_CHECKING:
-    from headrace.histories.codec.order_kernels import Dealt
 
 RUN = np.dtype(
     [("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2), ("peer", "<u4"), ("more_zero", "u1", 4)]
@@ -81,44 +77,29 @@ def open_partition(
     entities, place = distinct_entities(read_entities(segments), hashed, compiled=compiled)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum([each.entities for each in segments])])
     of_segment = [place[before[k] : before[k + 1]] for k in range(len(segments))]
-    rows = sum(each.records for each in segments)
+    rows, count = sum(each.records for each in segments), len(entities.addresses)
+    peers, peer = Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8)), None
     if rows <= 2 * slab_rows:
-        peers, slab = _at_once(segments, of_segment, dtype, entities if compiled else None)
+        (records,) = _blocks(segments, of_segment, dtype, rows)
+        if has_peers:
+            peers, peer = distinct_peers(records, compiled=compiled)
+        held = [(records, peer)]
+        del records, peer
+        slab = _sorted(held, count, compiled=compiled)
         return Partition(entities, peers, rows, lambda: iter([slab]))
 
     # Runs are sorted again where they are merged, so that in them a peer is the number it was first met as.
-    peers, number = _no_peers(), np.zeros(0, np.int64)
+    number = np.zeros(0, np.int64)
     runs: list[Path] = []
     for block in _blocks(segments, of_segment, dtype, slab_rows):
-        peer = None
         if has_peers:
             found, peer = distinct_peers(block, compiled=compiled)
             peers, number, of_found = _numbered(peers, number, found)
             peer = Peers(peer.place, of_found[peer.rank])
         runs.append(temporary())
-        _write_run(runs[-1], _sorted(block, peer, entities if compiled else None))
+        _write_run(runs[-1], _sorted([(block, peer)], count, compiled=compiled))
     rank = np.argsort(number) if has_peers else None
-    return Partition(entities, peers, rows, lambda: _merged(runs, rank, slab_rows, entities if compiled else None))
-
-
-def _at_once(
-    segments: list[Segment],
-    of_segment: list[npt.NDArray[np.uint32]],
-    dtype: np.dtype[np.void],
-    entities: Entities | None,
-) -> tuple[Addresses, Slab]:
-    """The peers and the measurements of segments, all in memory. entities: as in `_sorted`."""
-    (records,) = _blocks(segments, of_segment, dtype, sum(each.records for each in segments))
-    peers, peer = _no_peers(), None
-    if dtype == WITH_PEER:
-        peers, peer = distinct_peers(records, compiled=entities is not None)
-    if entities is None:
-        return peers, _sorted(records, peer, entities)
-    from headrace.histories.codec.order_kernels import in_order
-
-    dealt = _dealt(records, peer, entities)
-    del records, peer  # most of the memory, and not needed where it is sorted
-    return peers, Slab(*in_order(dealt))
+    return Partition(entities, peers, rows, lambda: _merged(runs, rank, slab_rows, count, compiled=compiled))
 
 
 def _blocks(
@@ -141,13 +122,6 @@ def _blocks(
         yield block[:size]
 
 
-def _dealt(records: Records, peer: Peers | None, entities: Entities) -> Dealt:
-    from headrace.histories.codec.order_kernels import dealt
-
-    peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
-    return dealt(_words(records), _TAIL[records.dtype], peers, len(entities.addresses))
-
-
 @dataclass(frozen=True)
 class Peers:
     """Of each record its place [N], and the peer at each place [P]."""
@@ -156,12 +130,17 @@ class Peers:
     rank: I64
 
 
-def _sorted(records: Records, peer: Peers | None, entities: Entities | None) -> Slab:
-    """entities: the partition's, where it is done by numba."""
-    if entities is not None:
-        from headrace.histories.codec.order_kernels import in_order
+def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled: bool) -> Slab:
+    """The measurements of some records, in order. held: those alone; they are taken out, which frees most of the memory
+    before it is sorted."""
+    records, peer = held.pop()
+    if compiled:
+        from headrace.histories.codec.order_kernels import dealt, in_order
 
-        return Slab(*in_order(_dealt(records, peer, entities)))
+        peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
+        together = dealt(_words(records), _TAIL[records.dtype], peers, entities)
+        del records, peer, peers
+        return Slab(*in_order(together))
     of_record = None if peer is None else peer.rank[peer.place]
     order = measurement_order(records["entity"], records["micros"], of_record, records["code"])
     return Slab(
@@ -180,10 +159,10 @@ def _write_run(path: Path, slab: Slab) -> None:
         file.write(run.tobytes())
 
 
-def _merged(runs: list[Path], rank: I64 | None, slab_rows: int, entities: Entities | None) -> Iterator[Slab]:
+def _merged(runs: list[Path], rank: I64 | None, slab_rows: int, entities: int, *, compiled: bool) -> Iterator[Slab]:
     """Slabs in order. Keys are (entity, second) as one word: seconds since the earliest of the partition.
 
-    rank [P]: of the peers by their number in runs; None without peers. entities: as in `_sorted`.
+    rank [P]: of the peers by their number in runs; None without peers.
     """
     mapped = [np.memmap(path, RUN, "r") for path in runs]
     begin = min(int(run["micros"].min()) for run in mapped) // 1_000_000
@@ -204,16 +183,13 @@ def _merged(runs: list[Path], rank: I64 | None, slab_rows: int, entities: Entiti
         parts = [np.array(run[at[number] : at[number + 1]]) for run, at in zip(mapped, places, strict=True)]
         records = np.concatenate(parts)
         if len(records):
-            yield _sorted(records, None if rank is None else Peers(records["peer"], rank), entities)
+            peer = None if rank is None else Peers(records["peer"], rank)
+            yield _sorted([(records, peer)], entities, compiled=compiled)
 
 
 def _key(run: Records, keys: Callable[[Records], U64], at: int) -> np.uint64:
     key: np.uint64 = keys(run[at : at + 1])[0]
     return key
-
-
-def _no_peers() -> Addresses:
-    return Addresses(np.zeros(0, np.uint8), np.zeros((0, 16), np.uint8))
 
 
 def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresses, I64, I64]:

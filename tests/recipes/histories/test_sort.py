@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from headrace.histories.codec.addresses import Addresses
 from headrace.histories.codec.rows import LARGEST_SPAN, blob_bytes
-from headrace.histories.cut import cut_rows
 from headrace.histories.keyed import EntityHashes, multiset_sum
 from headrace.histories.piece import ENTITY, partition_of
 from headrace.histories.sort import distinct_entities, distinct_peers, measurement_order
+from headrace.histories.write import cut_rows
 
 WORDS = st.integers(0, 2**64 - 1)
 

@@ -16,15 +16,14 @@ _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHas
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
 _INITIAL_C, _INITIAL_D = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _FINISH_HIGH, _FINISH_LOW = np.uint64(0xEE), np.uint64(0xDD)
-_8, _13, _16, _17, _21, _27, _30, _31, _32, _48, _64 = (
-    np.uint64(each) for each in (8, 13, 16, 17, 21, 27, 30, 31, 32, 48, 64)
+_8, _13, _16, _17, _21, _27, _29, _30, _31, _32, _48, _64 = (
+    np.uint64(each) for each in (8, 13, 16, 17, 21, 27, 29, 30, 31, 32, 48, 64)
 )
 _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _SECOND = np.uint64(1_000_000)
-_FIRST_SLOTS = 1 << 14
 
 
 def hash_addresses(
@@ -50,17 +49,10 @@ def distinct(records: U64, column: int = 0, shift: int = 0) -> tuple[U32, U64]:
     records uint64 [N, W]: the words begin in a column, and the family is a byte, above `shift` bits, of the one behind
     them.
     """
-    records = read_only(records)
-    place = np.empty(len(records), np.uint32)
-    size, row, found = _FIRST_SLOTS, 0, 0
-    slots, known = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64)
-    while True:
-        row, found = _fill(records, column, shift, row, slots, known, found, place)
-        if row == len(records):
-            return place, known[:found]
-        size *= 4
-        slots, known = np.zeros(size, np.uint64), np.resize(known, (size >> 1, 3))
-        _fill_again(known, found, slots)
+    place, known = np.empty(len(records), np.uint32), np.empty((len(records), 3), np.uint64)
+    slots = np.zeros(1 << (3 * len(records) // 2).bit_length(), np.uint64)  # at most two in three are filled
+    found = _distinct(read_only(records), column, np.uint64(shift), slots, known, place)
+    return place, known[:found]
 
 
 def grouped(
@@ -143,17 +135,19 @@ def _swapped(word: Any) -> Any:
 
 
 @compiled
-def _fill(records: Any, column: Any, shift: Any, row: Any, slots: Any, known: Any, found: Any, place: Any) -> Any:
-    """Records from `row` on into an open hash table, until it is full: how far it came, and how many differ.
+def _distinct(records: Any, column: Any, shift: Any, slots: Any, known: Any, place: Any) -> Any:
+    """Put records into an open hash table; returns how many differ.
 
     slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
-    which are beyond a processor's cache. A larger table is made outside, as numba counts references to what changes.
+    which are beyond a processor's cache.
     """
-    mask = np.uint64(len(slots) - 1)
-    while row < len(records) and found < len(known):
+    mask, found = np.uint64(len(slots) - 1), 0
+    for row in range(len(records)):
         word0, word1 = records[row, column], records[row, column + 1]
-        family = (records[row, column + 2] >> np.uint64(shift)) & _BYTE
-        mixed = _spread(word0, word1, family)
+        family = (records[row, column + 2] >> shift) & _BYTE
+        mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
+        mixed = (mixed ^ (mixed >> _29)) * _MIX_A
+        mixed ^= mixed >> _32
         slot, half = mixed & mask, mixed >> _32
         number: Any = -1
         while slots[slot] != 0:
@@ -169,26 +163,7 @@ def _fill(records: Any, column: Any, shift: Any, row: Any, slots: Any, known: An
             slots[slot] = (half << _32) | np.uint64(found)
             known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
         place[row] = number
-        row += 1
-    return row, found
-
-
-@compiled
-def _fill_again(known: Any, found: Any, slots: Any) -> None:
-    mask = np.uint64(len(slots) - 1)
-    for other in range(found):
-        mixed = _spread(known[other, 0], known[other, 1], known[other, 2])
-        slot = mixed & mask
-        while slots[slot] != 0:
-            slot = (slot + _ONE) & mask
-        slots[slot] = (mixed >> _32 << _32) | np.uint64(other + 1)
-
-
-@compiled
-def _spread(word0: Any, word1: Any, family: Any) -> Any:
-    mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_A
-    return mixed ^ (mixed >> _32)
+    return found
 
 
 @compiled

@@ -54,13 +54,6 @@ def permuted_in_numba(key: U64, size: I64, places: I64) -> I64:
     return out
 
 
-def prefixes_in_numba(keys: U64, sizes: I64, offsets: I64) -> I64:
-    """As `permuted_prefixes`."""
-    out = np.empty(int(offsets[-1]), np.int64)
-    _prefixes(keys, sizes, np.zeros(len(keys), np.int64), offsets, out)
-    return out
-
-
 def indices_in_numba(segments: Segments, fills: I64, offsets: I64) -> I64:
     """As `indices`."""
     window, begin = np.empty(len(fills), np.int64), np.empty(len(fills), np.int64)

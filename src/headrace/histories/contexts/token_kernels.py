@@ -18,10 +18,9 @@ from headrace.arrays import I32, I64, U64
 from headrace.compiled import compiled
 from headrace.draws import FIELDS, GAMMA, MIX_A, MIX_B, POSITIONS
 from headrace.histories.contexts import vocabulary as v
-from headrace.histories.contexts.batch import FOUR, MAXTEXT
 from headrace.histories.contexts.options import Keys
 from headrace.histories.contexts.sample import FULL, NONE, Candidates, Segments
-from headrace.histories.contexts.tokens import FIELD_ORDERS, Tokens
+from headrace.histories.contexts.tokens import FIELD_ORDERS, FOUR, MAXTEXT, Tokens
 from headrace.histories.contexts.vocabulary import Vocabulary
 
 _GAMMA, _MIX_A, _MIX_B = np.uint64(GAMMA), np.uint64(MIX_A), np.uint64(MIX_B)
@@ -226,23 +225,6 @@ def _keep(by_time: Any, timed: Any, count: Any, out: Any) -> Any:
 
 
 @compiled
-def _build(
-    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, time: Any, code: Any,
-    family: Any, address: Any, source_family: Any, source: Any, tokens: Any,
-) -> None:  # fmt: skip
-    used, last = 0, -1
-    for s in range(len(context)):
-        if context[s] != last:
-            used, last = 0, context[s]
-        mine = slice(offsets[s], offsets[s + 1])
-        _write(
-            tokens[last, used : used + lengths[s]], key[s], order[mine], timed[s], taken[s], time[mine], code[mine],
-            family[mine], address[mine], source_family[s], source[s],
-        )  # fmt: skip
-        used += lengths[s]
-
-
-@compiled
 def _draw(key: Any, slot: Any) -> Any:
     word = key + np.uint64(slot) * _GAMMA
     word = (word ^ (word >> _30)) * _MIX_A
@@ -251,42 +233,52 @@ def _draw(key: Any, slot: Any) -> Any:
 
 
 @compiled
-def _write(
-    out: Any, key: Any, order: Any, timed: Any, count: Any, time: Any, code: Any, family: Any, address: Any,
-    source_family: Any, source: Any,
+def _build(
+    context: Any, key: Any, offsets: Any, order: Any, timed: Any, lengths: Any, taken: Any, times: Any, codes: Any,
+    family: Any, address: Any, source_family: Any, source: Any, tokens: Any,
 ) -> None:  # fmt: skip
-    at, with_time, without, previous = _0, 0, 0, np.int64(-1)
-    untimed = count - timed
-    for place in range(count):
-        has_time = untimed == 0
-        if timed and untimed:  # else there is nothing to draw
-            chance = ((_draw(key, POSITIONS + place) >> _32) * np.uint64(count - place)) >> _32
-            has_time = np.int64(chance) >= untimed - without
-        m = order[with_time if has_time else timed + without]
-        with_time += has_time
-        without += not has_time
+    used, last = 0, -1
+    for s in range(len(context)):
+        if context[s] != last:
+            used, last = 0, context[s]
+        out, numbers, first = tokens[last, used : used + lengths[s]], order[offsets[s] : offsets[s + 1]], offsets[s]
+        used += lengths[s]
+        at, with_time, without, previous = _0, 0, 0, np.int64(-1)
+        untimed = taken[s] - timed[s]
+        for place in range(taken[s]):
+            has_time = untimed == 0
+            if timed[s] and untimed:  # else there is nothing to draw
+                chance = ((_draw(key[s], POSITIONS + place) >> _32) * np.uint64(taken[s] - place)) >> _32
+                has_time = np.int64(chance) >= untimed - without
+            m = first + np.int64(numbers[with_time if has_time else timed[s] + without])
+            with_time += has_time
+            without += not has_time
 
-        stamp, value = _0, time[m]
-        if has_time:
-            stamp = _9
-            if previous >= 0:
-                value = time[m] - previous
-                stamp = _2 if value < 256 else _5
-            previous = time[m]
-        result = _1 if code[m] == 0 else _3
-        peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
-        mine = _17 if source_family == 6 else _5
-        lengths = mine | peer << _8 | result << _16 | stamp << _24
-        fields = ((_draw(key, FIELDS + place) >> _32) * _24) >> _32
-        out[at] = v.START
-        at += _1
-        _address(out, at + _sum(lengths & _BEFORE[fields, 0]), v.SOURCE_V4, source_family, source)
-        if peer:
-            _address(out, at + _sum(lengths & _BEFORE[fields, 1]), v.DESTINATION_V4, family[m], address[m])
-        _result(out, at + _sum(lengths & _BEFORE[fields, 2]), code[m])
-        if has_time:
-            _time(out, at + _sum(lengths & _BEFORE[fields, 3]), stamp, value)
-        at += mine + peer + result + stamp
+            stamp, value = _0, times[m]
+            if has_time:
+                stamp = _9
+                if previous >= 0:
+                    value = times[m] - previous
+                    stamp = _2 if value < 256 else _5
+                previous = times[m]
+            code = codes[m]
+            result = _1 if code == 0 else _3
+            peer = _0 if family[m] == 0 else _17 if family[m] == 6 else _5
+            mine = _17 if source_family[s] == 6 else _5
+            sizes = mine | peer << _8 | result << _16 | stamp << _24
+            fields = ((_draw(key[s], FIELDS + place) >> _32) * _24) >> _32
+            out[at] = v.START
+            at += _1
+            _address(out, at + _sum(sizes & _BEFORE[fields, 0]), v.SOURCE_V4, source_family[s], source[s])
+            if peer:
+                _address(out, at + _sum(sizes & _BEFORE[fields, 1]), v.DESTINATION_V4, family[m], address[m])
+            to = at + _sum(sizes & _BEFORE[fields, 2])
+            out[to] = v.FAILED if code == 0 else v.ROUND_TRIP
+            if code:
+                out[to + _1], out[to + _2] = v.BYTE + (code >> 8), v.BYTE + (code & 255)
+            if has_time:
+                _time(out, at + _sum(sizes & _BEFORE[fields, 3]), stamp, value)
+            at += mine + peer + result + stamp
 
 
 @compiled
@@ -305,16 +297,6 @@ def _address(out: Any, at: Any, role: Any, family: Any, address: Any) -> None:
         out[at] = role
         for q in range(_4):
             out[at + _1 + q] = v.BYTE + np.int32(address[q])
-
-
-@compiled
-def _result(out: Any, at: Any, code: Any) -> None:
-    if code == 0:
-        out[at] = v.FAILED
-    else:
-        out[at] = v.ROUND_TRIP
-        out[at + _1] = v.BYTE + (code >> 8)
-        out[at + _2] = v.BYTE + (code & 255)
 
 
 @compiled
