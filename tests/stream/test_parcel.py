@@ -91,6 +91,7 @@ class Unpicklable(IterableDataset):
         yield Parcel(batch_of(4))
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_pickled_is_an_error_in_the_loop_and_never_a_wait_without_end():
     batches = iter(DataLoader(Unpicklable(), batch_size=None, num_workers=1, timeout=120))
     assert_same(next(batches), batch_of(3))

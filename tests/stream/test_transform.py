@@ -210,7 +210,7 @@ def test_a_stop_with_a_transform_resumes_exactly(number):
     assert whole == begun + [batch["twice"].tolist() for batch in second]
 
 
-@pytest.mark.smoke("fork-2")
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])
 def test_its_error_in_a_worker_reaches_the_loop_with_worker_and_cause(method, workers):
     dataset = kinds_dataset(workers, transform=fail_at_row_fifty, columns=NUMBERS)

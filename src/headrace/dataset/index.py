@@ -269,14 +269,20 @@ class RunIndex(Index):
         def of_shards(column: str) -> Texts:
             return Texts(table[column].take(first).combine_chunks())
 
+        def of_blocks(column: str) -> I64:
+            return np.asarray(table[column].to_numpy(), np.int64)
+
         return SplitIndex(
             split=split,
             schema=self.schema,
             shards=Texts(names.dictionary),
             formats=of_shards("format"),
             shard_of_block=places,
+            block=of_blocks("block"),
+            rows=of_blocks("rows"),
+            offset=of_blocks("offset"),
+            length=of_blocks("length"),
             checksums=of_shards("checksum"),
-            **{name: np.asarray(table[name].to_numpy(), np.int64) for name in ("block", "rows", "offset", "length")},
         )
 
 

@@ -169,11 +169,11 @@ class RayEngine:
 
     def _as_raised(self, error: BaseException, place: int) -> BaseException:
         """The task's own error; what Ray has to say of its machines as ours."""
-        exceptions = self._ray.exceptions
+        exceptions, raised = self._ray.exceptions, error
         if isinstance(error, exceptions.RayTaskError):
             cause = error.cause
             if not isinstance(cause, BaseException):
-                return error
+                return raised
             if not isinstance(cause, HeadraceError):
                 cause.__cause__ = error  # whose text is the traceback in the worker
             return cause

@@ -184,14 +184,7 @@ class RunContext:
         made = self.engine.run(
             [
                 partial(
-                    do_task,
-                    self.run,
-                    name,
-                    number,
-                    tasks[number],
-                    durable=durable,
-                    store=store,
-                    sources=self.sources.part(tasks[number].reads),
+                    do_task, self.run, name, number, tasks[number], durable=durable, store=store, sources=self.sources
                 )
                 for number in left
             ],
@@ -223,7 +216,7 @@ class RunContext:
                 durable=True,
                 existing=existing,
                 store=store,
-                sources=self.sources.part(tasks[number].reads),
+                sources=self.sources,
             ),
             self.workers,
             begin=lambda finished: self.on_event(StageBegan(name, len(tasks), finished)),
@@ -248,8 +241,7 @@ def do_task(
 ) -> Receipt:
     """Do one task, publish its files, then its receipt. Done again, it leaves the same files.
 
-    store: the run in an object store, where both are put as well. sources: the files of the source that it reads.
-
+    store: the run in an object store, where both are put as well. sources: the state of the source's files.
     Raises `InputError` where one of those changed, and `StoreError` where the run directory is not seen: on a machine
     that does not share the storage.
     """
@@ -260,7 +252,7 @@ def do_task(
     files = TaskFiles(run, durable, existing)
     began, attempt = time.monotonic(), begin(run, stage, number, task.subject, task.input_bytes)
     try:
-        with sources.unchanged():
+        with sources.part(task.reads).unchanged():
             result = task.work(files)
         published = files.publish(on_event)
     except BaseException as error:

@@ -98,7 +98,7 @@ class Members:
         if self._has_locks:
             self._appear()
         else:
-            place_of(self._path(self.token)).replace(_counter(0) + self._record)
+            self._say(_counter(0))
         self._heart.start()
         return self
 
@@ -198,11 +198,14 @@ class Members:
         while not self._leaving.wait(self._patience.beat_s):
             count += 1
             with suppress(OSError, StoreError):  # the next one may get through
-                if self._file is None:
-                    place_of(self._path(self.token)).replace(_counter(count) + self._record)
-                else:
-                    os.pwrite(self._file, _counter(count), 0)
-                    os.fsync(self._file)
+                self._say(_counter(count))
+
+    def _say(self, counter: bytes) -> None:
+        if self._file is None:
+            place_of(self._path(self.token)).replace(counter + self._record)
+        else:
+            os.pwrite(self._file, counter, 0)
+            os.fsync(self._file)
 
     def _lock(self, token: str, record: Mapping[str, Any]) -> Literal["held", "free", "unknown"]:
         """Ask the lock of a member's file. Only a lock of the same kernel can be believed."""

@@ -347,6 +347,7 @@ print(*peaks, size)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux")
 def test_memory_is_of_a_row_group_and_random_tokens_shrink(tmp_path):
     code = [sys.executable, "-c", MEMORY % sys.path, str(tmp_path / "s.parquet")]

@@ -87,6 +87,7 @@ def test_the_address_of_an_object_is_no_text(source):
     assert ["<f at 0x7f00>"] == told(renderer_of("{{ messages[0].content }}").render(asked("<f at 0x7f00>")))
 
 
+@pytest.mark.smoke("loops over one range")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_template_that_never_ends_is_ended(name):
     assert ["template_limit"] == told(renderer_of(HANGS[name]).render(asked("q")))
@@ -106,6 +107,7 @@ def test_only_the_conversation_that_hangs_is_rejected():
     assert ["a", "b", "template_limit", "c", "template_limit", "d"] == told(outcomes)
 
 
+@pytest.mark.slow
 def test_a_template_that_always_hangs_is_given_up():
     with pytest.raises(SettingsError, match=r"1 s of processor time on each of 3 conversations.*chat_template="):
         renderer_of(HANGS_ON_X).render(asked(*"xxxxx"))
