@@ -80,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     Path("run.yaml").write_text(
-        f"recipe: temporal_split\nsource: {tmp_path / 'in'}\ndate_column: date\ngroup_column: id\nsplit_date: 2025-01-01\n"
+        f"recipe: temporal_split\nsource: {tmp_path / 'in'}\ntime: date\nentity: id\nsplit_date: 2025-01-01\n"
     )
     return tmp_path / "here"
 

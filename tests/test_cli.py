@@ -81,7 +81,7 @@ def test_a_configuration_file_and_flags_are_the_same_run(raw: Path, tmp_path: Pa
     config = tmp_path / "config.yaml"
     config.write_text(
         f"recipe: temporal_split\nsource: {raw}\nout: {tmp_path / 'out'}\n"
-        "time: time\ngroup_column: customer\nsplit_date: 2025-01-01\nworkers: 1\n"
+        "time: time\nentity: customer\nsplit_date: 2025-01-01\nworkers: 1\n"
     )
     by_file = json.loads(headrace("run", config, "--json").stdout)
     by_flags = json.loads(headrace("split", raw, "--out", tmp_path / "out", *NEEDED, "--json").stdout)
@@ -115,9 +115,7 @@ def test_a_wrong_command_exits_2_and_says_what_is_wrong(arguments: tuple[str, ..
 
 def test_an_unknown_setting_is_answered_with_the_nearest_one(raw: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(
-        f"recipe: temporal_split\nsource: {raw}\nout: o\ndate_colum: time\ngroup_column: c\nsplit_date: 2025-01-01\n"
-    )
+    config.write_text(f"recipe: temporal_split\nsource: {raw}\nout: o\ntme: time\nentity: c\nsplit_date: 2025-01-01\n")
     done = headrace("run", config)
 
     assert done.returncode == 2

@@ -146,7 +146,9 @@ def test_the_command_that_may_be_left_out_completes(tab: Callable[[str], list[st
 
 
 def test_a_setting_of_any_text_offers_its_words(tab: Callable[[str], list[str]]) -> None:
-    assert ["epoch_days", "epoch_ms", "epoch_ns", "epoch_s", "epoch_us"] == tab("headrace split raw --time-format e")
+    assert ["epoch_days", "epoch_ms", "epoch_ns", "epoch_s", "epoch_us", "excel_days"] == tab(
+        "headrace split raw --time-format e"
+    )
 
 
 def words_in(annotation: Any) -> set[str]:
@@ -164,7 +166,7 @@ def test_the_words_are_those_that_settings_take() -> None:
         names = {str(each.name) for each in command.params}
         known = {name: found for name in names if (found := completing.words_of(words, name))}
         own = {str(each.name): tuple(item.value for item in each.shell_complete(typer.Context(command), "")) for each in command.params if each.name in others}  # fmt: skip
-        known |= {name: found for name, found in own.items() if found}
+        known |= {name: found for name, found in own.items() if found and type(command).__name__ != "Derived"}
         of_settings = {name: words_in(fields[name.rstrip("_")].annotation) for name in names if name.rstrip("_") in fields}  # fmt: skip
         of_settings = {name: found for name, found in of_settings.items() if found and name != "lineage"}
         of_settings = {} if type(command).__name__ == "Derived" else of_settings  # flags of settings bring their words

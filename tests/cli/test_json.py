@@ -49,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         pl.DataFrame({"date": days.dt.strftime("%Y-%m-%d"), "rain": range(len(days)), "flow": range(len(days))}).write_csv(path)  # fmt: skip
     small_tokenizer(root / "tokenizer")
-    (root / "split.yaml").write_text("recipe: temporal_split\nsource: raw\nout: split\ndate_column: time\ngroup_column: customer\nsplit_date: 2025-01-01\n")  # fmt: skip
+    (root / "split.yaml").write_text("recipe: temporal_split\nsource: raw\nout: split\ntime: time\nentity: customer\nsplit_date: 2025-01-01\n")  # fmt: skip
     return root
 
 

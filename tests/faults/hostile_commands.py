@@ -141,7 +141,7 @@ def lay_out(place: Path) -> None:
     (place / "deep.json").write_text("[" * 100_000)
     (place / "utf16.csv").write_bytes("id,day\n1,2\n".encode("utf-16"))
     (place / "pointer.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
-    (place / "config.yaml").write_text("recipe: temporal_split\nsource: raw\ndate_column: day\ngroup_column: id\nsplit_date: 2024-06-01\n")  # fmt: skip
+    (place / "config.yaml").write_text("recipe: temporal_split\nsource: raw\ntime: day\nentity: id\nsplit_date: 2024-06-01\n")  # fmt: skip
     (place / "bomb.yaml").write_text("a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nrecipe: [*c,*c,*c,*c,*c,*c]\n")  # fmt: skip
     (place / "state.json").write_text('{"chain": [' * 3_000 + "0" + "]}" * 3_000)
     (place / "manifest" / "receipts").mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -55,8 +56,10 @@ def _arrange(app: typer.Typer) -> None:
     panel_of |= {name: panel for panel, names in _PANELS.items() for name in names}
     order = list(panel_of)
     _flow(app)
-    for command in (*app.registered_commands, *app.registered_groups):
+    for command in app.registered_commands:
         command.rich_help_panel = panel_of[str(command.name)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of[str(group.name)]
     app.registered_commands.sort(key=lambda each: order.index(str(each.name)))
 
 
@@ -95,7 +98,7 @@ for recipe in registrations().values():
         else:
             app.command(word)(own)
 app.add_typer(init_command.app, name="init")
-for function in (
+_OWN: tuple[Callable[..., Any], ...] = (
     commands.run,
     commands.inspect,
     commands.verify,
@@ -109,7 +112,8 @@ for function in (
     stream_command.stream,
     stream_commands.where,
     stream_commands.seen,
-):
+)
+for function in _OWN:
     app.command(function.__name__)(function)
 _arrange(app)
 

@@ -85,7 +85,7 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         group = groups[name] = hints[name]
         own = get_type_hints(group, include_extras=True)
-        for field in fields(group):  # type: ignore[arg-type]  # is_dataclass says so
+        for field in fields(group):
             default = inspect.Parameter.empty if field.default is MISSING else field.default
             flags.append(
                 inspect.Parameter(

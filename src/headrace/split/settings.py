@@ -41,12 +41,12 @@ class TemporalSplit(RecipeSettings):
     source: Places = Field(min_length=1, description="Files, directories or glob patterns.")
     time: str = Field(
         min_length=1,
-        json_schema_extra={**_COLUMNS, "former": ("date_column",)},
+        json_schema_extra={**_COLUMNS, "former": ["date_column"]},
         description="Column of the time of a row.",
     )
     entity: str = Field(
         min_length=1,
-        json_schema_extra={**_COLUMNS, "former": ("group_column",)},
+        json_schema_extra={**_COLUMNS, "former": ["group_column"]},
         description="Column of the entity: customer, device, aircraft, ... No entity both trains and tests.",
     )
     split_date: str = Field(
@@ -88,12 +88,12 @@ class TemporalSplit(RecipeSettings):
     )
     null_entity: Literal["error", "own", "drop"] = Field(
         "error",
-        json_schema_extra={**_ROWS, "former": ("null_group",)},
+        json_schema_extra={**_ROWS, "former": ["null_group"]},
         description="Rows without entity; own: one entity together; drop: dropped and counted.",
     )
     bad_rows: Literal["error", "drop"] = Field(
         "error",
-        json_schema_extra={**_ROWS, "former": ("null_date",)},
+        json_schema_extra={**_ROWS, "former": ["null_date"]},
         description="Rows without a readable time; drop: dropped and counted.",
     )
     timezone: str = Field(
@@ -102,7 +102,7 @@ class TemporalSplit(RecipeSettings):
     time_format: str = Field(
         "auto",
         examples=["auto", *DATE_WORDS],
-        json_schema_extra={**_COLUMNS, "former": ("date_format",)},
+        json_schema_extra={**_COLUMNS, "former": ["date_format"]},
         description="How times are written: a word, or a strptime pattern; auto: one form for the whole source.",
     )
     val_in_test: Literal["keep", "drop"] = Field(

@@ -190,7 +190,6 @@ def test_one_and_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
 CHILD = """
 import itertools, os, signal, sys
 import headrace
-from commands import headrace as command
 from headrace.run.events import Step
 number = itertools.count(1)  # two threads hear: each number comes once
 def hear(event):

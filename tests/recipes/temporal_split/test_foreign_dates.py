@@ -184,7 +184,7 @@ def test_a_mix_is_refused_without_a_word_of_the_user_and_the_word_is_named(tmp_p
     write_rows(tmp_path / "in" / "part-0.csv", HEADER, naive + zoned if where == "one shard" else naive)
     write_rows(tmp_path / "in" / "part-1.csv", HEADER, zoned)
 
-    with pytest.raises(InputError, match=r"part-[01]\.csv.*date_format=\"iso\".*timezone"):
+    with pytest.raises(InputError, match=r"part-[01]\.csv.*time_format=\"iso\".*timezone"):
         split(tmp_path / "in", tmp_path / "out")
 
 
