@@ -18,7 +18,7 @@ from headrace.storage.places import path_of
 from tables import small_source, split
 
 CANARY = "c4nary-0f-a-secret"
-NEEDED = ("--date-column", "date", "--group-column", "id", "--split-date", "2025-01-01")
+NEEDED = ("--time", "date", "--entity", "id", "--split-date", "2025-01-01")
 ELSEWHERE = (
     "hdfs://host/x",
     "abfss://c@host/x",
@@ -160,7 +160,7 @@ def test_errors_are_ours() -> None:
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_no_setting_that_names_a_file_takes_a_secret(secret: str) -> None:
-    split_settings = {"source": "x", "date_column": "d", "group_column": "g", "split_date": "2025-01-01"}
+    split_settings = {"source": "x", "time": "d", "entity": "g", "split_date": "2025-01-01"}
     for make in (
         lambda: headrace.TemporalSplit(**{**split_settings, "source": secret}),
         lambda: headrace.TemporalSplit(**split_settings, signature=secret),

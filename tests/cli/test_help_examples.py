@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.cli.help_text import flowing
+from headrace.cli.application import flowing
 
 EXAMPLE = re.compile(r"^Example:  (headrace .*)$", re.MULTILINE)
 OF_A_SPLIT = ("split", "run", "inspect", "verify", "gc", "report", "rewrite", "peek", "plan", "stream", "where", "seen", "init split", "init rewrite", "schema")  # fmt: skip

@@ -19,7 +19,7 @@ from typing import Any
 PASSWORD = "PASSWORD-a1b2c3"
 LIMIT_S = 60
 _IMPORTED = ("polars", "pyarrow.parquet", "pyarrow.csv", "pyarrow.compute", "headrace.stream.loader.dataset", "headrace.stream.order.plan", "headrace.dataset.verify", "headrace.run.prepare", "headrace.split.recipe", "rich.table")  # fmt: skip
-_SPLIT = ("--date-column", "day", "--group-column", "id", "--split-date", "2024-06-01", "--out", "made")
+_SPLIT = ("--time", "day", "--entity", "id", "--split-date", "2024-06-01", "--out", "made")
 _EPOCH = ("--ranks", "1", "--batch-size", "2", "--cache-dir", "cache")
 WITH_A_PATH: dict[str, tuple[str, ...]] = {
     "peek": ("peek", "{}", "--cache-dir", "cache"),
@@ -79,7 +79,7 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("peek", "raw", "--cache-dir", "notes.txt"), ("peek", "raw", "--cache-dir", "/proc/nope"), ("x" * 100_000,),
     ("peek", "x" * 100_000), ("report", "out", "--to", "/proc/nope/page.html"), ("report", "out", "--to", "empty"),
     ("split", "raw", *_SPLIT[:-1], "/proc/nope"), ("split", "raw", *_SPLIT[:-1], "notes.txt"),
-    ("split", "raw", *_SPLIT, "--date-format", "%"), ("split", "raw", *_SPLIT, "--date-format", "%Q\x1b"),
+    ("split", "raw", *_SPLIT, "--time-format", "%"), ("split", "raw", *_SPLIT, "--time-format", "%Q\x1b"),
     ("split", "--from-env",), ("init", "series", "raw", "--config", "/proc/nope/c.yaml"), ("convert", "out", "out"),
 )  # fmt: skip
 SURROUNDINGS: dict[str, dict[str, str | None]] = {

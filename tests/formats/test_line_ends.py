@@ -70,7 +70,7 @@ def test_a_carriage_return_in_quotes_is_text(tmp_path: Path, newline: bytes) -> 
 
     assert ["i\rd", "date", "x\r\ny"] == survey(path, "x").schema.names
     assert [text for text in texts for _ in range(2)] == [row["x\r\ny"] for row in read(path)]
-    run = split(path.parent, tmp_path / "out", group_column="i\rd").run
+    run = split(path.parent, tmp_path / "out", entity="i\rd").run
     found = [row[2] for name in ("train", "val") for row in split_rows(run, name)]
     assert sorted(texts) == sorted(found)
 

@@ -12,7 +12,8 @@ from headrace.histories.sort import measurement_order
 
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
-from headrace.histories.codec.order_kernels import dealt, in_order, peers_of_records
+from headrace.histories.codec.kernels import distinct as told_apart
+from headrace.histories.codec.order_kernels import dealt, in_order
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 
@@ -87,7 +88,7 @@ def test_peers_are_told_apart(rows: int, peers: int) -> None:
     distinct["family"][1::2] = 10 - distinct["family"][1::2]  # but for their family
     records = distinct[rng.integers(0, peers, rows)]
     records["micros"], records["code"] = rng.integers(0, 99, (2, rows))
-    place, found = peers_of_records(records.view(np.uint64).reshape(rows, 4))
+    place, found = told_apart(records.view(np.uint64).reshape(rows, 4), 1, 48)
 
     keys = list(zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True))
     places = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -86,7 +86,7 @@ def grain_module() -> None:
 
 def ray_engine() -> None:
     _table()
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="who", split_date="2024-01-05")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="who", split_date="2024-01-05")
     headrace.prepare(split, "out", engine="ray")
 
 
@@ -94,7 +94,7 @@ def report_page() -> None:
     from headrace.report.write import write_report
 
     _table()
-    split = headrace.TemporalSplit(source="raw", date_column="time", group_column="who", split_date="2024-01-05")
+    split = headrace.TemporalSplit(source="raw", time="time", entity="who", split_date="2024-01-05")
     headrace.prepare(split, "out")
     write_report("out")
 

@@ -23,7 +23,7 @@ def split_run(root: Path, *, nasty: str = "customer", **settings) -> Path:
             lines.append(f"c{entity:03d},{year}-{rng.randrange(1, 13):02d}-{rng.randrange(1, 28):02d} 10:00:00,{row}")
         (raw / f"part-{shard:05d}.csv").write_text("\n".join(lines) + "\n")
     recipe = headrace.TemporalSplit(
-        source=raw, date_column="time", group_column=nasty, split_date="2025-01-01", **{"train_ratio": 0.7, **settings}
+        source=raw, time="time", entity=nasty, split_date="2025-01-01", **{"train_ratio": 0.7, **settings}
     )
     headrace.prepare(recipe, root / "out")
     return root / "out"

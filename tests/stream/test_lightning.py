@@ -74,9 +74,7 @@ def tokens(tmp_path_factory):
     for shard in range(4):
         pq.write_table(table.slice(100 * shard, 100), root / "raw" / f"part-{shard}.parquet", row_group_size=30)
     headrace.prepare(
-        headrace.TemporalSplit(
-            source=str(root / "raw"), date_column="time", group_column="entity", split_date="2025-01-01"
-        ),
+        headrace.TemporalSplit(source=str(root / "raw"), time="time", entity="entity", split_date="2025-01-01"),
         root / "out",
     )
     return root / "out"

@@ -17,8 +17,8 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import read_chunks
 from headrace.formats.write import Written
 from headrace.histories.config import Histories
-from headrace.histories.keyed import order_hashes, sampled
-from headrace.histories.parse import Dropped, Known, Parsed, Place, parse_chunk
+from headrace.histories.keyed import hash_entities, sampled
+from headrace.histories.parse import Dropped, Parsed, Place, parse_chunk
 from headrace.histories.piece import PieceWriter
 from headrace.run.context import STAGE_DIRECTORY, TaskFiles
 from headrace.storage.local import created, storing
@@ -42,7 +42,7 @@ def check_columns(settings: Histories, shard: Shard) -> None:
 
 
 def gather_shard(
-    files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int, known: Known
+    files: TaskFiles, settings: Histories, shard: Shard, number: int, partitions: int, *, compiled: bool = False
 ) -> dict[str, Any]:
     """Write the piece of one source shard. Raises `InputError` for rows that are an error."""
     place = Place(str(shard.path), shard.name, stem_of_name(shard.path.name))
@@ -60,14 +60,14 @@ def gather_shard(
             if not len(rows):
                 continue
             try:
-                parsed = parse_chunk(table, rows, place, settings, counts.dropped, known)
+                parsed = parse_chunk(table, rows, place, settings, counts.dropped, compiled=compiled)
             except InputError as error:
                 if str(error).startswith(place.path):
                     raise
                 raise InputError(f"{place.path}: {error}") from error
-            orders = order_hashes(parsed.entities, settings.entity_kind, settings.seed, compiled=known.compiled)
+            hashes = hash_entities(parsed.entities, settings.entity_kind, settings.seed, compiled=compiled, half="high")
             with storing(temporary):  # the writes alone: what reading raises is about the source
-                total = writer.append(parsed, orders, compiled=known.compiled)
+                total = writer.append(parsed, hashes.order, compiled=compiled)
             counts.take(parsed, total)
         with storing(temporary):
             checksum = writer.finish()
@@ -123,16 +123,7 @@ class _Counts:
 
     def as_json(self) -> dict[str, Any]:
         """For the receipt."""
-        rows = {word: count for word, count in self.dropped.rows.items() if count}
-        if self.not_sampled:
-            rows["not_sampled"] = self.not_sampled
-        return {
-            "rows_read": self.rows_read,
-            "measurements": self.measurements,
-            "failed": self.failed,
-            "clamped": self.clamped,
-            "backwards": self.backwards,
-            "sum": self.sum,
-            "dropped": rows,
-            "first_dropped": self.dropped.first,
-        }
+        rows = self.dropped.rows | ({"not_sampled": self.not_sampled} if self.not_sampled else {})
+        names = ("rows_read", "measurements", "failed", "clamped", "backwards", "sum")
+        counts = {name: getattr(self, name) for name in names}
+        return {**counts, "dropped": rows, "first_dropped": self.dropped.first}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from headrace.formats.shard import Shard
 from headrace.formats.source import survey, with_content
 from headrace.histories.config import WORKING_BYTES, Histories
 from headrace.histories.gather import check_columns, gather_shard
-from headrace.histories.parse import REASONS, Known
-from headrace.histories.rows_file import RowShard, write_rows
+from headrace.histories.parse import REASONS
 from headrace.histories.shard_file import ROW_SCHEMA
-from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition
+from headrace.histories.write import SPLITS, RowShard, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -45,10 +45,9 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     shards, partitions, rows = _survey(settings, context, files)
     compiled = is_worth_compiling(rows * settings.sample_rate)
     at_once = _at_once(context, settings.memory_limit, _GATHER_BYTES)
-    known = Known.none(settings, compiled=compiled)
     gathered = at_once.stage(
         "gather",
-        [_gather_task(settings, shard, number, partitions, known) for number, shard in enumerate(shards)],
+        [_gather_task(settings, shard, number, partitions, compiled) for number, shard in enumerate(shards)],
         durable=False,
     )
     pa.default_memory_pool().release_unused()  # texts of shards, which nothing reads from here on
@@ -77,17 +76,14 @@ def _survey(
     """The source shards; how many partitions to make: so many that one has about `slab_rows` measurements; and about
     how many rows there are."""
 
-    def looked(path: Path, name: str) -> Callable[[], tuple[Shard, int]]:
-        def work() -> tuple[Shard, int]:
-            if settings.partitions is not None:
-                shard = survey(path, name)
-                return shard, shard.size // _ROW_BYTES
-            shard, spans = look(path, name)
-            return shard, sum(span.rows for span in spans)
+    def looked(path: Path, name: str) -> tuple[Shard, int]:
+        if settings.partitions is not None:
+            shard = survey(path, name)
+            return shard, shard.size // _ROW_BYTES
+        shard, spans = look(path, name)
+        return shard, sum(span.rows for span in spans)
 
-        return work
-
-    found = context.map([looked(path, name) for path, name in files])
+    found = context.map([partial(looked, path, name) for path, name in files])
     shards = [shard for shard, _ in found]
     for shard in with_content(shards):
         check_columns(settings, shard)
@@ -104,9 +100,9 @@ def _at_once(context: RunContext, memory_limit: int, task_bytes: int) -> RunCont
     return replace(context, workers=max(1, min(context.workers, at_once)))
 
 
-def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, known: Known) -> Task:
+def _gather_task(settings: Histories, shard: Shard, number: int, partitions: int, compiled: bool) -> Task:
     def work(files: TaskFiles) -> dict[str, Any]:
-        return gather_shard(files, settings, shard, number, partitions, known)
+        return gather_shard(files, settings, shard, number, partitions, compiled=compiled)
 
     return Task(shard.name, shard.size, work, [shard.path])
 

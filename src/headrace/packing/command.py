@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.about_run import AboutRun
 from headrace.cli.commands import execute
 from headrace.cli.derived import Given
+from headrace.cli.flags import RunOptions
 from headrace.errors import SettingsError
 
 _row = partial(typer.Option, rich_help_panel="Rows and tokens", show_default=False)
@@ -43,7 +43,7 @@ def pack(
     out: Annotated[Path, typer.Option(help="Output directory.", show_default=False)],
     dataset: OneDataset,
     given: Given,
-    about: AboutRun,
+    about: RunOptions,
 ) -> None:
     """Render, tokenise and pack chats into bins that trainers read as they are.
 

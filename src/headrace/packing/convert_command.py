@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from headrace.cli.flags import Json
-from headrace.cli.for_machines import tell
-from headrace.cli.printing import say
+from headrace.cli.output import emit, say
 from headrace.errors import InputError, SettingsError
 
 
@@ -58,7 +57,7 @@ def convert(
         metadata={ALIGNMENT_KEY: alignment},
     )
     if as_json:
-        tell({**result, "path": str(target)})
+        emit({**result, "path": str(target)})
         return
     before, after = result["source_bytes"], result["bytes"]
     say(f"{result['num_bins']:,} bins, {result['num_tokens']:,} tokens  {target}")

@@ -149,7 +149,8 @@ def _tokenizer_section(chats: Chats, tokenizer: str | None) -> Section:
     words = "tokenizer.json, or the directory that holds it with tokenizer_config.json, of the model to be trained."
     if tokenizer is None:
         return Section(
-            f"{words} NOT SET: give it here, or with --set tokenizer=DIRECTORY.", {"tokenizer": Aside("DIRECTORY")}
+            f"{words} NOT SET: give it here, or with --set tokenizer=DIRECTORY.",
+            {"tokenizer": Aside("DIRECTORY", needed=True)},
         )
     template = "Its own chat template is used unless chat_template gives a Jinja file."
     return Section(f"{words} {template}", {"tokenizer": tokenizer, "chat_template": Aside("template.jinja")})

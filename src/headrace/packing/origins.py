@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.run.arrow_file import write_arrow
 from headrace.run.context import TaskFiles
 
 _TYPES = {
@@ -67,7 +66,7 @@ class Origins:
 
 def write_origins(files: TaskFiles, target: str, origins: Origins) -> None:
     """Write the file of a task; it gets its name with the task's other files."""
-    write_arrow(files, target, pa.table({each.name: getattr(origins, each.name) for each in fields(Origins)}))
+    files.write_arrow(target, pa.table({each.name: getattr(origins, each.name) for each in fields(Origins)}))
 
 
 def read_origins(path: Path) -> Origins:

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.about_run import AboutRun
-from headrace.cli.asked import with_settings
-from headrace.cli.commands import about_the_run, execute, read_config
-from headrace.cli.flags import with_groups
+from headrace.cli.commands import about_the_run, execute, read_config, with_settings
+from headrace.cli.flags import RunOptions, with_groups
 from headrace.errors import SettingsError
 
 
@@ -29,7 +27,7 @@ def series(
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE of any setting, e.g. --set min_train_years=3.", show_default=False),
     ] = None,
-    about: AboutRun,
+    about: RunOptions,
 ) -> None:
     """Clean, split and scale the time series of many entities, for training on windows of them.
 

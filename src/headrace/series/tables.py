@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.printing import cell
+from headrace.cli.output import cell
 from headrace.cli.tables import Detail, print_manifest
 from headrace.dataset.manifest import Manifest
 from headrace.errors import HeadraceError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.arrays import I64, U16, Bools
+from headrace.arrays import F64, I64, U16, Bools
 
 FAILED = 0
 LARGEST_US = 2047 << 31  # about 51 days
@@ -28,24 +28,20 @@ class Codes:
     clamped: int
 
 
-def encode(microseconds: I64, failed: Bools) -> Codes:
-    """The codes of latencies; microseconds int64 [N], failed bool [N] → `Codes`.
+def encode(microseconds: I64 | F64, failed: Bools) -> Codes:
+    """The codes of latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
 
     0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
     negative. Never raises.
     """
-    value = np.where(failed, 1, microseconds)
+    value = np.where(failed, 1, microseconds).astype(np.float64, copy=False)
     clamped = int(np.count_nonzero(value > LARGEST_US))
     value = np.clip(value, 1, LARGEST_US)
-    # Below 2**53 a float has the bit length exactly: frexp gives it without a loop over bits.
-    exponent = np.maximum(np.frexp(value.astype(np.float64))[1].astype(np.int64) - _MANTISSA_BITS, 0)
-    mantissa = (value + ((np.int64(1) << exponent) >> 1)) >> exponent
-    carried = mantissa == _BELOW  # rounding up gave a power of two: one more exponent, the same value
-    exponent += carried
-    mantissa >>= carried
-    over = exponent > 31
-    exponent, mantissa = np.where(over, 31, exponent), np.where(over, _BELOW - 1, mantissa)
-    codes = (exponent << _MANTISSA_BITS | mantissa).astype(np.uint16)
+    # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
+    # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
+    rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
+    large = (rounded >> 10) << _MANTISSA_BITS | _BELOW >> 1 | rounded & 1023
+    codes = np.where(value < _BELOW >> 1, value.astype(np.int64), large).astype(np.uint16)
     codes[failed] = FAILED
     return Codes(codes, clamped)
 

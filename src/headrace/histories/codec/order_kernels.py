@@ -1,9 +1,9 @@
 """The order inside a partition, compiled by numba: the same as `recipes/histories/sort.py` gives. Extra `histories`.
 
-Peers are told apart by a hash table of places. Measurements are dealt out to their entities, which stand in order
-already, and each entity's are sorted by itself: few by insertion, more after they were spread by the uppermost bits of
-their times; times that crowd are sorted digit by digit from the lowest, and what agrees in time afterwards. A
-measurement is moved as two words: its time, and its peer above its code. O(N) for any data.
+Measurements are dealt out to their entities, which stand in order already, and each entity's are sorted by itself: few
+by insertion, more after they were spread by the uppermost bits of their times; times that crowd are sorted digit by
+digit from the lowest, and what agrees in time afterwards. A measurement is moved as two words: its time, and its peer
+above its code. O(N) for any data.
 """
 
 from __future__ import annotations
@@ -20,37 +20,9 @@ _FEW = 16  # sorted by insertion
 _MANY = 1 << 10  # sorted by digits of 11 bits instead of 8
 _SPREAD_BITS, _MANY_SPREAD = 12, 1 << 14  # so many are spread a second time before they are sorted by insertion
 _CROWDED = 16  # so many in a bucket that digits are quicker than insertion
-_FIRST_SLOTS = 1 << 14
 _NARROW, _WIDE = np.uint64(8), np.uint64(11)
 _ONE, _16, _32 = np.uint64(1), np.uint64(16), np.uint64(32)
-_HALF, _WORD, _BYTE = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
-_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x9E3779B97F4A7C15)
-
-
-def peers_of_records(records: U64) -> tuple[U32, U64]:
-    """The peers of `piece.WITH_PEER`, uint64 [N, 4]: of each its place among those that differ, uint32 [N]; and those
-    in the order they first appear: both words and the family, uint64 [D, 3]."""
-    return _distinct(records, 1, 48)
-
-
-def entities_of_records(records: U64) -> tuple[U32, U64]:
-    """The same of the entities of `piece.ENTITY`, uint64 [N, 3]."""
-    return _distinct(records, 0, 0)
-
-
-def _distinct(records: U64, column: int, shift: int) -> tuple[U32, U64]:
-    """Of addresses whose words begin in a column, and whose family is a byte of the one behind them."""
-    records = read_only(records)
-    place = np.empty(len(records), np.uint32)
-    size, row, found = _FIRST_SLOTS, 0, 0
-    slots, known = np.zeros(size, np.uint64), np.empty((size >> 1, 3), np.uint64)
-    while True:
-        row, found = _fill(records, column, shift, row, slots, known, found, place)
-        if row == len(records):
-            return place, known[:found]
-        size *= 4
-        slots, known = np.zeros(size, np.uint64), np.resize(known, (size >> 1, 3))
-        _fill_again(known, found, slots)
+_HALF, _WORD = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -66,7 +38,7 @@ class Dealt:
 def dealt(records: U64, tail: int, peer: tuple[U32, U32] | None, entities: int) -> Dealt:
     """Measurements dealt out to their entities; the records are not needed any more.
 
-    records uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `slabs.RUN`: times from 1970 on in the first word,
+    records uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`: times from 1970 on in the first word,
     entity (below `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
     """
     place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
@@ -85,55 +57,6 @@ def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
     peers = np.empty(n if given.has_peers else 0, np.int32)
     _taken_apart(given.starts, given.tails, entity, peers, codes)
     return entity, given.keys.view(np.int64), peers if given.has_peers else None, codes
-
-
-@compiled
-def _fill(records: Any, column: Any, shift: Any, row: Any, slots: Any, known: Any, found: Any, place: Any) -> Any:
-    """Records from `row` on into an open hash table, until it is full: how far it came, and how many differ.
-
-    slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
-    which are beyond a processor's cache. A larger table is made outside, as numba counts references to what changes.
-    """
-    mask = np.uint64(len(slots) - 1)
-    while row < len(records) and found < len(known):
-        word0, word1 = records[row, column], records[row, column + 1]
-        family = (records[row, column + 2] >> np.uint64(shift)) & _BYTE
-        mixed = _mixed(word0, word1, family)
-        slot, half = mixed & mask, mixed >> _32
-        number: Any = -1
-        while slots[slot] != 0:
-            if slots[slot] >> _32 == half:
-                other = np.int64(slots[slot] & _WORD) - 1
-                if known[other, 0] == word0 and known[other, 1] == word1 and known[other, 2] == family:
-                    number = other
-                    break
-            slot = (slot + _ONE) & mask
-        if number < 0:
-            number = found
-            found += 1
-            slots[slot] = (half << _32) | np.uint64(found)
-            known[number, 0], known[number, 1], known[number, 2] = word0, word1, family
-        place[row] = number
-        row += 1
-    return row, found
-
-
-@compiled
-def _fill_again(known: Any, found: Any, slots: Any) -> None:
-    mask = np.uint64(len(slots) - 1)
-    for other in range(found):
-        mixed = _mixed(known[other, 0], known[other, 1], known[other, 2])
-        slot = mixed & mask
-        while slots[slot] != 0:
-            slot = (slot + _ONE) & mask
-        slots[slot] = (mixed >> _32 << _32) | np.uint64(other + 1)
-
-
-@compiled
-def _mixed(word0: Any, word1: Any, family: Any) -> Any:
-    mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _MIX_B
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX_A
-    return mixed ^ (mixed >> _32)
 
 
 @compiled

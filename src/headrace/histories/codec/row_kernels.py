@@ -32,22 +32,25 @@ def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32,
     return index, held[:total], count, sixes
 
 
-def fill_columns(
-    data: U8, columns: tuple[I64, I64, I64], starts: I64, times: I64, codes: U16, index: Ints | None, width: I64
+def fill_rows(
+    data: U8,
+    starts: I64,
+    columns: tuple[I64, U16, Ints],
+    places: tuple[I64, I64, I64, I64],
+    width: I64,
+    peers: tuple[Ints, I64, int, U8],
 ) -> None:
-    """Write times, codes and peer indices of rows. columns: at which byte each of them begins, [R]."""
-    at_times, at_codes, at_index = (read_only(each) for each in columns)
-    none = np.zeros(0, np.uint32)
-    _fill(
-        data, data.view("<u2"), data.view("<u4"), at_times, at_codes, at_index, read_only(starts), read_only(times),
-        read_only(codes), read_only(none if index is None else index), read_only(width),
-    )  # fmt: skip
+    """Write the columns of rows.
 
-
-def fill_peers(data: U8, at_peers: I64, held: Ints, count: I64, fours: int, peer_bytes: U8) -> None:
-    """Write the peers of rows. at_peers [R]: at which byte they begin; peer_bytes [P, 16], the first `fours` IPv4."""
+    columns: times, codes and peer indices [N], the last empty without peers; places: at which byte these and the peers
+    begin [R]; width: of a peer index [R]; peers: those that rows hold [M], how many each row does [R], how many of all
+    are IPv4, and the bytes of all [P, 16].
+    """
+    held, count, fours, peer_bytes = peers
     words = np.ascontiguousarray(peer_bytes).view("<u4").reshape(-1, 4)
-    _fill_peers(data.view("<u4"), read_only(at_peers), read_only(held), read_only(count), fours, read_only(words))
+    index, held = (each.astype(np.uint32, copy=False) for each in (columns[2], held))
+    inputs = (starts, *columns[:2], index, *places, width, held, count, words)
+    _fill(data, data.view("<u2"), data.view("<u4"), fours, *(read_only(each) for each in inputs))
 
 
 @compiled
@@ -117,9 +120,10 @@ def _lowest_bit(bits: Any) -> Any:
 
 @compiled
 def _fill(
-    data: Any, halves: Any, words: Any, at_times: Any, at_codes: Any, at_index: Any, starts: Any, times: Any,
-    codes: Any, index: Any, width: Any,
+    data: Any, halves: Any, words: Any, fours: Any, starts: Any, times: Any, codes: Any, index: Any, at_times: Any,
+    at_codes: Any, at_index: Any, at_peers: Any, width: Any, held: Any, count: Any, peer_words: Any,
 ) -> None:  # fmt: skip
+    first_peer = 0
     for row in range(len(starts)):
         start = starts[row]
         n = (starts[row + 1] if row + 1 < len(starts) else len(times)) - start
@@ -143,20 +147,11 @@ def _fill(
             to = at_index[row] >> 2
             for place in range(n):
                 words[to + place] = index[start + place]
-
-
-@compiled
-def _fill_peers(words: Any, at_peers: Any, held: Any, count: Any, fours: Any, peer_words: Any) -> None:
-    place = 0
-    for row in range(len(count)):
         to = at_peers[row] >> 2
-        for _ in range(count[row]):
-            peer = held[place]
-            place += 1
-            if peer < fours:
-                words[to] = peer_words[peer, 0]
-                to += 1
-            else:
-                for word in range(4):
-                    words[to + word] = peer_words[peer, word]
-                to += 4
+        for number in range(first_peer, first_peer + count[row]):
+            peer = held[number]
+            size = 1 if peer < fours else 4
+            for word in range(size):
+                words[to + word] = peer_words[peer, word]
+            to += size
+        first_peer += count[row]

@@ -11,12 +11,12 @@ options and p alone, so any process can make any part. Picklable; safe in thread
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,11 +24,13 @@ from headrace.arrays import I32, I64
 from headrace.dataset.indexed import Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
-from headrace.histories.contexts.builder import Rows, build, chosen_kernels, index_rows
+from headrace.errors import CorruptShard, MissingExtra
 from headrace.histories.contexts.index import ContextIndex
-from headrace.histories.contexts.options import ContextOptions, Keys, Shuffle, Weighting
-from headrace.histories.contexts.reading import open_rows
-from headrace.histories.contexts.tokens import Kernel
+from headrace.histories.contexts.options import ContextOptions, Kernel, Keys, Shuffle, Weighting
+from headrace.histories.contexts.reading import HistoryRows, open_rows
+from headrace.histories.contexts.sample import IN_NUMPY, Candidates, Sampling, Segments, candidates
+from headrace.histories.contexts.small import SmallFacts, may_be_small
+from headrace.histories.contexts.tokens import Tokens, batch_of, tokens_in_python
 from headrace.histories.contexts.vocabulary import Vocabulary
 from headrace.stream.loader.dataset import stream_of
 from headrace.stream.loader.items import ItemArguments, ItemPasses, item_index, item_options, no_block
@@ -42,6 +44,9 @@ from headrace.stream.read.batch import import_torch, in_format
 
 if TYPE_CHECKING:
     from headrace.stream.loader.torch_dataset import StreamingDataset
+
+
+_ROWS_AT_A_TIME = 1024
 
 
 class ContextArguments(TypedDict, total=False):
@@ -103,7 +108,7 @@ class Contexts:
     need this random access, as they own the order of what they read, the ranks and the checkpoints.
     """
 
-    def __init__(self, rows: Rows, options: ContextOptions) -> None:
+    def __init__(self, rows: HistoryRows, options: ContextOptions) -> None:
         self.rows = rows
         self.options = options
 
@@ -135,7 +140,7 @@ class Contexts:
             raise IndexError(f"contexts: position {asked.min()}; an epoch has {len(self)} contexts, counted from 0")
         built = build(self.index, self.rows, asked)
         made = chosen_kernels(self.options.kernel).batch
-        return made(built.tokens, built.segments, vocab=self.options.vocab, keys=self.options.keys)
+        return made(built.tokens, built.segments, self.options.vocab, self.options.keys)
 
     def stream(
         self,
@@ -214,6 +219,67 @@ class Contexts:
             measurements_per_context=sum(taken) / count,
             coverage=float((n[index.small_rows].sum() + seen.sum()) / max(total, 1)),
         )
+
+
+class Built(NamedTuple):
+    """The parts of a batch, and its tokens."""
+
+    segments: Segments
+    candidates: Candidates
+    tokens: Tokens
+
+
+def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
+    """The contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
+    maybe = np.flatnonzero(may_be_small(rows.n, options.room))
+    facts = np.zeros((len(maybe), 5), np.int64)
+    for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
+        numbers = maybe[begin : begin + _ROWS_AT_A_TIME].tolist()
+        facts[begin : begin + len(numbers)] = rows.facts(numbers)
+    is_small = facts[:, 1] <= options.room
+    small = np.zeros(len(rows.n), bool)
+    small[maybe[is_small]] = True
+    return ContextIndex(rows.n, small, SmallFacts(*facts[is_small].T), options)
+
+
+class Kernels(NamedTuple):
+    """The steps that there are compiled and without numba, alike to the bit."""
+
+    sampling: Sampling
+    tokens: Callable[[Segments, Candidates, int, int], Tokens]
+    batch: Callable[[Tokens, Segments, Vocabulary, Keys], dict[str, I32]]
+
+
+@cache
+def chosen_kernels(kernel: Kernel) -> Kernels:
+    """Choose compiled steps or others. Raises `MissingExtra` if numba is asked for and not there."""
+    if kernel != "numpy":
+        try:
+            from headrace.histories.contexts.draw_kernels import IN_NUMBA
+            from headrace.histories.contexts.token_kernels import batch_in_numba, tokens_in_numba
+        except MissingExtra:
+            if kernel == "numba":
+                raise
+        else:
+            return Kernels(IN_NUMBA, tokens_in_numba, batch_in_numba)
+    return Kernels(IN_NUMPY, tokens_in_python, batch_of)
+
+
+def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
+    """The contexts at these positions of an endless run; each row is opened once, whatever the number of contexts.
+
+    Raises `CorruptShard` if a row is not what it was when the index was made.
+    """
+    kernels = chosen_kernels(index.options.kernel)
+    segments = index.segments(*index.at(positions, kernels.sampling), kernels.sampling)
+    opened = rows.open(np.unique(segments.row).tolist())
+    found = candidates(segments, opened, index.options.room, kernels.sampling)
+    tokens = kernels.tokens(segments, found, len(positions), index.options.room)
+    lost = ~segments.sampled & (tokens.taken != segments.count)
+    if lost.any():
+        row = int(segments.row[lost.argmax()])
+        raise CorruptShard(f"row {row} of the split is longer than it was when it was indexed; open the run again")
+    return Built(segments, found, tokens)
 
 
 class ContextItems:

@@ -184,7 +184,7 @@ class ContextIndex:
         parts = []
         for epoch in _distinct(epochs) or [0]:
             mine = np.flatnonzero(epochs == epoch)
-            keys[mine] = sampling.context_keys(self.options.seed, epoch, ids[mine])
+            keys[mine] = draws.context_keys(self.options.seed, epoch, ids[mine])
             is_small = ids[mine] < self.small_contexts
             if is_small.any():
                 parts.append(self._small_segments(epoch, mine[is_small], ids, keys))

@@ -23,7 +23,6 @@ from headrace.draws import (
     OFFSET,
     WINDOW,
     below,
-    context_keys,
     draw,
     log_uniform,
     permuted,
@@ -95,10 +94,9 @@ class Columns(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """What is drawn and read for contexts: `permuted`, `context_keys`, `dealt`, `indices`, `gather`, or compiled."""
+    """What is drawn and read for contexts: `permuted`, `dealt`, `indices`, `gather`, or compiled."""
 
     permuted: Callable[[U64, I64, I64], I64]
-    context_keys: Callable[[int, int, I64], U64]
     dealt: Callable[[U64], tuple[U8, U64, U64]]
     indices: Callable[[Segments, I64, I64], I64]
     gather: Callable[[RowColumns, I64, I64, I64, Columns], None]
@@ -140,7 +138,7 @@ def gather(row: RowColumns, mine: I64, offsets: I64, index: I64, out: Columns) -
     out.address[places] = row.peer_bytes[peers]
 
 
-IN_NUMPY = Sampling(permuted, context_keys, dealt, indices, gather)
+IN_NUMPY = Sampling(permuted, dealt, indices, gather)
 
 
 def candidates(

@@ -8,7 +8,9 @@ histories with long pauses and a few percent above for steady ones. It is never 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -122,8 +124,9 @@ def _laid_end_to_end(
             needed = length if not start else _bound(left, longest, gaps, span, mode, per_fraction)
             taken = left
             if needed > free:
-                taken = _most_that_fit(left, free, longest, gaps, span, mode, per_fraction)
-                needed = _bound(taken, longest, gaps, span, mode, per_fraction)
+                bound = partial(_bound, longest=longest, gaps=gaps, span=span, mode=mode, fraction=per_fraction)
+                taken = bisect_right(range(1, min(left, free // longest) + 1), free, key=bound)
+                needed = bound(taken)
             # A context that is still empty takes what it can; a later one would take no more.
             if not sizes or (segments and (segments == most or taken < min(left, _FEWEST))):
                 free, segments = room, 0
@@ -148,15 +151,3 @@ def _bound(count: int, longest: int, gaps: int, span: int, mode: int, fraction: 
         stamped = count - ((count * fraction + (1 << 32) - 1) >> 32)
         long = min(span // 256, gaps + count - stamped)
     return length + (9 + 2 * (stamped - 1) + 3 * min(stamped - 1, long) if stamped else 0)
-
-
-def _most_that_fit(count: int, room: int, longest: int, gaps: int, span: int, mode: int, fraction: int) -> int:
-    """How many of `count` neighbouring measurements fit, whichever they are."""
-    low, high = 0, min(count, room // longest)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _bound(middle, longest, gaps, span, mode, fraction) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low

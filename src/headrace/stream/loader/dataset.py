@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.checks import check_integer
 from headrace.dataset.condition import Filter
-from headrace.dataset.file_cache import FileCache, stored_bytes
 from headrace.dataset.filtered import FilteredRows, FilterReport
 from headrace.dataset.html import table_html
 from headrace.dataset.index import Index, SplitIndex
 from headrace.dataset.indexed import IndexedDataset, ReadBlock, Verify
+from headrace.dataset.local_shards import FileCache, cache_directory, stored_bytes
 from headrace.dataset.manifest import Manifest, in_usual_order
 from headrace.dataset.open import FinishedRun, find_run, is_prepared
-from headrace.dataset.plain import cache_directory, open_plain
+from headrace.dataset.plain import open_plain
 from headrace.errors import InputError, SettingsError
 from headrace.formats.listing import holds_data, no_data
 from headrace.storage.places import local_path_of, path_of, place_of

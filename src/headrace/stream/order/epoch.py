@@ -18,6 +18,7 @@ O(blocks + L); a question about n positions costs O(n) plus the rounds that they
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
@@ -185,18 +186,14 @@ class EpochOrder(Order):
         return starts
 
     def line_of(self, positions: I64) -> I64:
-        group, offset = positions % self.groups, positions // self.groups
         if not self.shuffle:
-            return self.lane_starts[group] + offset
-        round_, inside = np.divmod(offset, self._group_round)
+            return self.lane_starts[positions % self.groups] + positions // self.groups
         places = np.empty_like(positions)
-        keys, members = grouped(round_ * self.groups + group)
-        for key, of_key in zip(keys.tolist(), members, strict=True):
-            at_group, at_round = key % self.groups, key // self.groups
-            starts, counts, mixed = self._round(at_group, at_round)
-            mixed, ends = mixed[inside[of_key]], np.cumsum(counts)
-            lane = np.searchsorted(ends, mixed, side="right")
-            places[of_key] = starts[lane] + mixed - (ends - counts)[lane]
+        for group, round_, members, inside in self._by_round(positions):
+            starts, counts, mixed = self._round(group, round_)
+            taken, ends = mixed[inside], np.cumsum(counts)
+            lane = np.searchsorted(ends, taken, side="right")
+            places[members] = starts[lane] + taken - (ends - counts)[lane]
         return places
 
     def pieces_of(self, positions: I64) -> Pool:
@@ -204,35 +201,56 @@ class EpochOrder(Order):
 
         Without shuffle, the rows between the first and the last asked for of each lane.
         """
-        group, offset = positions % self.groups, positions // self.groups
-        round_, inside, key = np.zeros_like(offset), offset, group
-        if self.shuffle:
-            round_, inside = np.divmod(offset, self._group_round)
-            key = (round_ - round_[0]) * self.groups + group
-        keys, members = grouped(key)
         starts: list[I64] = []
         stops: list[I64] = []
         index = np.empty(len(positions), np.int64)
         base = 0
-        for one, of_key in zip(keys.tolist(), members, strict=True):
-            within = inside[of_key]
-            at_group = one % self.groups
+        for group, round_, members, inside in self._by_round(positions):
             if self.shuffle:
-                at_round = one // self.groups + int(round_[0])
-                begins, counts, mixed = self._round(at_group, at_round)
-                index[of_key] = base + mixed[within]
+                begins, counts, mixed = self._round(group, round_)
+                index[members] = mixed[inside] + base
             else:
-                first = int(within[0])
-                begins = self.lane_starts[at_group : at_group + 1] + first
-                counts = within[-1:] - within[:1] + 1
-                index[of_key] = within + (base - first)
+                offsets = np.arange(inside.start, inside.stop) if isinstance(inside, slice) else inside
+                begins = self.lane_starts[group : group + 1] + offsets[0]
+                counts = offsets[-1:] - offsets[:1] + 1
+                index[members] = offsets + (base - offsets[0])
             starts.append(begins)
             stops.append(begins + counts)
             base += int(counts.sum())
-        as_it_lies = not self.shuffle and len(keys) == 1 and base == len(positions)
+        as_it_lies = not self.shuffle and len(starts) == 1 and base == len(positions)
         found = self.rows_between(np.concatenate(starts), np.concatenate(stops))
         pieces = list(zip(*(numbers.tolist() for numbers in found), strict=True))
         return Pool(pieces=pieces, index=None if as_it_lies else index, items=len(positions))
+
+    def _by_round(self, positions: I64) -> Iterator[tuple[int, int, slice | I64, slice | I64]]:
+        """Sort ascending positions by round and group: (group, round, places in `positions`, offsets).
+
+        Positions that are `step` apart, as those of a rank are, need no sorting: their groups come in turn.
+        """
+        round_rows = self._group_round if self.shuffle else self.rows
+        rows, groups = len(positions), self.groups
+        step = int(positions[1] - positions[0]) if rows > 1 else groups
+        in_turn = rows > 0 and step > 0 and groups % step == 0
+        if not in_turn or not np.array_equal(positions, np.arange(positions[0], positions[0] + rows * step, step)):
+            group, offset = positions % groups, positions // groups
+            round_, inside = np.divmod(offset, round_rows)
+            least = int(round_.min()) if rows else 0  # small keys are sorted faster
+            keys, members = grouped((round_ - least) * groups + group)
+            for key, of_key in zip(keys.tolist(), members, strict=True):
+                yield int(key % groups), least + int(key // groups), of_key, inside[of_key]
+            return
+        turns = groups // step
+        group, begin = positions[:turns] % groups, positions[:turns] // groups
+        end = begin + (rows - np.arange(len(begin)) + turns - 1) // turns
+        by_group = np.argsort(group).tolist()
+        for number in range(int(begin.min()) // round_rows, int(end.max() - 1) // round_rows + 1):
+            border = number * round_rows
+            firsts, lasts = np.maximum(begin, border), np.minimum(end, border + round_rows)
+            for turn in by_group:
+                first, last, since = int(firsts[turn]), int(lasts[turn]), int(begin[turn])
+                if first < last:
+                    of_turn = slice(turn + (first - since) * turns, turn + (last - 1 - since) * turns + 1, turns)
+                    yield int(group[turn]), number, of_turn, slice(first - border, last - border)
 
     def locate(self, places: I64) -> tuple[I64, I64]:
         at, rows = split_at(self.line, places)

@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 Keep = Literal["copies", "views"]
 
 _PART_BYTES = 1 << 21
-_SPARE_PARTS = 16  # memory of parts that is kept for the next ones
+_SPARE_PARTS = 32  # memory of parts that is kept for the next ones
 
 
 class Part(NamedTuple):
@@ -158,7 +158,7 @@ class Fetcher:
                 del self._wanted[block], self._begun[block], self._floors[block]
             self._sizes.pop(block, None)
         with self._memory_lock:
-            self._memory.trim(self.held_bytes // _PART_BYTES + _SPARE_PARTS)
+            self._memory.trim(_SPARE_PARTS)
         self._begin_ahead()
 
     def _begin_ahead(self) -> None:

@@ -56,7 +56,6 @@ class KeptSplit:
 
 
 _MOST_PLACES = 1 << 18  # looked up at a time, which takes a dozen arrays of as many numbers
-_POOLS_OF_BUFFERS = 3  # one in use, one ready, one being gathered
 _MANY_TIMES = 8  # so many blocks for each that would be decoded twice to bring the first batch sooner
 
 
@@ -121,12 +120,14 @@ def _gathered(
         fetcher.announce(first.pieces)
     while ahead:
         pool = ahead.popleft()
+        if pool is not first:  # threads decode for the next pool while this one is waited for and gathered
+            _announce(fetcher, pools, ahead)
         pieces = fetcher.get(pool.pieces)
         columns = gather(pieces, pool.index, buffers)
-        buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+        buffers.trim(len(columns))
         if pool is first:  # the loop waits for it, so nothing else is begun before
             yield pool.items, columns
-        _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
+            _announce(fetcher, pools, ahead)  # before the release: what both need of a block stays decoded
         del pieces  # or they would live while the next pool is waited for
         fetcher.release(pool.pieces)
         if pool is not first:
@@ -159,7 +160,7 @@ def _from_memory(
         for start in range(0, len(rows), size):
             taken = rows[start : start + size]
             yield len(taken), gather([columns], taken, buffers)
-            buffers.trim(_POOLS_OF_BUFFERS * len(columns))
+            buffers.trim(len(columns))
 
 
 def _decode_whole(fetcher: Fetcher, index: SplitIndex, columns: Sequence[str]) -> Columns:
