@@ -108,8 +108,7 @@ def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
             block, of_block = order.blocks[at], which == number
             key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[block]))
             rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
-    found = span_rows(order.blocks[needed], which, rows)
-    return Pool(pieces=found.pieces, index=found.index, items=len(places))
+    return span_rows(order.blocks[needed], which, rows)
 
 
 def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
