@@ -368,7 +368,7 @@ class DynamicPass:
             passes.index.rows, passes.identities, seed=start.seed, epoch=start.epoch, lanes=1,
             window_rows=1, groups=1, shuffle=start.shuffle,
         )  # fmt: skip
-        claims = self.claims = Claims(
+        claims = Claims(
             store=passes.store,
             prefix=f"{passes.name}/{passes.begun}",
             topology=topology,
@@ -378,6 +378,7 @@ class DynamicPass:
             check=reading.check,
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
+        self.claims = claims
         finished = False
         try:
             given = 0
