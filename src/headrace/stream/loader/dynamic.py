@@ -108,8 +108,7 @@ def claim_rows(order: EpochOrder, identities: U64, places: I64) -> Pool:
             block, of_block = order.blocks[at], which == number
             key = derive_key(order.seed, "claimed block", order.epoch, *map(int, identities[block]))
             rows[of_block] = permutation(key, int(order.line[at + 1] - order.line[at]))[rows[of_block]]
-    found = span_rows(order.blocks[needed], which, rows)
-    return Pool(pieces=found.pieces, index=found.index, items=len(places))
+    return span_rows(order.blocks[needed], which, rows)
 
 
 def left_of(remaining: Remaining, borders: I64, *, claimed: int, not_received: Iterable[tuple[int, int]]) -> Remaining:
@@ -369,7 +368,7 @@ class DynamicPass:
             passes.index.rows, passes.identities, seed=start.seed, epoch=start.epoch, lanes=1,
             window_rows=1, groups=1, shuffle=start.shuffle,
         )  # fmt: skip
-        claims = self.claims = Claims(
+        claims = Claims(
             store=passes.store,
             prefix=f"{passes.name}/{passes.begun}",
             topology=topology,
@@ -379,6 +378,7 @@ class DynamicPass:
             check=reading.check,
         )
         claims.arrive(sha256_hex(canonical_json([start.to_dict(_KIND), size]))[:16])
+        self.claims = claims
         finished = False
         try:
             given = 0

@@ -209,13 +209,22 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        self._check_words()
+        check_boolean("shuffle", self.shuffle)
+        if self.remainder is not None:
+            check_word("remainder", self.remainder, get_args(Remainder))
+        for name, words in _WORDS.items():
+            check_word(name, getattr(self, name), get_args(words))
         if self.packed not in ("auto", "off"):
             object.__setattr__(self, "packed", packing("packed")(self.packed))
         if self.pack is not None:
             object.__setattr__(self, "pack", packing("pack")(self.pack))
         self._check_batches()
-        self._check_locality()
+        for name in ("locality", "ranks_per_node"):
+            if (getattr(self, name) is not None) != (self.distribution == "local"):
+                raise SettingsError(
+                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
+                    " locality= and ranks_per_node=, the others neither"
+                )
         if self.locality is not None:
             object.__setattr__(self, "locality", _nodes(self.locality))
         if self.columns is not None:
@@ -237,13 +246,6 @@ class StreamOptions:
             raise SettingsError(f"quarantine_limit is {self.quarantine_limit!r}; expected a part of the rows, 0 to 1")
         if self.stall_seconds is not None and not _number("stall_seconds", self.stall_seconds) > 0:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
-
-    def _check_words(self) -> None:
-        check_boolean("shuffle", self.shuffle)
-        if self.remainder is not None:
-            check_word("remainder", self.remainder, get_args(Remainder))
-        for name, words in _WORDS.items():
-            check_word(name, getattr(self, name), get_args(words))
 
     def _check_batches(self) -> None:
         """What batches are made of goes together."""
@@ -271,14 +273,6 @@ class StreamOptions:
                 f'{asked} is for tensors, and batch_format="{self.batch_format}" has none; use'
                 ' batch_format="torch", or a transform that makes tensors'
             )
-
-    def _check_locality(self) -> None:
-        for name in ("locality", "ranks_per_node"):
-            if (getattr(self, name) is not None) != (self.distribution == "local"):
-                raise SettingsError(
-                    f'{name} is {getattr(self, name)!r} and distribution "{self.distribution}"; "local" needs'
-                    " locality= and ranks_per_node=, the others neither"
-                )
 
     def check_columns(self, available: list[str]) -> tuple[str, ...]:
         """The columns to read, in order. Raises `SettingsError` for unknown ones and for a name the batch needs."""

@@ -231,9 +231,19 @@ class RowPasses:
             fresh = state.fresh(epoch)
             return self.at(fresh if self._fits(fresh) else self._changed(fresh))
         regions = regions_of(self.index, self.options, ranks=self.ranks, epoch=epoch)
-        chosen = self._lanes(self.ranks if regions is None else 1)
         if state is not None and state.regions is not None and self._fits(state):
             chosen = Lanes(state.lanes, state.window_rows, state.groups)
+        else:
+            chosen = choose_lanes(
+                self.index,
+                shuffle=self.options.shuffle,
+                ranks=self.ranks if regions is None else 1,
+                batch_size=self.options.batch_size,
+                lanes=self.options.lanes,
+                shuffle_rows=self.options.shuffle_rows,
+                memory_bytes=self.options.memory_bytes,
+                sources=sources_of(self.index),
+            )
         rows = self.index.total_rows if samples is None else samples
         return self.at(self.state_of(epoch, chosen, rows=rows, samples_per_epoch=samples, regions=regions))
 
@@ -340,19 +350,6 @@ class RowPasses:
             return (last.groups or last.ranks or 1) % self.ranks == 0
         one_round = state.lanes * state.window_rows >= state.rows and state.shuffle  # every rank holds all blocks
         return one_round or state.groups % self.ranks == 0
-
-    def _lanes(self, ranks: int) -> Lanes:
-        """How an epoch is cut for a stream that begins on this many ranks."""
-        return choose_lanes(
-            self.index,
-            shuffle=self.options.shuffle,
-            ranks=ranks,
-            batch_size=self.options.batch_size,
-            lanes=self.options.lanes,
-            shuffle_rows=self.options.shuffle_rows,
-            memory_bytes=self.options.memory_bytes,
-            sources=sources_of(self.index),
-        )
 
 
 def regions_of(index: SplitIndex, options: StreamOptions, *, ranks: int, epoch: int) -> Regions | None:

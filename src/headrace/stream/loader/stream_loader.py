@@ -29,9 +29,9 @@ from headrace.stream.loader.passes import MakePasses, Pass, Passes, Reading, Row
 from headrace.stream.loader.rebatched import refuse_sharing_again, told_to_accelerate
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remainder
-from headrace.stream.ranks.stats import StreamStats
+from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, capture, confirm
-from headrace.stream.ranks.watch import Progress, Watch
+from headrace.stream.ranks.watch import Watch
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.cache import CacheCounts, CachedBlocks
 from headrace.stream.read.memory import ahead_of_the_loop
@@ -212,8 +212,7 @@ class StreamLoader:
 
     def stats(self) -> StreamStats:
         """Return what the present pass, or the last one, has cost its loop so far: seconds, rows, blocks read."""
-        waits = self.progress.waits
-        return waits.stats(self._present.rows_after(waits.steps))
+        return self.progress.stats(self._present.rows_after(self.progress.steps))
 
     def __iter__(self) -> Iterator[Batch]:
         """A pass, from its beginning. Raises `StreamError` if two passes of one loader are read at a time."""

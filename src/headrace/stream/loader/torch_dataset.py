@@ -37,9 +37,8 @@ from headrace.stream.loader.options import Memory, StreamOptions
 from headrace.stream.loader.passes import MakePasses, Pass, Reading
 from headrace.stream.loader.stateful import WorkerProgress, is_worker_state
 from headrace.stream.loader.stream_loader import StreamLoader
-from headrace.stream.ranks.stats import StreamStats
+from headrace.stream.ranks.stats import Progress, StreamStats
 from headrace.stream.ranks.topology import Topology, confirm
-from headrace.stream.ranks.watch import Progress
 from headrace.stream.read.batch import Batch
 from headrace.stream.read.memory import check_memory
 from headrace.stream.read.reader import ReadBlock

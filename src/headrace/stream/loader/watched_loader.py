@@ -168,7 +168,12 @@ def _sheltered_start(method: str) -> Generator[None, None, None]:
 
 def death_of(reader: str, process: int, code: int | None) -> str:
     """Say what happened to a worker. code: its exit status, minus a signal; None: unknown."""
-    return f"{reader}: process {process} {_ending(code)}"
+    ending = "died" if code is None else f"ended with status {code} unasked"
+    if code is not None and code < 0:
+        known = -code in {int(each) for each in signal.Signals}
+        name = signal.Signals(-code).name if known else f"signal {-code}"
+        ending = f"was killed by {name}" + (", as when memory ends" if name == "SIGKILL" else "")
+    return f"{reader}: process {process} {ending}"
 
 
 def why_not_again(earlier: Sequence[int], deaths: Sequence[str], received: int) -> str | None:
@@ -192,15 +197,3 @@ def died(rank: str, processes: Sequence[int]) -> str:
     """Say what became of a DataLoader that is not ours, whose workers are not begun anew."""
     told = "; ".join(death_of(f"{rank}, a worker", process, None) for process in processes)
     return f"{told}; resume from the last state, or use data_loader(), which begins workers anew; {_REMEDY}"
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "died"
-    if code >= 0:
-        return f"ended with status {code} unasked"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was killed by {name}" + (", as when memory ends" if name == "SIGKILL" else "")

@@ -147,7 +147,8 @@ def taken_apart(batch: Any, tensors: list[Any], other: Callable[[Any], Any]) -> 
         flat, lengths = ragged
         tensors.append(flat)
         return lambda given: apart(given[number], lengths)
-    if type(batch) is list and any(_holds_more(value) for value in batch):
+    # Texts and numbers hold no tensors, and a batch may have thousands of them.
+    if type(batch) is list and any(not isinstance(value, str | bytes | int | float | None) for value in batch):
         values = [taken_apart(value, tensors, other) for value in batch]
         return lambda given: [value(given) for value in values]
     if isinstance(batch, tuple):
@@ -198,11 +199,6 @@ def _each(batches: Generator[Any, None, None], make: Callable[[Any], Any]) -> Ge
 def _pinned_itself(value: Any) -> Any:
     """A tensor on a device already, or of a layout that cannot be pinned, stays; another object pins itself."""
     return value if isinstance(value, import_torch().Tensor) or not hasattr(value, "pin_memory") else value.pin_memory()
-
-
-def _holds_more(value: Any) -> bool:
-    """Whether a value in a list may hold tensors; texts and numbers do not, and a batch may have thousands of them."""
-    return not isinstance(value, str | bytes | int | float | None)
 
 
 @cache
