@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from headrace.histories.config import Histories
     from headrace.packing.config import PackedSequences
-    from headrace.packing.storage.parquet_writer import ParquetShardWriter
+    from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.config import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
@@ -77,7 +77,7 @@ _WHERE = {
     "PackRows": "headrace.stream.packed.batches",
     "PackedBatches": "headrace.stream.packed.batches",
     "PackedSequences": "headrace.packing.config",
-    "ParquetShardWriter": "headrace.packing.storage.parquet_writer",
+    "ParquetShardWriter": "headrace.packing.storage.packed_parquet",
     "PipelineIterableDataset": "headrace.tabular.dataset",
     "Prepared": "headrace.run.prepare",
     "Processor": "headrace.tabular.processors",

@@ -9,15 +9,13 @@ tokens. It is kept for comparing with old files only.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from headrace.arrays import I64, U8
 
 Alignment = Literal["shift_left", "legacy_roll_right"]
-
-ALIGNMENTS: tuple[Alignment, ...] = get_args(Alignment)
 
 ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 """Key of the alignment in a Parquet file's metadata."""
@@ -38,9 +36,3 @@ def roll_right(mask: U8, offsets: I64) -> U8:
     begins = offsets[:-1]
     moved[begins[begins < offsets[1:]]] = 0
     return moved
-
-
-def check_alignment(word: str) -> None:
-    """Raises `ValueError` if there is no such alignment."""
-    if word not in ALIGNMENTS:
-        raise ValueError(f"loss mask: alignment is {word!r}; choose one of {', '.join(ALIGNMENTS)}")

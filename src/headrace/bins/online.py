@@ -73,14 +73,14 @@ class OnlinePacker:
             self._order.append(key)
             if len(self._keys) > self.buffer:
                 made.append(self._bin())
-        return _bins(made)
+        return Bins.of_lists(made)
 
     def finish(self) -> Bins:
         """No more will arrive: the bins of all that wait."""
         made = []
         while self._keys:
             made.append(self._bin())
-        return _bins(made)
+        return Bins.of_lists(made)
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, how many arrived, and [arrival, length] of those that wait; JSON."""
@@ -153,9 +153,3 @@ def _is_count(value: Any, least: int, most: int) -> bool:
 
 def _arrival(key: int) -> int:
     return _LATEST - (key & _LATEST)
-
-
-def _bins(made: list[list[int]]) -> Bins:
-    offsets = np.zeros(len(made) + 1, np.int64)
-    np.cumsum([len(each) for each in made], out=offsets[1:])
-    return Bins(offsets, np.array([index for each in made for index in each], np.int64))

@@ -2,8 +2,7 @@
 
 from typing import get_args
 
-from headrace.packing.chats.layout_names import Layout
-from headrace.packing.chats.rejects import REASONS
+from headrace.packing.chats.words import REASONS, Layout
 from headrace.recipe import Init, Registration
 
 LAYOUTS = get_args(Layout)
@@ -15,7 +14,7 @@ REGISTRATION = Registration(
     settings="headrace.packing.config:PackedSequences",
     commands={
         "pack": "headrace.packing.command:pack",
-        "convert": "headrace.packing.convert_command:convert",
+        "convert": "headrace.packing.command:convert",
     },
     words={
         ("pack",): {"layout": LAYOUTS},
@@ -42,6 +41,6 @@ REGISTRATION = Registration(
     row="bin",
     verify="headrace.packing.verify:verify_packed",
     figures="headrace.packing.figures:figures",
-    summary="headrace.packing.tables:print_packed",
+    summary="headrace.packing.command:print_packed",
     readers={"npy": _FOR_OTHERS.format("npy"), "bin": _FOR_OTHERS.format("bin")},
 )

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.digest import canonical_json, sha256_hex
-from headrace.packing.assign import SPLITS, Split
+from headrace.packing.blend import SPLITS, Split
 from headrace.storage import local
 
 BLEND, METADATA, REJECTED = "blend.json", "packing_metadata.json", "rejected.jsonl"

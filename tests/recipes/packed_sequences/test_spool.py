@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from packed_cases import made_spool
 
 from headrace.errors import CorruptShard, InputError
-from headrace.packing.storage.joined import JoinedSpool
-from headrace.packing.storage.spool import Spool, SpoolWriter
+from headrace.packing.storage.spool import JoinedSpool, Spool, SpoolWriter
 from headrace.run.context import TaskFiles
 
 

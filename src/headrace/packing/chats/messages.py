@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.formats.json_keys import loads
-from headrace.packing.chats.rejects import RowRejected, shown
+from headrace.packing.chats.words import RowRejected, shown
 
 Message = dict[str, Any]
 
@@ -24,7 +24,7 @@ ROLES = {
 }
 CALL_ROLES = ("function_call", "tool_call")  # messages whose whole content is a call
 WEIGHT_KEYS = ("weight", "loss_weight", "train")
-_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _OWN_KEYS = frozenset({"role", "content", "tool_calls", "function_call", *WEIGHT_KEYS})
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking", "reasoning_content")
@@ -52,7 +52,7 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
         message["tool_calls"] = message.get("tool_calls", []) + calls_of(raw["tool_calls"])
     elif raw.get("function_call"):
         message["tool_calls"] = calls_of(raw["function_call"])
-    for key in _REASONING_KEYS:
+    for key in REASONING_KEYS:
         if key in message and not isinstance(message[key], str):
             raise RowRejected("bad_content", f"{key} is {shown(message[key])}; it must be text")
     return message, _weight_of(raw) if message["role"] == "assistant" else 0
@@ -60,7 +60,7 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
 
 def reasons(message: Message) -> bool:
     """Whether a message carries reasoning of its own that is more than white space."""
-    return any(message.get(key, "").strip() for key in _REASONING_KEYS)
+    return any(message.get(key, "").strip() for key in REASONING_KEYS)
 
 
 def calls_of(value: object) -> list[dict[str, Any]]:

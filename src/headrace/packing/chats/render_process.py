@@ -34,10 +34,10 @@ from typing import IO, Any
 
 from headrace.errors import EngineError, SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected
 from headrace.packing.chats.render import ChatRenderer, Reasoning, Rendered
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template
-from headrace.packing.chats.turns import Specials
+from headrace.packing.chats.words import RowRejected
 
 _MOST_OVERRUNS = 3  # conversations in a row that reach the time limit before the template is given up
 _FRAME_BYTES = 1 << 18  # an answer is sent in parts of about this size, so that neither side holds much of it
