@@ -22,7 +22,7 @@ ALIGNMENT_KEY = "headrace.loss_mask_alignment"
 
 
 def shift_left(mask: U8, ends: I64) -> U8:
-    """Each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
+    """Move each sequence's mask one to the left, its last position 0; ends: where the sequences end. A new array."""
     moved = np.empty_like(mask)
     moved[:-1] = mask[1:]
     moved[ends - 1] = 0
@@ -30,7 +30,7 @@ def shift_left(mask: U8, ends: I64) -> U8:
 
 
 def roll_right(mask: U8, offsets: I64) -> U8:
-    """Each bin's mask one to the right, its first position 0; offsets: where bins begin, and the end. A new array."""
+    """Move each bin's mask one to the right, its first position 0, in a new array; offsets: borders of bins."""
     moved = np.empty_like(mask)
     moved[1:] = mask[:-1]
     begins = offsets[:-1]

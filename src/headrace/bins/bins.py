@@ -44,17 +44,17 @@ class Bins:
 
     @classmethod
     def empty(cls) -> Bins:
-        """No bin."""
+        """Make no bin."""
         return cls(np.zeros(1, np.int64), np.empty(0, np.int64))
 
     @classmethod
     def of_lists(cls, lists: Sequence[Sequence[int]]) -> Bins:
-        """Bins from a list of indices each."""
+        """Make bins from a list of indices each."""
         return cls(offsets_of([len(each) for each in lists]), np.array(list(chain.from_iterable(lists)), np.int64))
 
     @classmethod
     def of_places(cls, places: npt.NDArray[np.integer], order: I64, bins: int) -> Bins:
-        """Bins from the bin of each sequence: order[i] goes into bin places[i], behind those that came before it."""
+        """Make bins from the bin of each sequence; order[i] goes into bin places[i], behind those before it."""
         by_bin = np.argsort(places, kind="stable")
         return cls(offsets_of(np.bincount(places, minlength=bins)), order[by_bin])
 
@@ -71,7 +71,7 @@ class Bins:
         return Bins(self.offsets[first : stop + 1] - begin, self.sequences[begin:end])
 
     def bin(self, number: int) -> I64:
-        """The sequences of one bin, as a view. Raises `IndexError` if there is no such bin."""
+        """Give the sequences of one bin, as a view. Raises `IndexError` if there is no such bin."""
         if not 0 <= number < len(self):
             raise IndexError(f"bins: no bin {number}; there are {len(self)}, counted from 0")
         return self.sequences[self.offsets[number] : self.offsets[number + 1]]
@@ -82,18 +82,18 @@ class Bins:
         return np.diff(self.offsets)
 
     def loads(self, costs: npt.NDArray[np.integer]) -> I64:
-        """What the sequences of each bin cost together; costs by sequence → int64 [bins]."""
+        """Add up what the sequences of each bin cost; costs by sequence → int64 [bins]."""
         return np.diff(offsets_of(costs[self.sequences])[self.offsets])
 
     def take(self, order: I64) -> Bins:
-        """The bins in another order, or some of them; order: int64, numbers of bins."""
+        """Take the bins in another order, or some of them; order: int64, numbers of bins."""
         sizes = self.counts[order]
         offsets = offsets_of(sizes)
         at = np.repeat(self.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
         return Bins(offsets, self.sequences[at])
 
     def shuffled(self, seed: int) -> Bins:
-        """The bins in a pseudorandom order that depends on the seed and their number alone.
+        """Put the bins in a pseudorandom order that depends on the seed and their number alone.
 
         Packers open bins in an order that says something about their content (decreasing ones from long to short);
         after this, reading in file order is reading at random.
@@ -127,7 +127,7 @@ class PackingMetrics:
 
 
 def packing_metrics(lengths: npt.ArrayLike, bins: Bins, capacity: int) -> PackingMetrics:
-    """Of the costs that were given to `pack`; all zero without bins."""
+    """Measure a packing of the costs that were given to `pack`; all zero without bins."""
     costs = np.asarray(lengths, np.int64)
     counts, loads = bins.counts, bins.loads(costs)
     tokens = int(loads.sum())

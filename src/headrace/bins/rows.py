@@ -31,7 +31,7 @@ class PackedRows:
         return len(self.token_offsets) - 1
 
     def __getitem__(self, part: slice) -> PackedRows:
-        """Consecutive bins; the tokens are views."""
+        """Take consecutive bins; the tokens are views."""
         first, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"packed rows: a slice with step {step}; take consecutive bins")
@@ -47,7 +47,7 @@ class PackedRows:
         )
 
     def bin(self, number: int) -> tuple[I32, U8, I32]:
-        """Tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
+        """Give tokens, mask and starts of one bin, as views. Raises `IndexError` if there is no such bin."""
         if not 0 <= number < len(self):
             raise IndexError(f"packed rows: no bin {number}; there are {len(self)}, counted from 0")
         tokens = slice(self.token_offsets[number], self.token_offsets[number + 1])
@@ -66,12 +66,12 @@ class PackedRows:
 
     @classmethod
     def of_bin(cls, ids: I32, mask: U8, starts: I32) -> PackedRows:
-        """One bin, as views."""
+        """Make rows of one bin, as views."""
         return cls(ids, mask, starts, np.array([0, len(ids)], np.int64), np.array([0, len(starts)], np.int64))
 
     @classmethod
     def concatenate(cls, parts: Sequence[PackedRows]) -> PackedRows:
-        """The bins of all parts, copied end to end."""
+        """Copy the bins of all parts end to end."""
         tokens = np.cumsum([0, *(len(part.ids) for part in parts)])
         starts = np.cumsum([0, *(len(part.starts) for part in parts)])
         zero = np.zeros(1, np.int64)
@@ -85,7 +85,7 @@ class PackedRows:
 
 
 def first_fault(rows: PackedRows) -> tuple[int, str] | None:
-    """The first bin that no reader can use as it is, and what is wrong with it; None if all are sound.
+    """Find the first bin that no reader can use as it is, and what is wrong with it; None if all are sound.
 
     Sound: at least one token, the first start 0, starts strictly increasing, the last one before the end of the bin.
     """
@@ -110,7 +110,7 @@ def first_fault(rows: PackedRows) -> tuple[int, str] | None:
 
 
 def as_type(values: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
-    """Integers as another type, without copying where they are of it. Raises `ValueError` if a value does not fit."""
+    """Cast integers to another type, copying only where needed. Raises `ValueError` if a value does not fit."""
     if values.dtype == dtype:
         return np.ascontiguousarray(values)
     if values.dtype.kind not in "iub":

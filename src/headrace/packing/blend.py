@@ -8,6 +8,7 @@ Paths are relative to the blend file. What weights mean is defined in `choose`. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ class Source(RowForm):
 
     name: str
     path: Places = Field(min_length=1)
-    weight: float = Field(1.0, ge=0, allow_inf_nan=False)
+    weight: float = 1.0
 
     @field_validator("name")
     @classmethod
@@ -52,6 +53,13 @@ class Source(RowForm):
                 f"dataset name {value!r} cannot name a directory and a part of a link's name; use letters, digits, "
                 f"'.', '-' and single '_' only"
             )
+        return value
+
+    @field_validator("weight")
+    @classmethod
+    def _is_a_share(cls, value: float) -> float:
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"weight is {value}; give a finite number, 0 or more")
         return value
 
 

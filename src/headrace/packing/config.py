@@ -176,7 +176,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return [split for split in SPLITS if getattr(self.blend, split)]
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output: of tokenizer and template their digests, of paths nothing."""
+        """List the settings that can change a byte of output; tokenizer and template by digest, paths not at all."""
         settings = self.model_dump(mode="json", exclude={"tokenizer", "chat_template", "max_bad_share"})
         for sources in settings["blend"].values():
             for source in sources:
@@ -184,7 +184,7 @@ class PackedSequences(RecipeSettings, ChatSettings):
         return {**settings, "encoder": fingerprint_of(self, RowForm())}
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The files of all datasets, each name after its split (of blends per split) and dataset."""
+        """List the files of all datasets, each name after its split (of blends per split) and dataset."""
         from headrace.packing.encode import datasets_of  # which imports these settings
 
         pairs = [pair for each in datasets_of(self) for pair in zip(each.paths, each.names, strict=True)]

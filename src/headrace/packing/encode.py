@@ -278,7 +278,7 @@ def _encode(
         shard = _Shard(settings, task, encode, blank, spool)
         for part, batch in task.batches():
             shard.take(part, batch)
-        spool.finish({"dataset": task.dataset.source.name})
+        spool.finish()
         write_origins(files, task.file(".origins.arrow"), Origins.joined(shard.origins))
         lines = (json.dumps(each, ensure_ascii=True, sort_keys=True) + "\n" for each in shard.rejected)
         files.write(task.file(".rejected.jsonl"), "".join(lines).encode())

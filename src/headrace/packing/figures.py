@@ -22,7 +22,7 @@ _PARTS = {"trained": "trained", "context": "only read", "empty": "empty room"}
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Draw all figures, in the order of the page."""
     return [
         contents_figure(facts),
         fill_figure(facts),
@@ -35,7 +35,7 @@ def figures(facts: RunFacts) -> list[Figure]:
 
 
 def contents_figure(facts: RunFacts) -> Figure:
-    """How much of the room trains the model?"""
+    """Show how much of the room trains the model."""
     groups = facts.manifest.facts["groups"]
     splits = [split for split in facts.splits if any(group["split"] == split for group in groups)]
     parts: dict[str, list[float]] = {name: [] for name in _PARTS}
@@ -55,7 +55,7 @@ def contents_figure(facts: RunFacts) -> Figure:
 
 
 def fill_figure(facts: RunFacts) -> Figure:
-    """How full are the bins, of each dataset in each split?"""
+    """Show how full the bins of each dataset in each split are."""
     groups = [group for group in facts.manifest.facts["groups"] if group["bins"]]
     question = "How full are the bins?"
     if not groups:

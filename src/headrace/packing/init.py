@@ -130,13 +130,10 @@ def _look(listing: Listing, dataset: Mapping[str, Any], tokenizer: str | None) -
     rejected = [each.reason if isinstance(each, RowRejected) else "" for each in samples]
     read = [sample for sample in samples if not isinstance(sample, RowRejected)]
     objects = [row for row, reason in zip(rows, rejected, strict=True) if not reason and isinstance(row, Mapping)]
-    tokens, how = (
-        np.array([_length(each) for each in read], np.int64),
-        f"estimated, {_CHARACTERS_A_TOKEN} characters a token",
-    )
-    if isinstance(read[0], Tokens):
-        how = "counted"
-    elif tokenizer is not None:
+    tokens, how = np.array([_length(each) for each in read], np.int64), "counted"
+    if not isinstance(read[0], Tokens) and tokenizer is None:
+        how = f"estimated, {_CHARACTERS_A_TOKEN} characters a token"
+    elif not isinstance(read[0], Tokens):
         source = Source(**dataset, mapping=mapping)
         settings = PackedSequences(blend={"datasets": [source]}, tokenizer=tokenizer)
         encoded = Encoder(settings).of(source).encode(rows)

@@ -307,7 +307,7 @@ class _Counts:
         packed: Sequence[Receipt],
         written: Sequence[Receipt],
     ) -> _Counts:
-        """From the receipts of the stages, and the choice between the first two."""
+        """Count from the receipts of the stages, and the choice between the first two."""
         dropped: Counter[str] = Counter()
         lost: dict[str, Counter[str]] = {}
         for receipt in encoded:
@@ -333,7 +333,7 @@ class _Counts:
         )
 
     def must_add_up(self, settings: PackedSequences) -> None:
-        """Rows read = in splits + dropped; tokens encoded = written + lost; so of labels. Raises `HeadraceError`."""
+        """Check that rows read = in splits + dropped, and tokens and labels encoded = written + lost."""
         facts = [("rows", self.rows_read, self.rows, self.dropped.total())]
         for name in ("tokens", "labels"):
             gone = sum(loss[name] for loss in self.lost.values())

@@ -2,11 +2,10 @@
 
 from typing import get_args
 
-from headrace.packing.chats.words import REASONS, Layout
+from headrace.packing.chats.words import REASONS, Layout, Reasoning
 from headrace.recipe import Init, Registration
 
 LAYOUTS = get_args(Layout)
-_REASONING = ("template", "every_user_turn")
 _FOR_OTHERS = "shards of .{0} are for other readers; prepare with packed_storage='parquet' to stream"
 
 REGISTRATION = Registration(
@@ -18,7 +17,7 @@ REGISTRATION = Registration(
     },
     words={
         ("pack",): {"layout": LAYOUTS},
-        ("peek",): {"layout": LAYOUTS, "reasoning": _REASONING},
+        ("peek",): {"layout": LAYOUTS, "reasoning": get_args(Reasoning)},
     },
     init=Init(word="pack", options="headrace.cli.init.asked:AskedPack", sections="headrace.packing.init:pack_sections"),
     stages={

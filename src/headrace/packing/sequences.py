@@ -170,7 +170,7 @@ class Origins:
 
     @classmethod
     def joined(cls, parts: Sequence[Origins]) -> Origins:
-        """The sequences of several spools end to end."""
+        """Lay the sequences of several spools end to end."""
         kinds = (np.int32, np.int64, np.uint64, np.uint64, np.int64, np.int64, np.uint64)
         columns = {
             each.name: np.concatenate([np.empty(0, kind), *(getattr(part, each.name) for part in parts)])

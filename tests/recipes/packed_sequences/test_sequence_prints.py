@@ -59,6 +59,6 @@ def test_padding_leaves_no_trace_where_its_token_is_blank() -> None:
 def test_prints_do_not_depend_on_how_the_array_is_cut(monkeypatch) -> None:
     sequences = [[place, place + 1, place + 2] for place in range(50)]
     whole = prints_of(sequences)
-    monkeypatch.setattr(sequences, "_CHUNK", 7)
+    monkeypatch.setattr(prints_module, "_CHUNK", 7)
 
     np.testing.assert_array_equal(whole, prints_of(sequences))

@@ -132,7 +132,7 @@ def test_hidden_and_restored_is_what_it_was(contents, data) -> None:
 
     assert "".join(f"({each})" for each in contents) == text
     assert contents == [text[begin:end] for begin, end in moved]
-    assert [part for each in contents for part in special._pattern.findall(each)] == [text[a:b] for a, b in plain]
+    assert [part for each in contents for part in special.pattern.findall(each)] == [text[a:b] for a, b in plain]
 
 
 def test_what_is_torn_apart_is_told() -> None:

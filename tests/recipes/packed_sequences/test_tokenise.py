@@ -33,7 +33,7 @@ def ids_and_mask(encoded) -> list[tuple[list[int], list[int]]]:
 def test_the_arrays_fit_together(place):
     encoded = encoder(place).encode([chat("q", "one"), {"bad": 1}, chat("long question", "two", "r", "three")])
 
-    assert (np.int32, np.uint8, np.uint32, np.int64) == tuple(each.dtype for each in (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))  # fmt: skip
+    assert (np.int32, np.uint8, np.int64, np.int64) == tuple(each.dtype for each in (encoded.tokens, encoded.mask, encoded.lengths, encoded.rows))  # fmt: skip
     assert [0, 2] == encoded.rows.tolist()
     assert len(encoded.tokens) == len(encoded.mask) == encoded.lengths.sum()
     assert {0, 1} == set(encoded.mask.tolist())

@@ -59,7 +59,7 @@ class Learner:
     def learn(
         self, chat: Conversation, text: str, trace: Trace, wanted: list[int]
     ) -> tuple[dict[int, Span], Skeleton | None]:
-        """Where in `text`, the plain rendering, the `wanted` messages are trained; a skeleton if it holds for others.
+        """Find where in `text`, the plain rendering, the `wanted` messages are trained; a skeleton if others fit it.
 
         trace: of the plain rendering. Raises `RowRejected` (not_rendered, uncertain_mask, template_error).
         """
@@ -80,7 +80,7 @@ class Learner:
         return turns, skeleton_of(text, marks.found, pieces, trace.texts, turns)
 
     def remembered(self, key: Any, find: Callable[[], int | None]) -> int | None:
-        """What was found for this key before. Only where nothing but the key decides."""
+        """Give what was found for this key before. Only where nothing but the key decides."""
         if key not in self._remembered:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -96,7 +96,7 @@ class _Marks:
     owners: list[int | None]
 
     def of(self, place: int) -> list[int]:
-        """Which marks are of this message."""
+        """List the marks of this message."""
         return [number for number, owner in enumerate(self.owners) if owner == place]
 
 
@@ -109,7 +109,7 @@ class _Rendering:
     text: str
 
     def with_marks(self, messages: list[Message], owners: dict[int, int]) -> _Marks | None:
-        """Marks of a rendering; None if they change it."""
+        """Find the marks of a rendering; None if they change it."""
         tools = {id(part): _TOOLS for part in parts_of(self.chat.tools) if isinstance(part, dict | list)}
         trace = Trace(marked=True, owners={**tools, **owners})
         try:
@@ -133,7 +133,7 @@ class _Rendering:
         )
 
     def check_marks(self, marks: _Marks) -> None:
-        """No message with a text, and no tool call, is missing from the rendering."""
+        """Refuse a rendering that leaves out a message with a text, or a tool call."""
         present = {
             (self.pieces[each.number].owner, self.pieces[each.number].part)
             for each in marks.found
@@ -173,7 +173,7 @@ class _Rendering:
         return before + start, last + end
 
     def start(self, place: int, literal: str, own: int, marks: _Marks) -> int | None:
-        """Where in the text before a turn the model begins, from a rendering that ends with the generation prompt."""
+        """Find where the model begins in the text before a turn, by rendering up to the generation prompt."""
         before = marks.found[own - 1] if own else None
         try:
             text, found = without_marks(self.render(self.marked[:place], trace=Trace(marked=True), prompt=True))
@@ -191,7 +191,7 @@ class _Rendering:
         return _start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
     def start_from_probe(self, literal: str) -> int | None:
-        """The same where nothing can be rendered before the turn: with the generation prompt after any user."""
+        """Find it where nothing can be rendered before the turn, by the generation prompt after any user."""
         probe: list[Message] = [{"role": "user", "content": "x"}]
         try:
             plain, asked = self.render(probe), self.render(probe, prompt=True)
@@ -201,7 +201,7 @@ class _Rendering:
         return _start_in(literal, "\x00", prompt, self.learner.specials) if prompt else None
 
     def tail(self, place: int) -> str | None:
-        """What is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
+        """Find what is behind the turn's last own text in a conversation that ends with it; None if none may end so."""
         try:
             text, found = without_marks(self.render(self.marked[: place + 1], trace=Trace(marked=True)))
         except RowRejected:
@@ -209,7 +209,7 @@ class _Rendering:
         return text[found[-1].at :] if found else text
 
     def turn_by_difference(self, place: int) -> Span:
-        """The turn of a message, from what changes with it."""
+        """Find the turn of a message by what changes with it."""
         specials, before = self.learner.specials, self.chat.messages[:place]
         try:
             begin, end = self.changed(self.text, self.chat.messages, place)
@@ -226,7 +226,7 @@ class _Rendering:
         return start, end + stop
 
     def start_by_difference(self, before: list[Message], begin: int) -> int | None:
-        """Where the model begins, at or before `begin`, where its message's own text does."""
+        """Find where the model begins, at or before `begin`, where its message's own text does."""
         try:
             asked, plain = self.render(before, prompt=True), self.render(before)
         except RowRejected:
@@ -237,7 +237,7 @@ class _Rendering:
         return _start_in(self.text[:begin], "\x00", prompt, self.learner.specials) if prompt else None
 
     def changed(self, text: str, messages: list[Message], place: int) -> Span:
-        """Which part of `text`, the rendering of `messages`, goes with one message."""
+        """Find the part of `text`, the rendering of `messages`, that goes with one message."""
         other = self.render([*messages[:place], _changed(messages[place]), *messages[place + 1 :]])
         if other == text:
             raise _missing(messages[place], place, "content")
@@ -256,7 +256,7 @@ class _Rendering:
         return begin, len(text) - shared
 
     def check_by_difference(self) -> None:
-        """No message is missing from the rendering."""
+        """Refuse a rendering that leaves out a message."""
         for place, message in enumerate(self.chat.messages):
             core = (message["content"] or "").strip()
             if core and core not in self.text:

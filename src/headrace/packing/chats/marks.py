@@ -59,19 +59,19 @@ class Found:
 
 
 def json_mark(number: int, text: str) -> str:
-    """A text between the marks of the n-th JSON of a rendering; marks inside it are dropped."""
+    """Put a text between the marks of the n-th JSON of a rendering; marks inside it are dropped."""
     digits = str(number).translate(_TO_DIGITS)
     return f"{JSON_BEGIN}{digits}{_MARK.sub('', text)}{JSON_END}{digits}"
 
 
 def tags_of(template: str) -> re.Pattern[str]:
-    """A pattern of the tags that a template mentions, and may therefore look for in a message."""
+    """Make a pattern of the tags that a template mentions, and may therefore look for in a message."""
     found = sorted(set(_TAG.findall(template)), key=lambda tag: (-len(tag), tag))
     return re.compile("(" + "|".join(map(re.escape, found)) + ")" if found else r"((?!))")
 
 
 def shape_of(messages: Sequence[Message], tags: re.Pattern[str]) -> tuple[list[Any], list[str]]:
-    """What is alike in conversations that are written alike, and the texts that may differ.
+    """Find what is alike in conversations that are written alike, and the texts that may differ.
 
     The texts are numbered as `marked` numbers its whole pieces: contents, reasoning, names of called functions.
     """
@@ -134,7 +134,7 @@ class _Marker:
         self.owners: dict[int, int] = {}
 
     def message(self, owner: int, message: Message) -> Message:
-        """A message with its texts marked; of a call the name, and arguments that are one text."""
+        """Mark the texts of a message; of a call the name, and arguments that are one text."""
         found: Message = dict(message)
         for name, value in message.items():
             if value is not None and (name == "content" or name in REASONING_KEYS):
@@ -179,14 +179,14 @@ class _Marker:
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """A value and all that it holds."""
+    """Walk a value and all that it holds."""
     yield value
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from parts_of(inner)
 
 
 def without_marks(text: str) -> tuple[str, list[Found]]:
-    """A rendering without its marks, and where they stood."""
+    """Take the marks out of a rendering, and say where they stood."""
     pieces, found, at, last = [], [], 0, 0
     for match in _MARK.finditer(text):
         pieces.append(text[last : match.start()])
@@ -198,7 +198,7 @@ def without_marks(text: str) -> tuple[str, list[Found]]:
 
 
 def without_generated(text: str) -> tuple[str, list[Span]]:
-    """A rendering without the marks of `{% generation %}` blocks, and their spans; a block in a block is part of it."""
+    """Take out the marks of `{% generation %}` blocks, and find their spans; a block in a block is part of it."""
     parts = re.split(f"([{GENERATED_BEGIN}{GENERATED_END}])", text)
     spans: list[Span] = []
     at, depth, begin = 0, 0, 0
@@ -226,7 +226,7 @@ class Skeleton:
     turns: dict[int, tuple[Place, Place]]
 
     def spans(self, text: str, texts: Sequence[str], jsons: Sequence[str]) -> dict[int, Span] | None:
-        """The turns of a rendered conversation; None if the skeleton does not predict its text."""
+        """Find the turns of a rendered conversation; None if the skeleton does not predict its text."""
         try:
             filled = [
                 part if isinstance(part, str) else texts[part] if part >= 0 else jsons[-1 - part] for part in self.parts
@@ -245,7 +245,7 @@ class Skeleton:
 def skeleton_of(
     text: str, found: Sequence[Found], pieces: Sequence[Piece], jsons: Sequence[str], turns: dict[int, Span]
 ) -> Skeleton | None:
-    """The skeleton of one rendering. None where a text went into it otherwise than whole and as it is."""
+    """Make the skeleton of one rendering. None where a text went into it otherwise than whole and as it is."""
     parts: list[str | int] = []
     starts: list[int] = []
     at, place = 0, 0

@@ -32,7 +32,7 @@ _CALL_PARTS = ("tool_call", "function_call", "tool_use")
 
 
 def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, int]:
-    """One message, and 1 if it may be trained on, else 0. Raises `RowRejected`."""
+    """Normalise one message; with it 1 if it may be trained on, else 0. Raises `RowRejected`."""
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise RowRejected("bad_content", f"a message is {shown(raw)}; it must be an object")
     word = raw.get(role_key)
@@ -59,12 +59,12 @@ def message_of(raw: object, role_key: str, content_key: str) -> tuple[Message, i
 
 
 def reasons(message: Message) -> bool:
-    """Whether a message carries reasoning of its own that is more than white space."""
+    """Tell whether a message carries reasoning of its own that is more than white space."""
     return any(message.get(key, "").strip() for key in REASONING_KEYS)
 
 
 def calls_of(value: object) -> list[dict[str, Any]]:
-    """Tool calls from one call, a list of them, or JSON of either; arguments become objects. Raises `RowRejected`."""
+    """Normalise one tool call, a list of them, or JSON of either; arguments become objects. Raises `RowRejected`."""
     if isinstance(value, str):
         value = parsed(value, "bad_tool_call", "a tool call")
     calls = [value] if isinstance(value, Mapping) else value
@@ -74,7 +74,7 @@ def calls_of(value: object) -> list[dict[str, Any]]:
 
 
 def tools_of(value: object) -> list[dict[str, Any]] | None:
-    """The tools a conversation offers, each as {"type": "function", "function": ...}; None for none."""
+    """Normalise the tools of a conversation, each as {"type": "function", "function": ...}; None for none."""
     if isinstance(value, str):
         value = parsed(value, "bad_tools", "tools") if value.strip() else None
     if value is None:
@@ -86,7 +86,7 @@ def tools_of(value: object) -> list[dict[str, Any]] | None:
 
 
 def parsed(text: str, reason: str, what: str) -> Any:
-    """JSON inside a text, also if it was encoded twice. Raises `RowRejected` with that reason."""
+    """Read JSON inside a text, also if it was encoded twice. Raises `RowRejected` with that reason."""
     value: Any = text
     try:
         for _ in range(2):

@@ -21,9 +21,7 @@ from headrace.packing.chats.marks import RESERVED, Skeleton, Span, shape_of, tag
 from headrace.packing.chats.messages import reasons
 from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.words import RowRejected, shown
-
-Reasoning = Literal["template", "every_user_turn"]
+from headrace.packing.chats.words import Reasoning, RowRejected, shown
 
 _ADDRESS = " at 0x"
 _MOST_SHAPES = 4096  # bounds memory, whatever the chats
@@ -48,7 +46,7 @@ class ChatRenderer:
         self._turns = {name: _Turns(template, specials) for name, template in templates.items()}
 
     def render(self, chat: Conversation) -> list[Rendered]:
-        """The sequences of one conversation: one, or with reasoning="every_user_turn" one per answered user turn.
+        """Render one conversation as one sequence, or with reasoning="every_user_turn" one per answered user turn.
 
         A conversation without anything to train on has a text without spans. Raises `RowRejected`.
         """
@@ -107,7 +105,7 @@ class _Turns:
         self._skeletons: dict[Any, list[Skeleton]] = {}
 
     def render(self, chat: Conversation) -> Rendered:
-        """The sequence of a conversation. Tool calls are written as the template can read them."""
+        """Render a conversation. Tool calls are written as the template can read them."""
         if chat.tools and not self._template.writes_tools:
             raise RowRejected(
                 "not_rendered", f"the template knows no tools and would leave out {len(chat.tools)} of them"

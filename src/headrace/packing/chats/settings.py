@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from headrace.digest import canonical_json, sha256_hex
 from headrace.packing.chats.layouts import NAMES
 from headrace.packing.chats.tokenizer_files import TokenizerFiles, read_tokenizer, template_text
-from headrace.packing.chats.words import Layout
+from headrace.packing.chats.words import Layout, Reasoning
 from headrace.settings import Names, Settings
 from headrace.storage.settings import LocalPath, PathOrTemplate
 
@@ -36,7 +36,7 @@ class ChatSettings(Settings):
     date: datetime.date | None = _rows(
         None, description="What a template that asks for today's date is told, e.g. 2026-01-31."
     )
-    reasoning: Literal["template", "every_user_turn"] = _rows(
+    reasoning: Reasoning = _rows(
         "template",
         description="template: the template decides which reasoning it writes; every_user_turn: one sequence per "
         "user turn, trained on that turn's answer, so that none is stripped.",

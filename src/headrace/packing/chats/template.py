@@ -146,7 +146,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
     def bounded(self, value: Any) -> Any:
-        """A text or list that was put together, if it is no longer than a rendering may be."""
+        """Pass a text or list that was put together, if it is no longer than a rendering may be."""
         if isinstance(value, str | list) and len(value) > _MOST_CHARACTERS:
             raise RowRejected("template_limit", f"the template made a text of {len(value):,} characters")
         return value
@@ -246,7 +246,7 @@ class Template:
         trace: Trace,
         generation_prompt: bool = False,
     ) -> str:
-        """The text of a conversation. Raises `RowRejected` (template_error, template_limit)."""
+        """Render a conversation. Raises `RowRejected` (template_error, template_limit)."""
         variables = {
             **self._globals,
             "messages": messages,

@@ -121,7 +121,7 @@ class ChatEncoder:
         return other
 
     def encode(self, rows: Sequence[Row]) -> Encoded:
-        """The sequences of some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
+        """Encode some rows, in their order. What is wrong with a row is told in `rejected`, never raised.
 
         Memory is O(rows); give some hundred at a time. Raises `SettingsError` if a row needs a template or an end token
         and there is none.
@@ -147,7 +147,7 @@ class ChatEncoder:
         )
 
     def texts(self, encoded: Encoded) -> list[list[tuple[str, int]]]:
-        """Per sequence its text in parts of one mask value each: (text, 0 or 1), for people to look at."""
+        """Decode each sequence in parts of one mask value each: (text, 0 or 1), for people to look at."""
         found = []
         for begin, end in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
             ids, mask = encoded.tokens[begin:end], encoded.mask[begin:end]
@@ -312,7 +312,7 @@ class ChatEncoder:
 
     @cached_property
     def renderer(self) -> ProcessRenderer:
-        """Turns conversations into text and spans; the encoders that share a tokenizer share it as well.
+        """What turns conversations into text and spans; the encoders that share a tokenizer share it as well.
 
         Raises `SettingsError` without a template, `MissingExtra`.
         """

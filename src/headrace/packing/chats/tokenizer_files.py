@@ -37,7 +37,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer(path: Path) -> TokenizerFiles:
-    """The files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
+    """Read the files beside a tokenizer.json, given it or its directory. Raises `SettingsError`, `InputError`."""
     main = _main_file(path)
     config = _json_beside(main, "tokenizer_config.json")
     special = {**_json_beside(main, "special_tokens_map.json"), **config}
@@ -107,9 +107,10 @@ def _token_text(token: object) -> str | None:
 
 
 def load_tokenizer(files: TokenizerFiles, special: Literal["control", "text"] = "control") -> Tokenizer:
-    """The tokenizer, without truncation and padding, whose offsets leave nothing out. `InputError`, `MissingExtra`.
+    """Load the tokenizer without truncation and padding, with offsets that leave nothing out.
 
     special: whether a special token in a text becomes the token, or is text like any other.
+    Raises `InputError`, `MissingExtra`.
     """
     try:
         from tokenizers import Tokenizer
@@ -136,7 +137,7 @@ def _untrimmed(value: Any) -> Any:
 
 
 def template_text(template: str) -> str:
-    """A template given as a path or as itself. Raises `SettingsError`."""
+    """Read a template given as a path or as itself. Raises `SettingsError`."""
     if "\n" in template or "{" in template or len(template) > 1000:
         return template
     path = Path(template)

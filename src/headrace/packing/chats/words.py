@@ -18,6 +18,9 @@ Layout = Literal[
 ]
 """What `layouts` reads."""
 
+Reasoning = Literal["template", "every_user_turn"]
+"""Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
+
 REASONS = {
     "broken_json": "the line, or a text that must be JSON, is no JSON",
     "repeated_key": "an object holds a key twice, and readers take different values",
@@ -73,6 +76,6 @@ class Rejected:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as part of a message: short, on one line."""
+    """Show a value in a message, short and on one line."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"

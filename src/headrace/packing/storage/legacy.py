@@ -88,7 +88,7 @@ class LegacyPickleWriter:
 
 
 def read_legacy(path: Path | str, *, bins_at_once: int = 1000) -> Iterator[PackedRows]:
-    """The bins of a legacy file, some at a time, each checked. Nothing that the file names is ever run.
+    """Read the bins of a legacy file, some at a time, each checked. Nothing that the file names is ever run.
 
     Raises `InputError`: for a file that is no such `.npy`, that asks for names packed data does not need, or that has a
     bin no reader can use; the message names the bin.

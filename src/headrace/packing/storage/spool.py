@@ -6,7 +6,7 @@ A spool is flat arrays that are mapped, not read:
     masks.bin      uint8   1 where the token is to be learned
     offsets.bin    uint64  [n + 1] where sequences begin, in tokens
     lengths.bin    uint32  [n]
-    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file, and what the writer was told
+    manifest.json  last: number of sequences and tokens, size and SHA-256 of each file
 
 A directory without manifest is no spool. All numbers are little-endian.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -97,15 +97,14 @@ class SpoolWriter:
         self.sequences += len(sizes)
         self.tokens += len(tokens)
 
-    def finish(self, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Write the manifest, with `facts` (JSON) in it, and publish it last; returns the manifest."""
+    def finish(self) -> dict[str, Any]:
+        """Write the manifest and publish it last; returns it."""
         written = {name: self._end(name) for name in _FILES}
         manifest = {
             "version": VERSION,
             "sequences": self.sequences,
             "tokens": self.tokens,
             "files": {name: {"bytes": each.bytes, "sha256": each.digest} for name, each in written.items()},
-            "facts": dict(facts or {}),
         }
         self._open[MANIFEST] = self._begin(MANIFEST)
         self._open[MANIFEST][1].write(canonical_json(manifest))
@@ -147,18 +146,17 @@ class Spool:
     """Sequence i has the tokens tokens[offsets[i] : offsets[i + 1]] and as many mask values.
 
     tokens: int32 [tokens]; mask: uint8 [tokens]; offsets: uint64 [n + 1]; lengths: uint32 [n]; of files they are
-    read-only maps. facts: what the writer was told.
+    read-only maps.
     """
 
     tokens: I32
     mask: U8
     offsets: npt.NDArray[np.uint64]
     lengths: npt.NDArray[np.uint32]
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_arrays(cls, tokens: npt.ArrayLike, mask: npt.ArrayLike, lengths: npt.ArrayLike) -> Spool:
-        """A spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
+        """Make a spool in memory. Raises `ValueError` if lengths do not add up to the tokens and the mask."""
         flat, learned, sizes = np.asarray(tokens, np.int32), np.asarray(mask, np.uint8), np.asarray(lengths, np.uint32)
         offsets = offsets_of(sizes).astype(np.uint64)
         if flat.shape != (int(offsets[-1]),) or learned.shape != flat.shape:
@@ -196,20 +194,20 @@ class Spool:
                 f"{root / 'offsets.bin'}: goes from {offsets[0]} to {offsets[-1]}, tokens are {tokens}; "
                 f"write the spool again"
             )
-        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"], manifest["facts"])
+        return cls(arrays["tokens.bin"], arrays["masks.bin"], offsets, arrays["lengths.bin"])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def read_sequence(self, number: int) -> tuple[I32, U8]:
-        """Tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
+        """Give tokens and mask of one sequence, as views. Raises `IndexError` if there is no such sequence."""
         if not 0 <= number < len(self):
             raise IndexError(f"spool: no sequence {number}; there are {len(self)}, counted from 0")
         first, stop = int(self.offsets[number]), int(self.offsets[number + 1])
         return self.tokens[first:stop], self.mask[first:stop]
 
     def take(self, sequences: I64) -> tuple[I32, U8, I64]:
-        """Tokens and mask of sequences end to end in the given order, and the tokens of each.
+        """Copy tokens and mask of sequences end to end in the given order; returns them and the tokens of each.
 
         Copies runs of bytes, no work for single tokens. Raises `IndexError` for a sequence that is not there.
         """
@@ -256,15 +254,12 @@ def _mapped(
 class JoinedSpool:
     """The sequences of all spools, numbered through: those of the first spool, then those of the second, …
 
-    lengths: uint32 [n], tokens of each sequence. Taking copies each token twice where more than one spool is hit.
+    Taking copies each token twice where more than one spool is hit.
     """
 
     def __init__(self, spools: Sequence[Spool]) -> None:
         self._spools = tuple(spools)
         self._first: I64 = np.cumsum([0, *(len(each) for each in self._spools)])
-        self.lengths: npt.NDArray[np.uint32] = np.concatenate(
-            [np.empty(0, np.uint32), *(each.lengths for each in self._spools)]
-        )
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -296,7 +291,7 @@ def gather(
     pad_id: int = 0,
     counted: Counted = "stored",
 ) -> PackedRows:
-    """The rows of all `bins`: their sequences end to end, the mask aligned inside each. Take a row group at a time.
+    """Gather the rows of all `bins`, their sequences end to end, the mask aligned inside each. A row group at a time.
 
     pad_multiple, counted: see `padded_lengths`; padding stands behind each sequence, of `pad_id` and mask 0, and
     belongs to it. Memory: about three times the rows'. Raises `IndexError` for a sequence that is not in the source.
@@ -327,7 +322,7 @@ def materialise_bin_arrays(
     scratch_loss_mask: npt.NDArray[np.uint8],
     alignment: Alignment = "shift_left",
 ) -> tuple[int, I32]:
-    """One bin into preallocated buffers of pack_size: the tokens it has, and where its sequences start, int32.
+    """Copy one bin into buffers of pack_size; returns its tokens, and where its sequences start, int32.
 
     Starts begin with 0, strictly rise, and stay below the number of tokens. What does not fit pack_size is cut off,
     and sequences behind it are left out. Behind the tokens the buffers are 0. For whole files `gather` is faster.
