@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.packing import sequences as prints_module
 from headrace.packing.sequences import sequence_prints, set_print
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 150_000), min_size=1, max_size=9), min_size=1, max_size=8)
