@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.packing.config import PackedSequences
     from headrace.packing.on_the_fly.plan import PackRows
     from headrace.packing.read.batches import PackedBatches
-    from headrace.packing.storage.parquet_writer import ParquetShardWriter
+    from headrace.packing.storage.packed_parquet import ParquetShardWriter
     from headrace.rewriting.settings import Rewrite, rewrite
     from headrace.run.collect import collect
     from headrace.run.prepare import Prepared, prepare
@@ -69,7 +69,7 @@ _NAMES = {
     "packing.config": "PackedSequences",
     "packing.on_the_fly.plan": "PackRows",
     "packing.read.batches": "PackedBatches",
-    "packing.storage.parquet_writer": "ParquetShardWriter",
+    "packing.storage.packed_parquet": "ParquetShardWriter",
     "rewriting.settings": "Rewrite rewrite",
     "run.collect": "collect",
     "run.prepare": "Prepared prepare",

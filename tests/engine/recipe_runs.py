@@ -53,7 +53,7 @@ def recipes_over(directory: Path, *, rows: int = 1500, shards: int = 6) -> Mappi
             pack_size=512,
             num_shards=shards,
             train_ratio=0.8,
-            valid_ratio=0.1,
+            val_ratio=0.1,
             test_ratio=0.1,
         ),
         "series": lambda: headrace.Series(

@@ -104,7 +104,7 @@ def _packed(directory: Path) -> Settings:
         "blend": {"datasets": [{"name": "one", "path": one}, {"name": "two", "path": others, "weight": 0.5}]},
         "pack_size": 256,
         "train_ratio": 0.8,
-        "valid_ratio": 0.1,
+        "val_ratio": 0.1,
         "test_ratio": 0.1,
         "num_shards": 3,
         "sample": 120,

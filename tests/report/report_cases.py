@@ -42,7 +42,7 @@ def packed_run(root: Path, **settings) -> Path:
                 )
     blend = [{"name": name, "path": str(root / f"{name}.jsonl")} for name in ("a", "b")]
     recipe = headrace.PackedSequences(
-        blend=blend, pack_size=128, **{"too_long": "truncate", "pad_id": 0, "train_ratio": 0.8, "valid_ratio": 0.1, "test_ratio": 0.1, **settings}
+        blend=blend, pack_size=128, **{"too_long": "truncate", "pad_id": 0, "train_ratio": 0.8, "val_ratio": 0.1, "test_ratio": 0.1, **settings}
     )  # fmt: skip
     headrace.prepare(recipe, root / "out")
     return root / "out"

@@ -115,7 +115,7 @@ def test_a_split_without_rows_has_a_page(tmp_path: Path) -> None:
 
 
 def test_other_recipes_have_a_page_without_a_test_split(tmp_path: Path) -> None:
-    packed = packed_run(tmp_path / "packed", train_ratio=0.9, valid_ratio=0.1, test_ratio=0.0)
+    packed = packed_run(tmp_path / "packed", train_ratio=0.9, val_ratio=0.1, test_ratio=0.0)
     histories = histories_run(tmp_path / "histories", train_ratio=1.0)
 
     assert drawn(packed)

@@ -45,7 +45,7 @@ def test_packed_sequences_are_packed_batches_of_both_loaders(tmp_path):
     rows = [{"input_ids": list(range(10 * n, 10 * n + 9)), "loss_mask": [0] * 4 + [1] * 5} for n in range(1, 80)]
     (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     recipe = headrace.PackedSequences(
-        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, valid_ratio=0.25, test_ratio=0
+        blend=str(tmp_path / "raw.jsonl"), pack_size=32, train_ratio=0.75, val_ratio=0.25, test_ratio=0
     )
     headrace.prepare(recipe, tmp_path / "out")
     module = HeadraceDataModule(tmp_path / "out", batch_size=2, options={"packed": "padded"})

@@ -50,19 +50,14 @@ _OPEN, _CLOSE = "⟦", "⟧"
 
 def show_masks(source: str, rows: int, asked: MaskOptions, *, as_json: bool) -> None:
     """Print the first rows of chat files with their loss mask. Raises `SettingsError`, `InputError`."""
-    from headrace.packing.chats.settings import ChatSettings
+    from headrace.packing.chats.settings import ChatSettings, RowForm
     from headrace.packing.chats.tokenise import ChatEncoder
 
     if asked.tokenizer is None:
         raise SettingsError("--mask needs --tokenizer; give a tokenizer.json or the directory that holds it")
     encoder = ChatEncoder(
-        ChatSettings(
-            tokenizer=asked.tokenizer,
-            chat_template=asked.chat_template,
-            layout=asked.layout,
-            columns=columns_of(asked.columns),
-            reasoning=asked.reasoning,
-        )
+        ChatSettings(tokenizer=asked.tokenizer, chat_template=asked.chat_template, reasoning=asked.reasoning),
+        RowForm(layout=asked.layout, mapping=columns_of(asked.columns)),
     )
     records = _first_rows(source, rows, encoder)
     if as_json:

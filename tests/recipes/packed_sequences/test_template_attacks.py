@@ -8,10 +8,10 @@ from template_attacks import ESCAPES, HANGS, LEAKS
 
 from headrace.errors import SettingsError
 from headrace.packing.chats.layouts import Conversation
-from headrace.packing.chats.rejects import RowRejected
 from headrace.packing.chats.render_process import ProcessRenderer, RenderLimits, RenderSettings
+from headrace.packing.chats.special_text import Specials
 from headrace.packing.chats.template import Template, Trace
-from headrace.packing.chats.turns import Specials
+from headrace.packing.chats.words import RowRejected
 
 SMALL = RenderLimits(seconds=1, memory_bytes=256 << 20)
 QUICK = (
@@ -33,7 +33,7 @@ def renderer_of(source: str, limits: RenderLimits = SMALL) -> ProcessRenderer:
             special={},
             values={},
             day=date(2026, 1, 5),
-            specials=Specials.of([], None),
+            specials=Specials([], None),
             reasoning="template",
             limits=limits,
         )

@@ -1,16 +1,27 @@
-"""Why a row of chats gives no sequence: one closed list of words, which callers count with file and line."""
+"""Words of chats: layouts of rows, and why a row gives no sequence. Light, so that a shell can offer them at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-# Rows that were left out because somebody asked for it.
-CHOSEN = {
-    "filtered": "a filter of the settings leaves it out",
-}
+Layout = Literal[
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "raw_completion",
+    "question_answer",
+    "text",
+    "tokens",
+]
+"""What `layouts` reads."""
 
-# Rows that are wrong, in themselves or for this tokenizer and template.
-BAD = {
+Reasoning = Literal["template", "every_user_turn"]
+"""Who decides which reasoning is written: the template, or one sequence per user turn keeps it all."""
+
+REASONS = {
     "broken_json": "the line, or a text that must be JSON, is no JSON",
     "repeated_key": "an object holds a key twice, and readers take different values",
     "broken_utf8": "bytes that are no UTF-8, or half of a surrogate pair",
@@ -32,9 +43,11 @@ BAD = {
     "uncertain_mask": "no method finds for certain which characters the model must produce",
     "special_text": "text of a special token in a message, where `special_text` or the tokenizer refuses it",
     "nothing_trained": "no token is left to train on",
+    "filtered": "a filter of the settings leaves it out",
 }
+"""Why a row gives no sequence. Callers count these words with file and line."""
 
-REASONS = {**BAD, **CHOSEN}
+CHOSEN = frozenset(("filtered",))  # rows left out because somebody asked for it
 
 # What to do where a reason is usually one of all rows: the source, the tokenizer or a setting is not what it should be.
 CURES = {
@@ -63,6 +76,6 @@ class Rejected:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as part of a message: short, on one line."""
+    """Show a value in a message, short and on one line."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"

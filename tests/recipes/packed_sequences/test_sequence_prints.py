@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.packing import fingerprint
-from headrace.packing.fingerprint import sequence_prints, set_print
+from headrace.packing import sequences as prints_module
+from headrace.packing.sequences import sequence_prints, set_print
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 150_000), min_size=1, max_size=9), min_size=1, max_size=8)
 
@@ -60,6 +60,6 @@ def test_padding_leaves_no_trace_where_its_token_is_blank() -> None:
 def test_prints_do_not_depend_on_how_the_array_is_cut(monkeypatch) -> None:
     sequences = [[place, place + 1, place + 2] for place in range(50)]
     whole = prints_of(sequences)
-    monkeypatch.setattr(fingerprint, "_CHUNK", 7)
+    monkeypatch.setattr(prints_module, "_CHUNK", 7)
 
     np.testing.assert_array_equal(whole, prints_of(sequences))

@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError
-from headrace.packing.assign import (
-    SPLITS,
-    assign_files,
-    even_cuts,
-    ratio_counts,
-    row_hashes,
-    shard_counts,
-    split_units,
-    thinned,
-)
+from headrace.packing.blend import SPLITS
+from headrace.packing.choose import ratio_counts, split_units, thinned
+from headrace.packing.encode import assign_files, row_hashes
+from headrace.packing.shards import even_cuts, shard_counts
 
 RATIOS = st.sampled_from([(0.98, 0.01, 0.01), (0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.34, 0.33, 0.33)])
 
