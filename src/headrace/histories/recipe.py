@@ -21,7 +21,7 @@ from headrace.histories.config import WORKING_BYTES, Histories
 from headrace.histories.gather import check_columns, gather_shard
 from headrace.histories.parse import REASONS
 from headrace.histories.shard_file import ROW_SCHEMA
-from headrace.histories.write import SPLITS, RowShard, directory_of, shard_name, write_partition, write_rows
+from headrace.histories.write import SPLITS, directory_of, shard_name, write_partition, write_rows
 from headrace.run.context import RunContext, Task, TaskFiles
 from headrace.run.events import Note
 from headrace.run.prepare import Outcome
@@ -57,14 +57,10 @@ def execute(settings: Histories, context: RunContext, files: Sequence[tuple[Path
     ordered = at_once.stage(
         "order", [_order_task(settings, len(shards), number, compiled) for number in range(partitions)]
     )
-    shard_rows = [
-        RowShard(split, number, shard_name(split, number, settings.format))
-        for number, receipt in enumerate(ordered)
-        for split in receipt.result["splits"]
-    ]
+    written = [(split, number) for number, receipt in enumerate(ordered) for split in receipt.result["splits"]]
 
     def list_rows(files: TaskFiles) -> dict[str, Any]:
-        return {"rows_read": write_rows(files, shard_rows)}
+        return {"rows_read": write_rows(files, written, settings.format)}
 
     (listed,) = context.stage("rows", [Task("rows.parquet", 0, list_rows)])
     return _outcome(settings, context, files, gathered, ordered, partitions, listed)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,7 @@ class Entities:
     hashes: EntityHashes
 
 
-@dataclass(frozen=True)
-class Slab:
+class Slab(NamedTuple):
     """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's."""
 
     entity: Ints
