@@ -1,4 +1,4 @@
-"""Rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+"""Parse rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
 
 A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
 and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
@@ -133,7 +133,7 @@ def code_addresses(
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
-    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+    """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
     compiled: addresses by numba. Plain texts are then parsed row by row, which is faster than finding out which are
     distinct; with repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than

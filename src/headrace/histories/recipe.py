@@ -1,4 +1,4 @@
-"""Histories as a run: gather measurements by partition, order and write each partition, list the rows."""
+"""Run histories: gather measurements by partition, order and write each partition, list the rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GATHER_BYTES = 64 << 20  # of one source shard being read: a chunk, its parts a
 
 
 def is_worth_compiling(rows: float) -> bool:
-    """Whether so many rows are worth kernels, where numba is there to make them."""
+    """Tell if so many rows are worth kernels, where numba is there to make them."""
     return rows >= WORTH_COMPILING and find_spec("numba") is not None
 
 
@@ -124,6 +124,10 @@ def _outcome(
     def of_split(split: str, name: str) -> int:
         return sum(int(each.result["splits"][split][name]) for each in ordered if split in each.result["splits"])
 
+    def totals(split: str) -> SplitTotals:
+        own = [each for receipt in ordered for each in receipt.files if each.path.startswith(f"{directory_of(split)}/")]
+        return SplitTotals(rows=of_split(split, "rows"), shards=len(own), bytes=sum(each.bytes for each in own))
+
     dropped = {
         word: sum(int(receipt.result["dropped"].get(word, 0)) for receipt in gathered)
         for word in (*REASONS, "not_sampled")
@@ -138,7 +142,7 @@ def _outcome(
     return Outcome(
         schema=ROW_SCHEMA,
         index=_index(settings, ordered),
-        splits={split: _totals(ordered, split, of_split(split, "rows")) for split in SPLITS},
+        splits={split: totals(split) for split in SPLITS},
         dropped=dropped,
         source={
             "files": len(files),
@@ -189,10 +193,3 @@ def _index(settings: Histories, ordered: Sequence[Receipt]) -> list[IndexRow]:
                 )
                 first_row += count
     return sorted(rows, key=lambda row: (row.split, row.shard, row.block))
-
-
-def _totals(ordered: Sequence[Receipt], split: str, rows: int) -> SplitTotals:
-    own = [
-        record for receipt in ordered for record in receipt.files if record.path.startswith(f"{directory_of(split)}/")
-    ]
-    return SplitTotals(rows=rows, shards=len(own), bytes=sum(record.bytes for record in own))

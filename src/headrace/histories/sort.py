@@ -210,7 +210,7 @@ def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresse
 
 
 def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peers]:
-    """The addresses of records, each once and ascending by family and bytes."""
+    """Find the addresses of records, each once and ascending by family and bytes."""
     place, words = distinct_addresses(records, compiled=compiled)
     order = _by_bytes(words)
     return of_words(words[order, 2].astype(np.uint8), words[order, :2]), Peers(place, _ranks(order))
@@ -219,7 +219,7 @@ def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peer
 def distinct_entities(
     records: Records, hashed: Callable[[Addresses], EntityHashes], *, compiled: bool = False
 ) -> tuple[Entities, npt.NDArray[np.uint32]]:
-    """The entities of entity records, each once, in hash order; and of each record its place among them: uint32 [N].
+    """Find the entities of entity records, each once in hash order; and each record's place among them, uint32 [N].
 
     hashed: gives the hashes of entities; two with one hash are ordered by what they are. compiled: told apart by numba,
     the same entities and places.
@@ -252,7 +252,7 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
 
 
 def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16) -> I64:
-    """The places of measurements in order of entity, time, peer and code: int64 [N]."""
+    """Sort measurements: their places in order of entity, time, peer and code: int64 [N]."""
     import polars as pl
 
     columns = {"entity": entity, "micros": micros, "code": codes} | ({} if peer is None else {"peer": peer})

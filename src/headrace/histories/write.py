@@ -58,17 +58,17 @@ _GROWING = ["first_time", "last_time", "position", "measurements_before"]
 
 
 def directory_of(split: str) -> str:
-    """Where a split's shards lie, relative to the run."""
+    """Say where a split's shards lie, relative to the run."""
     return f"histories/{split}"
 
 
 def shard_name(split: str, number: int, format_: str) -> str:
-    """Path of a partition's shard of a split, relative to the run."""
+    """Give the path of a partition's shard of a split, relative to the run."""
     return f"{directory_of(split)}/part-{number:05d}{EXTENSION[format_]}"
 
 
 def facts_file(split: str, number: int) -> str:
-    """Path of the facts of a shard's rows, relative to the run."""
+    """Give the path of the facts of a shard's rows, relative to the run."""
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 

@@ -29,10 +29,10 @@ _SECOND = np.uint64(1_000_000)
 def hash_addresses(
     key: tuple[int, int], family: U8, data: U8, above: int, *, half: Literal["both", "high"] = "both"
 ) -> tuple[U64, U64]:
-    """As `digest.hash_words` of three words each: SipHash-2-4-128 of the family below a number, and of the 16 bytes as
-    two words, the first byte uppermost. family uint8 [N], data uint8 [N, 16] → two uint64 arrays [N].
+    """Hash addresses as `digest.hash_words` does three words each; two uint64 arrays [N].
 
-    half: with "high" the second is empty, and a quarter of the work is spared.
+    It is SipHash-2-4-128 of the family below a number, and of the 16 bytes as two words, the first byte uppermost.
+    family uint8 [N], data uint8 [N, 16]; half: with "high" the second is empty, and a quarter of the work is spared.
     """
     high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
     _hash(

@@ -1,4 +1,4 @@
-"""The order inside a partition, compiled by numba: the same as `recipes/histories/sort.py` gives. Extra `histories`.
+"""Order a partition, compiled by numba: the same order as `sort` gives. Extra `histories`.
 
 Measurements are dealt out to their entities, which stand in order already, and each entity's are sorted by itself: few
 by insertion, more after they were spread by the uppermost bits of their times; times that crowd are sorted digit by
@@ -36,7 +36,7 @@ class Dealt:
 
 
 def dealt(records: U64, tail: int, peer: tuple[U32, U32] | None, entities: int) -> Dealt:
-    """Measurements dealt out to their entities; the records are not needed any more.
+    """Deal measurements out to their entities; the records are not needed any more.
 
     records uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`: times from 1970 on in the first word,
     entity (below `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
@@ -49,7 +49,7 @@ def dealt(records: U64, tail: int, peer: tuple[U32, U32] | None, entities: int) 
 
 
 def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
-    """Measurements in order of entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
+    """Sort by entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
     uint16 [N]. What was dealt is used up."""
     n = len(given.keys)
     _sort_all(given.starts, given.keys, given.tails)

@@ -1,4 +1,4 @@
-"""The columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
+"""Fill the columns of row blobs, compiled by numba: the same bytes as `rows.encode_rows` makes. Extra `histories`.
 
 The peers of a row are found in order without sorting: each sets a bit, and bits are read from the lowest on, by way of
 a second set that says which words of the first hold any. O(N), and one look at each 4,096th of the peers a row. Those
@@ -23,9 +23,11 @@ _NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(6
 
 
 def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:
-    """index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in
-    each row; how many each row holds, and how many of them are not the first `fours`, int64 [R]. peer [N]: below
-    `peers`."""
+    """Find the peers of rows; peer [N]: below `peers`.
+
+    index uint32 [N]: of each measurement among its row's peers; the peers uint32 [M] that rows hold, ascending in each
+    row; how many each row holds, and how many of them are not the first `fours`, int64 [R].
+    """
     index, held = np.empty(len(peer), np.uint32), np.empty(len(peer), np.uint32)
     count, sixes = np.empty(len(starts), np.int64), np.zeros(len(starts), np.int64)
     total = _peers_of_rows(read_only(peer), read_only(starts), peers, fours, index, held, count, sixes)

@@ -69,17 +69,17 @@ class RowColumns:
 
     @property
     def n(self) -> int:
-        """How many measurements the row has."""
+        """Count the measurements of the row."""
         return len(self.offsets)
 
     @property
     def times(self) -> I64:
-        """Epoch seconds of every measurement: int64 [n], computed."""
+        """Compute the epoch seconds of every measurement: int64 [n]."""
         return self.offsets.astype(np.int64) + self.first_time
 
     @property
     def last_time(self) -> int:
-        """Epoch seconds of the last measurement."""
+        """Compute the epoch seconds of the last measurement."""
         return self.first_time + int(self.offsets[-1])
 
 
@@ -111,23 +111,23 @@ class Encoded:
     offsets: I64
 
     def row(self, place: int) -> bytes:
-        """One blob."""
+        """Copy one blob."""
         return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
 
     def blobs(self, places: I64) -> list[bytes]:
-        """The blobs of these rows."""
+        """Copy the blobs of these rows."""
         view = self.data.data
         starts, stops = self.offsets[places].tolist(), self.offsets[places + 1].tolist()
         return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
 def peer_width(peers: I64) -> I64:
-    """Bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
+    """Give the bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
     return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
-    """Length of rows of `n` measurements and so many peers of each family: int64 [R]."""
+    """Give the length of rows of `n` measurements and so many peers of each family: int64 [R]."""
     width = peer_width(peers4 + peers6)
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
@@ -137,7 +137,7 @@ def _up(size: I64, multiple: int) -> I64:
 
 
 def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
-    """The blobs of all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
+    """Encode all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
     than `LARGEST_SPAN` in one row, or a time before 1970. compiled: by numba, the same bytes in O(N)."""
     starts, count = rows.starts, len(rows.times)
     n = np.diff(starts, append=count)

@@ -37,12 +37,12 @@ class ContextDataset(TorchDataset[dict[str, Any]]):
         return self.epochs * len(self.contexts)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, Any]:
-        """The context at a position. Raises `IndexError` outside 0..len-1."""
+        """Make the context at a position. Raises `IndexError` outside 0..len-1."""
         found: dict[str, Any] = self.__getitems__([position])[0]
         return found
 
     def __getitems__(self, positions: Sequence[SupportsIndex]) -> ItemBatch:
-        """Those at some positions, in this order; a DataLoader calls it once per batch."""
+        """Make those at some positions, in this order; a DataLoader calls it once per batch."""
         outside = [int(each) for each in positions if not 0 <= int(each) < len(self)]
         if outside:
             raise IndexError(f"context {outside[0]} of {len(self)}, counted from 0")
