@@ -13,7 +13,7 @@ from headrace.histories.sort import measurement_order
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
 from headrace.histories.codec.kernels import distinct as told_apart
-from headrace.histories.codec.order_kernels import dealt, in_order
+from headrace.histories.codec.partition_kernels import dealt, in_order
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 

@@ -135,7 +135,7 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
     before it is sorted."""
     records, peer = held.pop()
     if compiled:
-        from headrace.histories.codec.order_kernels import dealt, in_order
+        from headrace.histories.codec.partition_kernels import dealt, in_order
 
         peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
         together = dealt(_words(records), _TAIL[records.dtype], peers, entities)

@@ -157,7 +157,7 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     at_index = at_codes + _up(2 * n, 4)
     at_peers = at_index + _up(width * n, 4)
     if compiled:
-        from headrace.histories.codec.row_kernels import fill_rows
+        from headrace.histories.codec.partition_kernels import fill_rows
 
         columns, places = (rows.times, rows.codes, index), (at_times, at_codes, at_index, at_peers)
         fill_rows(data, starts, columns, places, width, (held, count, _fours(rows), rows.peers.bytes))
@@ -210,7 +210,7 @@ def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints,
         return none[:0], none[:0], none, none
     peers = max(len(rows.peers), 1)
     if compiled:
-        from headrace.histories.codec.row_kernels import peers_of_rows
+        from headrace.histories.codec.partition_kernels import peers_of_rows
 
         return peers_of_rows(rows.peer, rows.starts, len(rows.peers), _fours(rows))
     keys, place = np.unique(np.repeat(np.arange(len(n)), n) * peers + rows.peer, return_inverse=True)
