@@ -79,4 +79,4 @@ def hear_kernels(say: Callable[[str], None]) -> None:
         setattr(module, name, call)
 
     heard(kernels, "grouped", "gather")
-    heard(partition_kernels, "dealt", "order")
+    heard(partition_kernels, "in_order", "order")

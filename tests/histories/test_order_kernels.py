@@ -13,7 +13,7 @@ from headrace.histories.sort import measurement_order
 pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
 
 from headrace.histories.codec.kernels import distinct as told_apart
-from headrace.histories.codec.partition_kernels import dealt, in_order
+from headrace.histories.codec.partition_kernels import in_order
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=90)
 
@@ -25,7 +25,7 @@ def check(entity: np.ndarray, micros: np.ndarray, peer: np.ndarray, code: np.nda
     ranks = np.arange(int(peer.max()) + 1 if len(peer) else 0, dtype=np.uint32)[::-1]
     has_peers = kind == WITH_PEER
     places = (peer.astype(np.uint32), ranks) if has_peers else None
-    found = in_order(dealt(words, words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2))
+    found = in_order([words], words.shape[1] - 1, places, 5 if not len(entity) else int(entity.max()) + 2)
 
     mine = ranks[peer].astype(np.int64) if has_peers else None
     order = measurement_order(entity.astype(np.uint32), micros, mine, code.astype(np.uint16))

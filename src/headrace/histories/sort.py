@@ -135,12 +135,12 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
     before it is sorted."""
     records, peer = held.pop()
     if compiled:
-        from headrace.histories.codec.partition_kernels import dealt, in_order
+        from headrace.histories.codec.partition_kernels import in_order
 
         peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
-        together = dealt(_words(records), _TAIL[records.dtype], peers, entities)
-        del records, peer, peers
-        return Slab(*in_order(together))
+        tail, words = _TAIL[records.dtype], [_words(records)]
+        del records
+        return Slab(*in_order(words, tail, peers, entities))
     of_record = None if peer is None else peer.rank[peer.place]
     order = measurement_order(records["entity"], records["micros"], of_record, records["code"])
     return Slab(

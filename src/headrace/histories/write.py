@@ -140,7 +140,8 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
     while slab is not None:
         following = next(slabs, None)
         parts: list[Any] = [slab] if rest is None else [rest, slab]
-        whole = Slab(*(None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)))
+        columns: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
+        whole = Slab(*columns)
         times = whole.micros // 1_000_000
         starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
         entity = whole.entity[starts].astype(np.int64)

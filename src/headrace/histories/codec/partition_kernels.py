@@ -12,7 +12,6 @@ of a row with few measurements are sorted by insertion instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,38 +32,27 @@ _NUMBER_OF_BIT = np.empty(64, np.int64)
 _NUMBER_OF_BIT[[(0x03F79D71B4CB0A89 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """Measurements with those of an entity together: times, and peers above codes, uint64 [N]; starts int64 [E + 1]."""
+def in_order(
+    held: list[U64], tail: int, peer: tuple[U32, U32] | None, entities: int
+) -> tuple[I32, I64, I32 | None, U16]:
+    """Sort measurements by entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
+    uint16 [N].
 
-    starts: I64
-    keys: U64
-    tails: U64
-    has_peers: bool
-
-
-def dealt(records: U64, tail: int, peer: tuple[U32, U32] | None, entities: int) -> Dealt:
-    """Deal measurements out to their entities; the records are not needed any more.
-
-    records uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`: times from 1970 on in the first word,
-    entity (below `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
+    held: one array of records, uint64 [N, W], of `piece.ALONE`, `piece.WITH_PEER` or `sort.RUN`, which is taken out, so
+    that its memory is free while measurements are sorted: times from 1970 on in the first word, entity (below
+    `entities`) and code in word `tail`. peer: places [N] and of each place its peer; None without peers.
     """
+    records = held.pop()
+    n = len(records)
     place, rank = (np.zeros(0, np.uint32),) * 2 if peer is None else peer
-    keys, tails = np.empty(len(records), np.uint64), np.empty(len(records), np.uint64)
-    starts = np.zeros(entities + 1, np.int64)
+    keys, tails, starts = np.empty(n, np.uint64), np.empty(n, np.uint64), np.zeros(entities + 1, np.int64)
     _deal(read_only(records), tail, read_only(place), read_only(rank), starts, keys, tails)
-    return Dealt(starts, keys, tails, peer is not None)
-
-
-def in_order(given: Dealt) -> tuple[I32, I64, I32 | None, U16]:
-    """Sort by entity, time, peer and code: entity int32 [N], micros int64 [N], peer int32 [N], codes
-    uint16 [N]. What was dealt is used up."""
-    n = len(given.keys)
-    _sort_all(given.starts, given.keys, given.tails)
+    del records, place
+    _sort_all(starts, keys, tails)
     entity, codes = np.empty(n, np.int32), np.empty(n, np.uint16)
-    peers = np.empty(n if given.has_peers else 0, np.int32)
-    _taken_apart(given.starts, given.tails, entity, peers, codes)
-    return entity, given.keys.view(np.int64), peers if given.has_peers else None, codes
+    peers = np.empty(0 if peer is None else n, np.int32)
+    _taken_apart(starts, tails, entity, peers, codes)
+    return entity, keys.view(np.int64), None if peer is None else peers, codes
 
 
 def peers_of_rows(peer: Ints, starts: I64, peers: int, fours: int) -> tuple[U32, U32, I64, I64]:

@@ -139,8 +139,8 @@ def _up(size: I64, multiple: int) -> I64:
 def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     """Encode all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
     than `LARGEST_SPAN` in one row, or a time before 1970. compiled: by numba, the same bytes in O(N)."""
-    starts, count = rows.starts, len(rows.times)
-    n = np.diff(starts, append=count)
+    starts = rows.starts
+    n = np.diff(starts, append=len(rows.times))
     first = rows.times[starts]
     span = rows.times[starts + n - 1] - first
     if len(first) and (int(span.max()) > LARGEST_SPAN or int(first.min()) < 0):
@@ -181,8 +181,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
-    words = HEADER_BYTES // 8
-    data.view("<u8")[(begin[:, None] >> 3) + np.arange(words)] = header.view("<u8").reshape(-1, words)
+    at_headers = (begin[:, None] >> 3) + np.arange(HEADER_BYTES // 8)
+    data.view("<u8")[at_headers] = header.view("<u8").reshape(at_headers.shape)
     return Encoded(data, offsets)
 
 
