@@ -88,7 +88,8 @@ def test_peers_are_told_apart(rows: int, peers: int) -> None:
     distinct["family"][1::2] = 10 - distinct["family"][1::2]  # but for their family
     records = distinct[rng.integers(0, peers, rows)]
     records["micros"], records["code"] = rng.integers(0, 99, (2, rows))
-    place, found = told_apart(records.view(np.uint64).reshape(rows, 4), 1, 48)
+    words = records.view(np.uint64).reshape(rows, 4)
+    place, found = told_apart(words, words, column=1, family_column=3, shift=48)
 
     keys = list(zip(*(records[name].tolist() for name in ("word0", "word1", "family")), strict=True))
     places = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -170,18 +170,26 @@ def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay
     if texts.null_count:
         absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
         family[absent] = 0
-    records = np.column_stack([data.view(np.uint64), family])
-    readable = np.flatnonzero(family)
-    some = records[readable[: np.searchsorted(readable, len(family) // 8)]]
-    place = np.full(len(family), -2)
+    if repeats == "go":
+        words, families = data.view(np.uint64), family.astype(np.uint64)[:, None]
+        # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
+        # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
+        some = np.flatnonzero(family[: len(family) // 8])
+        if len(some) >= _TELLING and len(distinct(words[some], families[some])[1]) > 0.96 * len(some):
+            repeats = "stay"
+    if repeats == "stay":
+        place = np.arange(len(family))
+        place[family == 0] = -2
+    elif family.all():
+        number, found = distinct(words, families)
+        place = number.astype(np.int64)
+    else:
+        place, readable = np.full(len(family), -2), np.flatnonzero(family)
+        place[readable], found = distinct(words[readable], families[readable])
     place[absent] = -1
-    # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
-    # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
-    if repeats == "stay" or (len(some) >= _TELLING and len(distinct(some)[1]) > 0.96 * len(some)):
-        place[readable] = readable
-        return Coded(Addresses(family, data), place)
-    place[readable], found = distinct(records if len(readable) == len(records) else records[readable])
-    return Coded(Addresses(found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)), place)
+    if repeats == "go":
+        family, data = found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)
+    return Coded(Addresses(family, data), place)
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:

@@ -29,7 +29,11 @@ RUN = np.dtype(
     [("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2), ("peer", "<u4"), ("more_zero", "u1", 4)]
 )
 _TAIL = {ALONE: 1, WITH_PEER: 3, RUN: 1}  # which word of a record has entity and code
-_ADDRESS = {ENTITY: (0, 0), WITH_PEER: (1, 48)}  # where an address begins, and how far above bit 0 its family is
+# Which word of a record an address begins in, and which has its family, so far above the lowest bit.
+_ADDRESS = {
+    ENTITY: {"column": 0, "family_column": 2, "shift": 0},
+    WITH_PEER: {"column": 1, "family_column": 3, "shift": 48},
+}
 _EVERY = 256
 
 
@@ -240,7 +244,7 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
     if compiled:
         from headrace.histories.codec.kernels import distinct
 
-        return distinct(_words(records), *_ADDRESS[records.dtype])
+        return distinct(_words(records), _words(records), **_ADDRESS[records.dtype])
     words = np.column_stack([records["word0"], records["word1"], records["family"]])
     order = np.lexsort((words[:, 1], words[:, 0], records["family"]))
     ascending = words[order]

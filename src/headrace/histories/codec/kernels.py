@@ -42,16 +42,17 @@ def hash_addresses(
     return high, low
 
 
-def distinct(records: U64, column: int = 0, shift: int = 0) -> tuple[U32, U64]:
+def distinct(words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0) -> tuple[U32, U64]:
     """Tell addresses apart: of each its place among those that differ, uint32 [N]; and those in the order they first
     appear, both words and the family, uint64 [D, 3].
 
-    records uint64 [N, W]: the words begin in a column, and the family is a byte, above `shift` bits, of the one behind
-    them.
+    words uint64 [N, W]: both words of an address are in a column and the next; families uint64 [N, F]: its family is a
+    byte in a column, `shift` bits above the lowest.
     """
-    place, known = np.empty(len(records), np.uint32), np.empty((len(records), 3), np.uint64)
-    slots = np.zeros(1 << (3 * len(records) // 2).bit_length(), np.uint64)  # at most two in three are filled
-    found = _distinct(read_only(records), column, np.uint64(shift), slots, known, place)
+    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
+    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # at most two in three are filled
+    inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
+    found = _distinct(*inputs, slots, known, place)
     return place, known[:found]
 
 
@@ -135,16 +136,18 @@ def _swapped(word: Any) -> Any:
 
 
 @compiled
-def _distinct(records: Any, column: Any, shift: Any, slots: Any, known: Any, place: Any) -> Any:
-    """Put records into an open hash table; returns how many differ.
+def _distinct(
+    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
+) -> Any:
+    """Put addresses into an open hash table; returns how many differ.
 
     slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
     which are beyond a processor's cache.
     """
     mask, found = np.uint64(len(slots) - 1), 0
-    for row in range(len(records)):
-        word0, word1 = records[row, column], records[row, column + 1]
-        family = (records[row, column + 2] >> shift) & _BYTE
+    for row in range(len(words)):
+        word0, word1 = words[row, column], words[row, column + 1]
+        family = (families[row, family_column] >> shift) & _BYTE
         mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
         mixed = (mixed ^ (mixed >> _29)) * _MIX_A
         mixed ^= mixed >> _32
