@@ -26,6 +26,7 @@ from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories
 
 _LATEST_US = 1 << 62
+_AT_ONCE = 1 << 15  # rows whose values are coded at a time
 _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _ADVICE = {  # of each reason, what is said of the value
@@ -145,7 +146,13 @@ def code_addresses(
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
-    read = addresses.parse(pc.fill_null(texts, ""), kind)
+    filled = pc.fill_null(texts, "") if texts.null_count else texts
+    if compiled and kind == "address":
+        from headrace.histories.codec.text_kernels import parse_texts
+
+        read = Addresses(*parse_texts(filled))
+    else:
+        read = addresses.parse(filled, kind)
     readable = np.flatnonzero(read.readable)
     places = np.full(len(texts) + 1, -2)
     places[readable] = np.arange(len(readable))
@@ -236,19 +243,35 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
 
 
 def _codes(values: F64, settings: Histories, reason: I8) -> latency.Codes:
-    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
+    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`.
+
+    Some rows at a time, so that what is computed on the way stays in the processor's cache.
+    """
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
-    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
-    failed = np.zeros(len(values), np.bool_)
-    _blame(reason, np.isinf(values), "unreadable_value")
-    for word, mask in masks.items():
-        if rules[word] == "failed":
-            failed |= mask
-        elif rules[word] != "value":
-            _blame(reason, mask, word)
-    failed |= reason != 0
-    usable = np.minimum(np.where(failed, 0.0, values), _LATEST_US) * _US_PER[settings.value_unit]
-    return latency.encode(np.rint(usable), failed)
+    codes, clamped = np.empty(len(values), np.uint16), 0
+    for first in range(0, len(values), _AT_ONCE):
+        rows = slice(first, first + _AT_ONCE)
+        some, why = values[rows], reason[rows]
+        plain = (some > 0) & (some < np.inf)
+        odd = np.flatnonzero(~plain)
+        value, odd_why, odd_failed = some[odd], why[odd], np.zeros(len(odd), np.bool_)
+        _blame(odd_why, np.isinf(value), "unreadable_value")
+        masks = {"missing_value": np.isnan(value), "negative_value": value < 0, "zero_value": value == 0}
+        for word, mask in masks.items():
+            if rules[word] == "failed":
+                odd_failed |= mask
+            elif rules[word] != "value":
+                _blame(odd_why, mask, word)
+        why[odd] = odd_why
+        failed = why != 0
+        failed[odd] |= odd_failed
+        usable = np.where(plain, some, 0.0)
+        np.minimum(usable, _LATEST_US, out=usable)
+        usable *= _US_PER[settings.value_unit]
+        found = latency.encode(np.rint(usable, out=usable), failed)
+        codes[rows] = found.codes
+        clamped += found.clamped
+    return latency.Codes(codes, clamped)
 
 
 def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reason: I8, dropped: Dropped) -> None:

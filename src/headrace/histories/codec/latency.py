@@ -34,14 +34,15 @@ def encode(microseconds: I64 | F64, failed: Bools) -> Codes:
     0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
     negative. Never raises.
     """
-    value = np.where(failed, 1, microseconds).astype(np.float64, copy=False)
+    value = np.where(failed, 1.0, microseconds)
     clamped = int(np.count_nonzero(value > LARGEST_US))
-    value = np.clip(value, 1, LARGEST_US)
+    np.clip(value, 1, LARGEST_US, out=value)
     # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
     # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
     rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
-    large = (rounded >> 10) << _MANTISSA_BITS | _BELOW >> 1 | rounded & 1023
-    codes = np.where(value < _BELOW >> 1, value.astype(np.int64), large).astype(np.uint16)
+    wide = rounded + (rounded & -(_BELOW >> 1)) + (_BELOW >> 1)
+    np.copyto(wide, value, where=value < _BELOW >> 1, casting="unsafe")
+    codes = wide.astype(np.uint16)
     codes[failed] = FAILED
     return Codes(codes, clamped)
 

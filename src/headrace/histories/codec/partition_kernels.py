@@ -364,8 +364,11 @@ def _fill(
         to = at_peers[row] >> 2
         for number in range(first_peer, first_peer + count[row]):
             peer = held[number]
-            size = 1 if peer < fours else 4
-            for word in range(size):
-                words[to + word] = peer_words[peer, word]
-            to += size
+            if peer < fours:
+                words[to] = peer_words[peer, 0]
+                to += 1
+            else:
+                for word in range(4):
+                    words[to + word] = peer_words[peer, word]
+                to += 4
         first_peer += count[row]
