@@ -26,7 +26,6 @@ from headrace.histories.codec.addresses import Addresses, Kind
 from headrace.histories.config import Histories
 
 _LATEST_US = 1 << 62
-_AT_ONCE = 1 << 15  # rows whose values are coded at a time
 _TELLING = 1 << 10  # so many addresses show whether they repeat
 _US_PER = {"us": 1, "ms": 1_000, "s": 1_000_000}
 _ADVICE = {  # of each reason, what is said of the value
@@ -89,7 +88,7 @@ class Parsed:
 def parse_chunk(
     table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, *, compiled: bool = False
 ) -> Parsed:
-    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: addresses by numba.
+    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: by numba.
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
     """
@@ -111,7 +110,7 @@ def parse_chunk(
         )
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
-    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason)
+    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=compiled)
     if reason.any():
         _settle(table, rows, place, settings, reason, dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
@@ -242,36 +241,27 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
-def _codes(values: F64, settings: Histories, reason: I8) -> latency.Codes:
-    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`.
-
-    Some rows at a time, so that what is computed on the way stays in the processor's cache.
-    """
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> latency.Codes:
+    """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
-    codes, clamped = np.empty(len(values), np.uint16), 0
-    for first in range(0, len(values), _AT_ONCE):
-        rows = slice(first, first + _AT_ONCE)
-        some, why = values[rows], reason[rows]
-        plain = (some > 0) & (some < np.inf)
-        odd = np.flatnonzero(~plain)
-        value, odd_why, odd_failed = some[odd], why[odd], np.zeros(len(odd), np.bool_)
-        _blame(odd_why, np.isinf(value), "unreadable_value")
-        masks = {"missing_value": np.isnan(value), "negative_value": value < 0, "zero_value": value == 0}
-        for word, mask in masks.items():
-            if rules[word] == "failed":
-                odd_failed |= mask
-            elif rules[word] != "value":
-                _blame(odd_why, mask, word)
-        why[odd] = odd_why
-        failed = why != 0
-        failed[odd] |= odd_failed
-        usable = np.where(plain, some, 0.0)
-        np.minimum(usable, _LATEST_US, out=usable)
-        usable *= _US_PER[settings.value_unit]
-        found = latency.encode(np.rint(usable, out=usable), failed)
-        codes[rows] = found.codes
-        clamped += found.clamped
-    return latency.Codes(codes, clamped)
+    if compiled:
+        from headrace.histories.codec.kernels import codes_of
+
+        of_rule = {"failed": -1, "value": 0}
+        missing, negative, zero = (of_rule.get(rule, REASONS.index(word) + 1) for word, rule in rules.items())
+        numbers = (REASONS.index("unreadable_value") + 1, missing, negative, zero)
+        return latency.Codes(*codes_of(values, _US_PER[settings.value_unit], numbers, reason))
+    failed = np.zeros(len(values), np.bool_)
+    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
+    _blame(reason, np.isinf(values), "unreadable_value")
+    for word, mask in masks.items():
+        if rules[word] == "failed":
+            failed |= mask
+        elif rules[word] != "value":
+            _blame(reason, mask, word)
+    failed |= reason != 0
+    usable = np.minimum(np.where(failed, 0.0, values), _LATEST_US) * _US_PER[settings.value_unit]
+    return latency.encode(np.rint(usable), failed)
 
 
 def _settle(table: pa.Table, rows: I64, place: Place, settings: Histories, reason: I8, dropped: Dropped) -> None:

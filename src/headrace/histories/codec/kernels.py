@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U16, U32, U64
+from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
+from headrace.histories.codec.latency import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
@@ -23,7 +24,17 @@ _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFF
 _ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
-_SECOND = np.uint64(1_000_000)
+_SECOND, _MOST = np.uint64(1_000_000), 2.0**62
+
+
+def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
+    """Code values × factor microseconds as `latency.encode` does, uint16 [N], and count the clamped; NaN is missing.
+
+    Only rows without a reason are looked at; those that get one have it in `reason` (int8 [N], 0: none). rules: of what
+    is infinite, missing, negative and 0: its reason, 0 if it is a value, or −1 if it failed.
+    """
+    codes = np.zeros(len(values), np.uint16)
+    return codes, int(_codes(read_only(values), float(factor), *rules, reason, codes))
 
 
 def hash_addresses(
@@ -89,6 +100,32 @@ def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, 
     counts = np.zeros(partitions, np.int64)
     _place(read_only(partition), read_only(family), read_only(data.view(np.uint64)), counts, records, local)
     return records, local, counts
+
+
+@compiled
+def _codes(
+    values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any, codes: Any
+) -> Any:
+    clamped = 0
+    for row in range(len(values)):
+        if reason[row] != 0:
+            continue
+        value, rule = values[row], 0
+        if not 0 < value < np.inf:
+            rule = missing if np.isnan(value) else infinite if np.isinf(value) else negative if value < 0 else zero
+        if rule != 0:
+            reason[row] = max(rule, 0)
+            continue
+        micros = max(np.rint(min(value * factor, _MOST)), 1.0)
+        if micros > LARGEST_US:
+            clamped += 1
+            micros = np.float64(LARGEST_US)
+        if micros < 1024.0:
+            codes[row] = np.uint16(micros)
+        else:  # see `latency.encode`
+            rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
+            codes[row] = rounded + (rounded & -1024) + 1024
+    return clamped
 
 
 @compiled
