@@ -28,15 +28,23 @@ VALUES = st.lists(
 RULES = [*itertools.product(["failed", "drop", "error"], ["failed", "drop"], ["value", "failed", "drop"])]
 
 
-@given(VALUES, st.sampled_from(RULES), st.sampled_from(["us", "ms", "s"]), st.randoms(use_true_random=False))
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+@given(
+    values=VALUES,
+    rules=st.sampled_from(RULES),
+    unit=st.sampled_from(["us", "ms", "s"]),
+    draw=st.randoms(use_true_random=False),
+)
 def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
-    values: list[float], rules: tuple[str, str, str], unit: str, draw: object
+    how: str, values: list[float], rules: tuple[str, str, str], unit: str, draw: object
 ) -> None:
+    if how == "compiled":
+        pytest.importorskip("numba", reason="needs numba, which comes with the extra histories")
     missing, negative, zero = rules
     settings = Histories(source="s", missing=missing, negative=negative, zero=zero, value_unit=unit)
     before = [draw.choice([0, 0, 0, REASONS.index("null_peer") + 1]) for _ in values]  # type: ignore[attr-defined]
     reason = np.array(before, np.int8)
-    found = _codes(np.array(values, np.float64), settings, reason)
+    found = _codes(np.array(values, np.float64), settings, reason, compiled=how == "compiled")
 
     factor, clamped = {"us": 1, "ms": 1_000, "s": 1_000_000}[unit], 0
     for value, had, has, code in zip(values, before, reason.tolist(), found.codes.tolist(), strict=True):
@@ -47,8 +55,8 @@ def test_values_have_the_codes_and_reasons_that_the_rules_give_each(
             assert has == (had or REASONS.index(word) + 1)
             continue
         assert has == 0
-        micros = max(round(min(value, 1e13) * factor), 1)
-        clamped += rule == "value" and micros > LARGEST_US
+        micros = 1 if rule == "failed" else max(round(min(value, 1e13) * factor), 1)
+        clamped += micros > LARGEST_US
         expected = encode(np.array([min(micros, LARGEST_US)]), np.array([rule == "failed"])).codes
         assert expected.tolist() == [code]
     assert clamped == found.clamped

@@ -77,7 +77,7 @@ def histories_write() -> None:
 
 
 def histories_kernel() -> None:
-    import_module("headrace.histories.contexts.kernels")
+    import_module("headrace.histories.contexts.token_kernels")
 
 
 def grain_module() -> None:

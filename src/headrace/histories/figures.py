@@ -20,7 +20,7 @@ _SAMPLE = 64
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Draw the figures, in the order of the page."""
     rows = _rows(facts)
     return [
         *_timeline_figures(facts, rows),

@@ -1,4 +1,4 @@
-"""A configuration for histories, from a look at the names, types and first rows of columns.
+"""Write a configuration for histories, from a look at the names, types and first rows of columns.
 
 Names decide first, then what the values can be. The rows looked at are read by the recipe's own parser, so that what it
 would refuse is told.
@@ -38,7 +38,7 @@ Found = tuple[dict[str, Any], str]  # settings, and words about them
 
 
 def histories_sections(asked: AskedHistories) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     seen = look(asked.source, files=_FILES, rows=_ROWS)
     rows = sum(len(table) for _, table in seen.tables)
     if not rows:

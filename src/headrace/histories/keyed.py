@@ -25,7 +25,7 @@ class EntityHashes:
     side: U64
 
     def train(self, ratio: float) -> Bools:
-        """Which of them train: those whose `side` is below this share of 2**64."""
+        """Tell which of them train: those whose `side` is below this share of 2**64."""
         limit = int(ratio * 2.0**64)
         if limit >= 1 << 64:
             return np.ones(len(self.side), np.bool_)
@@ -35,7 +35,7 @@ class EntityHashes:
 def hash_entities(
     entities: Addresses, kind: Kind, seed: int, *, compiled: bool = False, half: Literal["both", "high"] = "both"
 ) -> EntityHashes:
-    """Both hashes of every entity: [N]. compiled: by numba, the same hashes in a tenth of the time; with half="high"
+    """Hash every entity twice: [N]. compiled: by numba, the same hashes in a tenth of the time; with half="high"
     the order alone is, in three quarters of that."""
     key = derive_key(seed, "histories.entity")
     if compiled:
@@ -49,7 +49,7 @@ def hash_entities(
 
 
 def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bools:
-    """Which rows first_row..first_row + rows - 1 of a shard are in the sample: bool [rows]."""
+    """Tell which rows first_row..first_row + rows - 1 of a shard are in the sample: bool [rows]."""
     name = int.from_bytes(blake2b(shard.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
     words = np.empty((rows, 2), np.uint64)
     words[:, 0], words[:, 1] = name, np.arange(first_row, first_row + rows, dtype=np.uint64)
@@ -59,13 +59,13 @@ def sampled(shard: str, first_row: int, rows: int, rate: float, seed: int) -> Bo
 
 
 def mixed_peers(peers: Addresses) -> U64:
-    """A 64-bit mix of every peer, for `multiset_sum`."""
+    """Mix every peer to 64 bits, for `multiset_sum`."""
     word0, word1 = peers.words().T
     return _mix(_mix(word0 + peers.family) ^ word1)
 
 
 def multiset_sum(entity: U64, seconds: I64, peer: U64 | None, codes: npt.NDArray[np.uint16]) -> int:
-    """The sum modulo 2**64 of one hash a measurement: the same for the same measurements in any order.
+    """Sum one hash a measurement modulo 2**64: the same for the same measurements in any order.
 
     entity: order hash of each measurement's entity; peer: from `mixed_peers`. It finds lost, doubled and changed
     measurements; the hash is keyed by the entity's, and no proof against somebody who means harm. About 15 ns each.

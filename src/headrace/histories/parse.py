@@ -1,4 +1,4 @@
-"""Rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
+"""Parse rows of a source as measurements: entities and peers coded, times as microseconds, latencies as codes.
 
 A row that is no measurement has one reason, the first that fits, in the order of `REASONS`. Each is an error or dropped
 and counted, as the settings say. Text is parsed once per distinct value of a chunk. O(chunk) of memory.
@@ -88,7 +88,7 @@ class Parsed:
 def parse_chunk(
     table: pa.Table, rows: I64, place: Place, settings: Histories, dropped: Dropped, *, compiled: bool = False
 ) -> Parsed:
-    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: addresses by numba.
+    """Read the columns of a chunk. rows int64 [N]: their row numbers in the file, from 0. compiled: by numba.
 
     Rows to be dropped are counted in `dropped`. Raises `InputError` naming file, row, column and value.
     """
@@ -110,7 +110,7 @@ def parse_chunk(
         )
         blame(peer.place == -1, "null_peer")
         blame(peer.place == -2, "unreadable_peer")
-    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason)
+    codes = _codes(_numbers(table[settings.value], settings, blame), settings, reason, compiled=compiled)
     if reason.any():
         _settle(table, rows, place, settings, reason, dropped)
     keep = slice(None) if not reason.any() else np.flatnonzero(reason == 0)
@@ -133,7 +133,7 @@ def code_addresses(
     compiled: bool = False,
     repeats: Literal["go", "stay"] = "go",
 ) -> Coded:
-    """A column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
+    """Code a column of addresses or numbers, as texts or as a dictionary of them: each distinct value parsed once.
 
     compiled: addresses by numba. Plain texts are then parsed row by row, which is faster than finding out which are
     distinct; with repeats="stay", or where hardly any repeat, it is not found out, and addresses may come more than
@@ -145,7 +145,13 @@ def code_addresses(
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     texts = as_text(pa.chunked_array([encoded.dictionary]), (), f"column {name!r}").combine_chunks()
-    read = addresses.parse(pc.fill_null(texts, ""), kind)
+    filled = pc.fill_null(texts, "") if texts.null_count else texts
+    if compiled and kind == "address":
+        from headrace.histories.codec.text_kernels import parse_texts
+
+        read = Addresses(*parse_texts(filled))
+    else:
+        read = addresses.parse(filled, kind)
     readable = np.flatnonzero(read.readable)
     places = np.full(len(texts) + 1, -2)
     places[readable] = np.arange(len(readable))
@@ -170,18 +176,26 @@ def _code_texts(column: pa.ChunkedArray, name: str, repeats: Literal["go", "stay
     if texts.null_count:
         absent |= np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False), np.bool_)
         family[absent] = 0
-    records = np.column_stack([data.view(np.uint64), family])
-    readable = np.flatnonzero(family)
-    some = records[readable[: np.searchsorted(readable, len(family) // 8)]]
-    place = np.full(len(family), -2)
+    if repeats == "go":
+        words, families = data.view(np.uint64), family.astype(np.uint64)[:, None]
+        # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
+        # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
+        some = np.flatnonzero(family[: len(family) // 8])
+        if len(some) >= _TELLING and len(distinct(words[some], families[some])[1]) > 0.96 * len(some):
+            repeats = "stay"
+    if repeats == "stay":
+        place = np.arange(len(family))
+        place[family == 0] = -2
+    elif family.all():
+        number, found = distinct(words, families)
+        place = number.astype(np.int64)
+    else:
+        place, readable = np.full(len(family), -2), np.flatnonzero(family)
+        place[readable], found = distinct(words[readable], families[readable])
     place[absent] = -1
-    # If addresses come at random and fewer than 4 of 100 repeat in the first eighth, fewer than a quarter do in the
-    # whole: telling them apart here and again in the partition is more work than hashing and storing some twice.
-    if repeats == "stay" or (len(some) >= _TELLING and len(distinct(some)[1]) > 0.96 * len(some)):
-        place[readable] = readable
-        return Coded(Addresses(family, data), place)
-    place[readable], found = distinct(records if len(readable) == len(records) else records[readable])
-    return Coded(Addresses(found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)), place)
+    if repeats == "go":
+        family, data = found[:, 2].astype(np.uint8), np.ascontiguousarray(found[:, :2]).view(np.uint8)
+    return Coded(Addresses(family, data), place)
 
 
 def _times(column: pa.ChunkedArray, settings: Histories, blame: Any) -> I64:
@@ -227,11 +241,18 @@ def _blame(reason: I8, mask: Bools, word: str) -> None:
         reason[mask & (reason == 0)] = REASONS.index(word) + 1
 
 
-def _codes(values: F64, settings: Histories, reason: I8) -> latency.Codes:
+def _codes(values: F64, settings: Histories, reason: I8, *, compiled: bool = False) -> latency.Codes:
     """The codes of values, any code where a row has a reason; rows that get one here have it in `reason`."""
     rules = {"missing_value": settings.missing, "negative_value": settings.negative, "zero_value": settings.zero}
-    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
+    if compiled:
+        from headrace.histories.codec.kernels import codes_of
+
+        of_rule = {"failed": -1, "value": 0}
+        missing, negative, zero = (of_rule.get(rule, REASONS.index(word) + 1) for word, rule in rules.items())
+        numbers = (REASONS.index("unreadable_value") + 1, missing, negative, zero)
+        return latency.Codes(*codes_of(values, _US_PER[settings.value_unit], numbers, reason))
     failed = np.zeros(len(values), np.bool_)
+    masks = {"missing_value": np.isnan(values), "negative_value": values < 0, "zero_value": values == 0}
     _blame(reason, np.isinf(values), "unreadable_value")
     for word, mask in masks.items():
         if rules[word] == "failed":

@@ -1,4 +1,4 @@
-"""Shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
+"""Write and read shards of rows: ArrayRecord files of one row a record, or Arrow files to be mapped.
 
 ArrayRecord is uncompressed with groups of one record, as random access wants it; writer options are fixed, so the same
 rows are the same bytes. Arrow files have the row's facts as columns beside its blob, in record batches that end with
@@ -48,10 +48,10 @@ class ShardFile(Protocol):
     """A shard that is being written."""
 
     def write(self, facts: pa.RecordBatch, rows: Encoded, places: I64) -> None:
-        """The next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
+        """Write the next rows: those at `places`. facts: of `FACTS_SCHEMA`, parallel to them."""
 
     def finish(self, rows: int) -> Written:
-        """No more rows than these; closes the file."""
+        """Close the file, which has these rows and no more."""
 
     def close(self) -> None:
         """Let go of the file, whole or not."""
@@ -83,7 +83,7 @@ class Most:
     bytes: int
 
     def cut(self, sizes: I64) -> list[tuple[int, int]]:
-        """Rows of these sizes in pieces: (first row, row behind the last) of each."""
+        """Cut rows of these sizes in pieces: (first row, row behind the last) of each."""
         ends = np.cumsum(sizes)
         pieces, first = [], 0
         while first < len(sizes):
@@ -99,13 +99,13 @@ MOST = Most(rows=8192, bytes=2 << 20)
 
 
 def read_blobs(path: Path) -> Iterator[memoryview]:
-    """The row blobs of a shard of either format, in order. Raises `CorruptShard` for a file that cannot be read."""
+    """Read the row blobs of a shard of either format, in order. Raises `CorruptShard` for what cannot be read."""
     for piece in read_pieces(path):
         yield from piece
 
 
 def read_pieces(path: Path, expected: I64 | None = None, most: Most = MOST) -> Iterator[Blobs]:
-    """The same, many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
+    """Read them many rows at a time. expected: bytes of the rows that ought to be there, so that no piece of large rows
     among small ones is larger than asked for; without, pieces are as large on average.
 
     Where rows cannot be read, those before them are given.
@@ -257,7 +257,7 @@ def decode_shard(path: Path) -> Iterator[Measurement]:
 
 
 def open_array_record(path: Path, *, max_parallelism: int) -> Any:
-    """A reader of an ArrayRecord file that reads nothing ahead: the package's defaults read 16 MB and start threads.
+    """Open an ArrayRecord file to read nothing ahead: the package's defaults read 16 MB and start threads.
 
     Raises `CorruptShard`, `MissingExtra`.
     """
@@ -272,7 +272,7 @@ def open_array_record(path: Path, *, max_parallelism: int) -> Any:
 
 
 def unreadable(path: Path, error: Exception) -> CorruptShard:
-    """The error of a shard that cannot be read."""
+    """Make the error of a shard that cannot be read."""
     return CorruptShard(f"{path}: cannot be read ({error}); restore it or prepare the run again")
 
 

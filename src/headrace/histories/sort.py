@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,11 @@ RUN = np.dtype(
     [("micros", "<i8"), ("entity", "<u4"), ("code", "<u2"), ("zero", "u1", 2), ("peer", "<u4"), ("more_zero", "u1", 4)]
 )
 _TAIL = {ALONE: 1, WITH_PEER: 3, RUN: 1}  # which word of a record has entity and code
-_ADDRESS = {ENTITY: (0, 0), WITH_PEER: (1, 48)}  # where an address begins, and how far above bit 0 its family is
+# Which word of a record an address begins in, and which has its family, so far above the lowest bit.
+_ADDRESS = {
+    ENTITY: {"column": 0, "family_column": 2, "shift": 0},
+    WITH_PEER: {"column": 1, "family_column": 3, "shift": 48},
+}
 _EVERY = 256
 
 
@@ -40,8 +45,7 @@ class Entities:
     hashes: EntityHashes
 
 
-@dataclass(frozen=True)
-class Slab:
+class Slab(NamedTuple):
     """Consecutive measurements of a partition in order, [N]: entity, peer are places in the partition's."""
 
     entity: Ints
@@ -135,12 +139,12 @@ def _sorted(held: list[tuple[Records, Peers | None]], entities: int, *, compiled
     before it is sorted."""
     records, peer = held.pop()
     if compiled:
-        from headrace.histories.codec.order_kernels import dealt, in_order
+        from headrace.histories.codec.partition_kernels import in_order
 
         peers = None if peer is None else (peer.place.astype(np.uint32, copy=False), peer.rank.astype(np.uint32))
-        together = dealt(_words(records), _TAIL[records.dtype], peers, entities)
-        del records, peer, peers
-        return Slab(*in_order(together))
+        tail, words = _TAIL[records.dtype], [_words(records)]
+        del records
+        return Slab(*in_order(words, tail, peers, entities))
     of_record = None if peer is None else peer.rank[peer.place]
     order = measurement_order(records["entity"], records["micros"], of_record, records["code"])
     return Slab(
@@ -210,7 +214,7 @@ def _numbered(peers: Addresses, number: I64, found: Addresses) -> tuple[Addresse
 
 
 def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peers]:
-    """The addresses of records, each once and ascending by family and bytes."""
+    """Find the addresses of records, each once and ascending by family and bytes."""
     place, words = distinct_addresses(records, compiled=compiled)
     order = _by_bytes(words)
     return of_words(words[order, 2].astype(np.uint8), words[order, :2]), Peers(place, _ranks(order))
@@ -219,7 +223,7 @@ def distinct_peers(records: Records, *, compiled: bool) -> tuple[Addresses, Peer
 def distinct_entities(
     records: Records, hashed: Callable[[Addresses], EntityHashes], *, compiled: bool = False
 ) -> tuple[Entities, npt.NDArray[np.uint32]]:
-    """The entities of entity records, each once, in hash order; and of each record its place among them: uint32 [N].
+    """Find the entities of entity records, each once in hash order; and each record's place among them, uint32 [N].
 
     hashed: gives the hashes of entities; two with one hash are ordered by what they are. compiled: told apart by numba,
     the same entities and places.
@@ -240,7 +244,7 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
     if compiled:
         from headrace.histories.codec.kernels import distinct
 
-        return distinct(_words(records), *_ADDRESS[records.dtype])
+        return distinct(_words(records), _words(records), **_ADDRESS[records.dtype])
     words = np.column_stack([records["word0"], records["word1"], records["family"]])
     order = np.lexsort((words[:, 1], words[:, 0], records["family"]))
     ascending = words[order]
@@ -252,7 +256,7 @@ def distinct_addresses(records: Records, *, compiled: bool = False) -> tuple[Int
 
 
 def measurement_order(entity: Ints, micros: I64, peer: Ints | None, codes: U16) -> I64:
-    """The places of measurements in order of entity, time, peer and code: int64 [N]."""
+    """Sort measurements: their places in order of entity, time, peer and code: int64 [N]."""
     import polars as pl
 
     columns = {"entity": entity, "micros": micros, "code": codes} | ({} if peer is None else {"peer": peer})

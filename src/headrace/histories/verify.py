@@ -231,6 +231,6 @@ def _sum_of(found: Decoded, order: U64, first_time: I64) -> int:
     return multiset_sum(_spread(order, n), seconds, peer, found.codes)
 
 
-def _spread(values: npt.NDArray[Any], n: I64) -> npt.NDArray[Any]:
+def _spread(values: npt.NDArray[Any], n: I64) -> Any:
     """A row's value for each of its n measurements."""
     return np.repeat(values, n) if len(n) > 1 else np.broadcast_to(values, int(n[0]))

@@ -57,17 +57,17 @@ _GROWING = ["first_time", "last_time", "position", "measurements_before"]
 
 
 def directory_of(split: str) -> str:
-    """Where a split's shards lie, relative to the run."""
+    """Say where a split's shards lie, relative to the run."""
     return f"histories/{split}"
 
 
 def shard_name(split: str, number: int, format_: str) -> str:
-    """Path of a partition's shard of a split, relative to the run."""
+    """Give the path of a partition's shard of a split, relative to the run."""
     return f"{directory_of(split)}/part-{number:05d}{EXTENSION[format_]}"
 
 
 def facts_file(split: str, number: int) -> str:
-    """Path of the facts of a shard's rows, relative to the run."""
+    """Give the path of the facts of a shard's rows, relative to the run."""
     return f"{STAGE_DIRECTORY}/rows-{split}-{number:05d}.arrow"
 
 
@@ -138,7 +138,9 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
     slab = next(slabs, None)
     while slab is not None:
         following = next(slabs, None)
-        whole = slab if rest is None else _joined(rest, slab)
+        parts: list[Any] = [slab] if rest is None else [rest, slab]
+        columns: list[Any] = [None if each[0] is None else np.concatenate(each) for each in zip(*parts, strict=True)]
+        whole = Slab(*columns)
         times = whole.micros // 1_000_000
         starts = cut_rows(whole.entity, times, whole.peer, is_6, settings.max_row_bytes)
         entity = whole.entity[starts].astype(np.int64)
@@ -148,7 +150,8 @@ def _rows(partition: Partition, settings: Histories) -> Iterator[tuple[Measureme
         done, stop = len(starts), len(times)
         if following is not None:
             done, stop = len(starts) - 1, int(starts[-1])
-            rest, next_part = _from(whole, stop), int(part[-1])
+            behind: list[Any] = [None if column is None else column[stop:].copy() for column in whole]
+            rest, next_part = Slab(*behind), int(part[-1])
         if done:
             rows = Measurements(
                 times=times[:stop],
@@ -223,21 +226,6 @@ def _first_places(values: Ints, most: int) -> Ints:
     return first[first < len(values)]
 
 
-def _joined(one: Slab, other: Slab) -> Slab:
-    peer = None if one.peer is None or other.peer is None else np.concatenate([one.peer, other.peer])
-    return Slab(
-        np.concatenate([one.entity, other.entity]),
-        np.concatenate([one.micros, other.micros]),
-        peer,
-        np.concatenate([one.codes, other.codes]),
-    )
-
-
-def _from(slab: Slab, start: int) -> Slab:
-    peer = None if slab.peer is None else slab.peer[start:].copy()
-    return Slab(slab.entity[start:].copy(), slab.micros[start:].copy(), peer, slab.codes[start:].copy())
-
-
 @dataclass
 class _Output:
     """The shard of one split, and the facts of its rows."""
@@ -285,50 +273,34 @@ class _Output:
         return [list(span) for span in arrow.batch_spans(shard)]
 
 
-@dataclass(frozen=True)
-class RowShard:
-    """A shard whose rows are listed."""
+def write_rows(files: TaskFiles, shards: Sequence[tuple[str, int]], format_: str) -> int:
+    """Write `rows.parquet`; returns how many rows it has. shards: split and partition of each.
 
-    split: str
-    number: int
-    path: str
-
-
-def write_rows(files: TaskFiles, shards: Sequence[RowShard]) -> int:
-    """Write `rows.parquet`; how many rows it has. measurements_before counts in the split, in the order of the file."""
+    measurements_before counts in the split, in the order of the file.
+    """
     temporary = files.temporary(ROWS)
     file = HashingFile(temporary)
     before: dict[str, int] = {}
     rows = 0
-    with file, _writer(file) as writer:
-        for shard in sorted(shards, key=lambda each: each.path):
-            with pa.memory_map(str(files.run / facts_file(shard.split, shard.number))) as source:
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": _CODED, "write_page_checksum": True}
+    options["column_encoding"] = dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED")
+    with file, pq.ParquetWriter(file, ROWS_SCHEMA, **options) as writer:
+        for path, split, number in sorted((shard_name(*each, format_), *each) for each in shards):
+            with pa.memory_map(str(files.run / facts_file(split, number))) as source:
                 facts = pa.ipc.open_file(source).read_all()
                 n = facts["n_measurements"].to_numpy()
-                sums = before.get(shard.split, 0) + np.cumsum(n) - n
                 columns = {
                     **{name: facts[name] for name in FACTS_SCHEMA.names},
-                    "split": pa.repeat(shard.split, len(n)),
-                    "shard": pa.repeat(shard.path, len(n)),
+                    "split": pa.repeat(split, len(n)),
+                    "shard": pa.repeat(path, len(n)),
                     "position": pa.array(np.arange(len(n))),
-                    "measurements_before": pa.array(sums),
+                    "measurements_before": pa.array(before.get(split, 0) + np.cumsum(n) - n),
                 }
                 arrays = [columns[name] for name in ROWS_SCHEMA.names]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=ROWS_SCHEMA), row_group_size=max(1, len(n)))
-            before[shard.split] = before.get(shard.split, 0) + int(n.sum())
+            before[split] = before.get(split, 0) + int(n.sum())
             rows += len(n)
         writer.close()
         done = Written(rows, file.written, file.digest.sha256, (), file.digest.checksum)
     files.finished(temporary, ROWS, done)
     return rows
-
-
-def _writer(file: HashingFile) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        file,
-        ROWS_SCHEMA,
-        compression="zstd",
-        use_dictionary=_CODED,
-        column_encoding=dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"),
-        write_page_checksum=True,
-    )

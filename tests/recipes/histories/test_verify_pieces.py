@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pings import dealt, histories, random_pings, write_pings
 
 from headrace.dataset.open import FinishedRun, find_run
-from headrace.digest import sha256_file
 from headrace.errors import CorruptShard
 from headrace.histories.codec.addresses import Addresses, render
 from headrace.histories.codec.decoding import decode_row
@@ -407,15 +406,13 @@ def test_rows_before_one_that_cannot_be_read_are_given(case: Case) -> None:
         assert sum(facts["n_measurements"].to_pylist()[:20]) == found.measurements
 
 
-@pytest.mark.parametrize("row_group_size", [1, 7, 1000])
-def test_facts_are_found_however_the_rows_file_is_grouped(tmp_path: Path, row_group_size: int) -> None:
+def test_a_row_group_of_the_rows_file_is_a_shard(tmp_path: Path) -> None:
+    """Which is how the facts of a shard are read, and a file that is grouped in another way is another file."""
     source = write_pings(tmp_path / "in", dealt(random_pings(3, 300), 2))
-    prepared = histories(source, tmp_path / "out", max_row_bytes=400)
-    path = prepared.run / "rows.parquet"
-    pq.write_table(pq.read_table(path), path, row_group_size=row_group_size)
-    run = FinishedRun(*find_run(prepared.out))
-    facts = {**run.manifest.facts, "rows_digest": sha256_file(path)}
-    checks = verify_histories(FinishedRun(run.root, replace(run.manifest, facts=facts)))
+    prepared = histories(source, tmp_path / "out", max_row_bytes=400, partitions=3)
+    with pq.ParquetFile(prepared.run / "rows.parquet") as file:
+        groups = [set(file.read_row_group(n, ["shard"])["shard"].to_pylist()) for n in range(file.num_row_groups)]
 
-    assert ["rows", "exactly once"] == [check.name for check in checks]
-    assert [None, None] == [check.problem for check in checks]
+    assert [1] * len(groups) == [len(group) for group in groups]
+    assert len(groups) == len(set.union(*groups)) > 3
+    assert [None, None] == [check.problem for check in verify_histories(FinishedRun(*find_run(prepared.out)))]

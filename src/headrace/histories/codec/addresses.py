@@ -32,23 +32,23 @@ class Addresses:
 
     @property
     def readable(self) -> Bools:
-        """Which texts were addresses: bool [N]."""
+        """Tell which texts were addresses: bool [N]."""
         return np.not_equal(self.family, 0)
 
     def __len__(self) -> int:
         return len(self.family)
 
     def take(self, places: npt.NDArray[np.int64]) -> Addresses:
-        """Those at these places, in this order."""
+        """Take those at these places, in this order."""
         return Addresses(self.family[places], self.bytes[places])
 
     def words(self) -> U64:
-        """The bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
+        """Give the bytes as two big-endian words, so that words order as bytes do: uint64 [N, 2]."""
         return np.ascontiguousarray(self.bytes).view(">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def of_words(family: U8, words: U64) -> Addresses:
-    """The inverse of `words`; family uint8 [N], words uint64 [N, 2]."""
+    """Make addresses of words, the inverse of `words`; family uint8 [N], words uint64 [N, 2]."""
     return Addresses(family, np.ascontiguousarray(words.astype(">u8")).view(np.uint8).reshape(-1, 16))
 
 
@@ -82,7 +82,7 @@ def _packed(text: str) -> bytes:
 
 
 def render(addresses: Addresses, kind: Kind) -> list[str]:
-    """Texts of addresses in their usual form; IPv6 compressed in small letters, as the system writes it."""
+    """Write addresses in their usual form; IPv6 compressed in small letters, as the system writes it."""
     raw = addresses.bytes.tobytes()
     if kind == "number":
         numbers = np.ascontiguousarray(addresses.bytes[:, :4]).view(">u4").ravel()
@@ -94,7 +94,7 @@ def render(addresses: Addresses, kind: Kind) -> list[str]:
 
 
 def texts(addresses: Addresses, kind: Kind, *, compiled: bool = False) -> pa.StringArray:
-    """The same as a column [N]. compiled: addresses by numba, in a tenth of the time."""
+    """Write them as a column [N]. compiled: addresses by numba, in a tenth of the time."""
     if compiled and kind == "address":
         from headrace.histories.codec.text_kernels import render_texts
 

@@ -65,7 +65,7 @@ class Decoded:
 
     @property
     def starts(self) -> I64:
-        """Where the measurements of each row begin."""
+        """Say where the measurements of each row begin."""
         return np.cumsum(self.n) - self.n
 
 

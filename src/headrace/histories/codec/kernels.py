@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.arrays import I64, U8, U16, U32, U64
+from headrace.arrays import F64, I8, I64, U8, U16, U32, U64
 from headrace.compiled import compiled, read_only
+from headrace.histories.codec.latency import LARGEST_US
 
 _SIZE = np.uint64(24 << 56)  # bytes that are hashed, as the last word of SipHash has it
 _INITIAL_A, _INITIAL_B = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D ^ 0xEE)
@@ -23,16 +24,26 @@ _EVERY_8, _EVERY_16 = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFF
 _ONE, _WORD, _BYTE = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
 _ODD, _MIX_A = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
-_SECOND = np.uint64(1_000_000)
+_SECOND, _MOST = np.uint64(1_000_000), 2.0**62
+
+
+def codes_of(values: F64, factor: int, rules: tuple[int, int, int, int], reason: I8) -> tuple[U16, int]:
+    """Code values × factor microseconds as `latency.encode` does, uint16 [N], and count the clamped; NaN is missing.
+
+    Only rows without a reason are looked at; those that get one have it in `reason` (int8 [N], 0: none). rules: of what
+    is infinite, missing, negative and 0: its reason, 0 if it is a value, or −1 if it failed.
+    """
+    codes = np.zeros(len(values), np.uint16)
+    return codes, int(_codes(read_only(values), float(factor), *rules, reason, codes))
 
 
 def hash_addresses(
     key: tuple[int, int], family: U8, data: U8, above: int, *, half: Literal["both", "high"] = "both"
 ) -> tuple[U64, U64]:
-    """As `digest.hash_words` of three words each: SipHash-2-4-128 of the family below a number, and of the 16 bytes as
-    two words, the first byte uppermost. family uint8 [N], data uint8 [N, 16] → two uint64 arrays [N].
+    """Hash addresses as `digest.hash_words` does three words each; two uint64 arrays [N].
 
-    half: with "high" the second is empty, and a quarter of the work is spared.
+    It is SipHash-2-4-128 of the family below a number, and of the 16 bytes as two words, the first byte uppermost.
+    family uint8 [N], data uint8 [N, 16]; half: with "high" the second is empty, and a quarter of the work is spared.
     """
     high, low = np.empty(len(family), np.uint64), np.empty(len(family) if half == "both" else 0, np.uint64)
     _hash(
@@ -42,16 +53,17 @@ def hash_addresses(
     return high, low
 
 
-def distinct(records: U64, column: int = 0, shift: int = 0) -> tuple[U32, U64]:
+def distinct(words: U64, families: U64, *, column: int = 0, family_column: int = 0, shift: int = 0) -> tuple[U32, U64]:
     """Tell addresses apart: of each its place among those that differ, uint32 [N]; and those in the order they first
     appear, both words and the family, uint64 [D, 3].
 
-    records uint64 [N, W]: the words begin in a column, and the family is a byte, above `shift` bits, of the one behind
-    them.
+    words uint64 [N, W]: both words of an address are in a column and the next; families uint64 [N, F]: its family is a
+    byte in a column, `shift` bits above the lowest.
     """
-    place, known = np.empty(len(records), np.uint32), np.empty((len(records), 3), np.uint64)
-    slots = np.zeros(1 << (3 * len(records) // 2).bit_length(), np.uint64)  # at most two in three are filled
-    found = _distinct(read_only(records), column, np.uint64(shift), slots, known, place)
+    place, known = np.empty(len(words), np.uint32), np.empty((len(words), 3), np.uint64)
+    slots = np.zeros(1 << (3 * len(words) // 2).bit_length(), np.uint64)  # at most two in three are filled
+    inputs = read_only(words), column, read_only(families), family_column, np.uint64(shift)
+    found = _distinct(*inputs, slots, known, place)
     return place, known[:found]
 
 
@@ -88,6 +100,32 @@ def placed(partition: U16, family: U8, data: U8, partitions: int) -> tuple[U64, 
     counts = np.zeros(partitions, np.int64)
     _place(read_only(partition), read_only(family), read_only(data.view(np.uint64)), counts, records, local)
     return records, local, counts
+
+
+@compiled
+def _codes(
+    values: Any, factor: Any, infinite: Any, missing: Any, negative: Any, zero: Any, reason: Any, codes: Any
+) -> Any:
+    clamped = 0
+    for row in range(len(values)):
+        if reason[row] != 0:
+            continue
+        value, rule = values[row], 0
+        if not 0 < value < np.inf:
+            rule = missing if np.isnan(value) else infinite if np.isinf(value) else negative if value < 0 else zero
+        if rule != 0:
+            reason[row] = max(rule, 0)
+            continue
+        micros = max(np.rint(min(value * factor, _MOST)), 1.0)
+        if micros > LARGEST_US:
+            clamped += 1
+            micros = np.float64(LARGEST_US)
+        if micros < 1024.0:
+            codes[row] = np.uint16(micros)
+        else:  # see `latency.encode`
+            rounded = ((np.float64(micros).view(np.int64) + (1 << 41)) >> 42) - (1033 << 10)
+            codes[row] = rounded + (rounded & -1024) + 1024
+    return clamped
 
 
 @compiled
@@ -135,16 +173,18 @@ def _swapped(word: Any) -> Any:
 
 
 @compiled
-def _distinct(records: Any, column: Any, shift: Any, slots: Any, known: Any, place: Any) -> Any:
-    """Put records into an open hash table; returns how many differ.
+def _distinct(
+    words: Any, column: Any, families: Any, family_column: Any, shift: Any, slots: Any, known: Any, place: Any
+) -> Any:
+    """Put addresses into an open hash table; returns how many differ.
 
     slots: half a hash above a place from 1, 0 for nothing; known: what is compared, together and not in the records,
     which are beyond a processor's cache.
     """
     mask, found = np.uint64(len(slots) - 1), 0
-    for row in range(len(records)):
-        word0, word1 = records[row, column], records[row, column + 1]
-        family = (records[row, column + 2] >> shift) & _BYTE
+    for row in range(len(words)):
+        word0, word1 = words[row, column], words[row, column + 1]
+        family = (families[row, family_column] >> shift) & _BYTE
         mixed = (word0 ^ (word1 * _MIX_A) ^ family) * _ODD
         mixed = (mixed ^ (mixed >> _29)) * _MIX_A
         mixed ^= mixed >> _32

@@ -1,4 +1,4 @@
-"""A latency in two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded to the nearest.
+"""Keep a latency in two bytes: whole microseconds as an 11-bit mantissa shifted by a 5-bit exponent, rounded.
 
 code = exponent << 11 | mantissa, value = mantissa << exponent. Values below 2,048 µs are exact; above, the mantissa is
 1,024 to 2,047 and the error at most half a step, 0.049 %. Code 0 is a failed measurement, so a latency of 0 µs becomes
@@ -29,31 +29,32 @@ class Codes:
 
 
 def encode(microseconds: I64 | F64, failed: Bools) -> Codes:
-    """The codes of latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
+    """Encode latencies in whole microseconds; int64 or float64 [N], failed bool [N] → `Codes`.
 
     0 µs becomes 1 µs. What `microseconds` holds where `failed` is true does not matter; elsewhere it must not be
     negative. Never raises.
     """
-    value = np.where(failed, 1, microseconds).astype(np.float64, copy=False)
+    value = np.where(failed, 1.0, microseconds)
     clamped = int(np.count_nonzero(value > LARGEST_US))
-    value = np.clip(value, 1, LARGEST_US)
+    np.clip(value, 1, LARGEST_US, out=value)
     # The bits of a float are its exponent above its mantissa. Rounded to 10 bits of mantissa (the first one is implied)
     # it is the code but for a bit and a constant, as a mantissa that is rounded up to 2 carries into the exponent.
     rounded = ((value.view(np.int64) + (1 << 41)) >> 42) - ((1023 + _MANTISSA_BITS - 1) << (_MANTISSA_BITS - 1))
-    large = (rounded >> 10) << _MANTISSA_BITS | _BELOW >> 1 | rounded & 1023
-    codes = np.where(value < _BELOW >> 1, value.astype(np.int64), large).astype(np.uint16)
+    wide = rounded + (rounded & -(_BELOW >> 1)) + (_BELOW >> 1)
+    np.copyto(wide, value, where=value < _BELOW >> 1, casting="unsafe")
+    codes = wide.astype(np.uint16)
     codes[failed] = FAILED
     return Codes(codes, clamped)
 
 
 def decode(codes: U16) -> I64:
-    """Whole microseconds of each code, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
+    """Decode codes to whole microseconds, −1 where it is `FAILED`; uint16 [N] → int64 [N]."""
     wide = codes.astype(np.int64)
     return np.where(codes == FAILED, -1, (wide & (_BELOW - 1)) << (wide >> _MANTISSA_BITS))
 
 
 def is_canonical(codes: U16) -> Bools:
-    """Which codes `encode` can give; the others are damage. uint16 [N] → bool [N]."""
+    """Tell which codes `encode` can give; the others are damage. uint16 [N] → bool [N]."""
     mantissa, exponent = codes & np.uint16(_BELOW - 1), codes >> np.uint16(_MANTISSA_BITS)
     canonical: Bools = (exponent == 0) | (mantissa >= _BELOW // 2)
     return canonical

@@ -69,17 +69,17 @@ class RowColumns:
 
     @property
     def n(self) -> int:
-        """How many measurements the row has."""
+        """Count the measurements of the row."""
         return len(self.offsets)
 
     @property
     def times(self) -> I64:
-        """Epoch seconds of every measurement: int64 [n], computed."""
+        """Compute the epoch seconds of every measurement: int64 [n]."""
         return self.offsets.astype(np.int64) + self.first_time
 
     @property
     def last_time(self) -> int:
-        """Epoch seconds of the last measurement."""
+        """Compute the epoch seconds of the last measurement."""
         return self.first_time + int(self.offsets[-1])
 
 
@@ -111,23 +111,23 @@ class Encoded:
     offsets: I64
 
     def row(self, place: int) -> bytes:
-        """One blob."""
+        """Copy one blob."""
         return self.data[int(self.offsets[place]) : int(self.offsets[place + 1])].tobytes()
 
     def blobs(self, places: I64) -> list[bytes]:
-        """The blobs of these rows."""
+        """Copy the blobs of these rows."""
         view = self.data.data
         starts, stops = self.offsets[places].tolist(), self.offsets[places + 1].tolist()
         return [bytes(view[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
 def peer_width(peers: I64) -> I64:
-    """Bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
+    """Give the bytes of a peer index in rows of so many peers: int64 [R] → 0, 1, 2 or 4."""
     return np.select([peers == 0, peers <= 1 << 8, peers <= 1 << 16], [0, 1, 2], 4).astype(np.int64)
 
 
 def blob_bytes(n: I64, peers4: I64, peers6: I64) -> I64:
-    """Length of rows of `n` measurements and so many peers of each family: int64 [R]."""
+    """Give the length of rows of `n` measurements and so many peers of each family: int64 [R]."""
     width = peer_width(peers4 + peers6)
     return _up(HEADER_BYTES + 4 * n + _up(2 * n, 4) + _up(width * n, 4) + 4 * peers4 + 16 * peers6, 8)
 
@@ -137,10 +137,10 @@ def _up(size: I64, multiple: int) -> I64:
 
 
 def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
-    """The blobs of all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
+    """Encode all rows, in order; O(N log N) for the peers of each row. Raises `ValueError` for a longer span
     than `LARGEST_SPAN` in one row, or a time before 1970. compiled: by numba, the same bytes in O(N)."""
-    starts, count = rows.starts, len(rows.times)
-    n = np.diff(starts, append=count)
+    starts = rows.starts
+    n = np.diff(starts, append=len(rows.times))
     first = rows.times[starts]
     span = rows.times[starts + n - 1] - first
     if len(first) and (int(span.max()) > LARGEST_SPAN or int(first.min()) < 0):
@@ -157,7 +157,7 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     at_index = at_codes + _up(2 * n, 4)
     at_peers = at_index + _up(width * n, 4)
     if compiled:
-        from headrace.histories.codec.row_kernels import fill_rows
+        from headrace.histories.codec.partition_kernels import fill_rows
 
         columns, places = (rows.times, rows.codes, index), (at_times, at_codes, at_index, at_peers)
         fill_rows(data, starts, columns, places, width, (held, count, _fours(rows), rows.peers.bytes))
@@ -181,8 +181,8 @@ def encode_rows(rows: Measurements, *, compiled: bool = False) -> Encoded:
     header["n"], header["peers4"], header["peers6"] = n, peers4, peers6
     header["part"], header["first_time"], header["time_span"] = rows.part, first, span
     header["peer_width"], header["entity"], header["length"] = width, rows.entity.bytes, lengths
-    words = HEADER_BYTES // 8
-    data.view("<u8")[(begin[:, None] >> 3) + np.arange(words)] = header.view("<u8").reshape(-1, words)
+    at_headers = (begin[:, None] >> 3) + np.arange(HEADER_BYTES // 8)
+    data.view("<u8")[at_headers] = header.view("<u8").reshape(at_headers.shape)
     return Encoded(data, offsets)
 
 
@@ -210,7 +210,7 @@ def _peers_of_rows(rows: Measurements, n: I64, *, compiled: bool) -> tuple[Ints,
         return none[:0], none[:0], none, none
     peers = max(len(rows.peers), 1)
     if compiled:
-        from headrace.histories.codec.row_kernels import peers_of_rows
+        from headrace.histories.codec.partition_kernels import peers_of_rows
 
         return peers_of_rows(rows.peer, rows.starts, len(rows.peers), _fours(rows))
     keys, place = np.unique(np.repeat(np.arange(len(n)), n) * peers + rows.peer, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Texts into addresses and back, compiled by numba: the same as `addresses` without a call each. Extra `histories`.
+"""Read and write addresses as texts, compiled by numba: the same as `addresses` without a call each. Extra `histories`.
 
 All bytes of a text are looked at together: which of them are separators is a number with a bit for each, and a group of
 digits is turned into its value as one word. `addresses.parse` decides on what is not plainly an address that way. The
@@ -46,7 +46,7 @@ def _intrinsic(function: Any) -> Any:
 
 
 def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
-    """The family, 0 for what is no address, and the bytes of each text: uint8 [N], uint8 [N, 16]."""
+    """Read texts: the family, 0 for what is no address, and the bytes of each: uint8 [N], uint8 [N, 16]."""
     n = len(texts)
     family, data = np.zeros(n, np.uint8), np.zeros((n, 16), np.uint8)
     if n:
@@ -62,7 +62,7 @@ def parse_texts(texts: pa.StringArray | pa.LargeStringArray) -> tuple[U8, U8]:
 
 
 def render_texts(addresses: Addresses) -> pa.StringArray:
-    """Texts of addresses in their usual form: [N], without nulls."""
+    """Write addresses in their usual form: [N], without nulls."""
     n = len(addresses)
     letters, ends = np.empty(_LONGEST_COLONED * n, np.uint8), np.zeros(n + 1, np.int32)
     used = _render(read_only(addresses.family), read_only(addresses.bytes), letters, ends)
@@ -70,7 +70,7 @@ def render_texts(addresses: Addresses) -> pa.StringArray:
 
 
 def offsets_of(texts: pa.StringArray | pa.LargeStringArray) -> Ints:
-    """Where each text begins and the last ends: [N + 1]."""
+    """Say where each text begins and the last ends: [N + 1]."""
     width: type[np.integer] = np.int64 if pa.types.is_large_string(texts.type) else np.int32
     if not len(texts):
         return np.zeros(1, width)

@@ -67,7 +67,7 @@ class ContextArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPlan:
-    """What an epoch will be, before it is run. `dataclasses.asdict` is JSON.
+    """Say what an epoch will be, before it is run. `dataclasses.asdict` is JSON.
 
     rows, measurements: of the split. small_rows come whole, once an epoch, in small_contexts; large ones are sampled in
     large_contexts. context_bytes: of one context's arrays. Estimated from `sampled` contexts that were really made:
@@ -114,19 +114,19 @@ class Contexts:
 
     @cached_property
     def index(self) -> ContextIndex:
-        """Which contexts an epoch has. Rows that may be smaller than a context are read for it, once."""
+        """Index the contexts of an epoch. Rows that may be smaller than a context are read for it, once."""
         return index_rows(self.rows, self.options)
 
     def __len__(self) -> int:
-        """N, contexts of an epoch; the same in every epoch."""
+        """Count the contexts of an epoch, the same in every epoch: N."""
         return len(self.index)
 
     def __getitem__(self, position: SupportsIndex) -> dict[str, I32]:
-        """The context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
+        """Make the context at a position of an endless run, 0 or more; int32 [L] arrays. Raises as `batch`."""
         return {name: array[0] for name, array in self.batch([position]).items()}
 
     def batch(self, positions: Sequence[SupportsIndex] | range | I64) -> dict[str, I32]:
-        """The contexts at these positions, in this order; each row that they touch is opened once.
+        """Make the contexts at these positions, in this order; each row that they touch is opened once.
 
         The arrays of a batch may lie in one block of memory, which stays as long as one of them does.
         Raises `IndexError` for negative positions and where an epoch has no context, `CorruptShard` for damaged rows.
@@ -150,7 +150,7 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamLoader:
-        """Batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
+        """Stream batches of this rank's share of an epoch: every context once over all ranks, equal steps on each.
 
         Epoch e has the positions e·N … e·N + N - 1, in this order. A batch has the arrays of `batch` and `valid`, bool
         [B], which is false for contexts that only fill the last step. They are made ahead of the loop in
@@ -167,7 +167,7 @@ class Contexts:
         topology: Topology | None = None,
         **options: Unpack[ItemArguments],
     ) -> StreamingDataset:
-        """The same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
+        """Stream the same as a torch `IterableDataset` of whole batches, for `DataLoader(dataset, batch_size=None)`.
 
         num_workers: that of the DataLoader. Raises as `stream`, and `MissingExtra` without torch.
         """
@@ -183,7 +183,7 @@ class Contexts:
         return index, no_block, asked, ItemPasses
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """What an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
+        """Say what an epoch will be; makes at most `sample` contexts, evenly over an epoch, for what is estimated.
 
         Raises `CorruptShard` for damaged rows.
         """
@@ -230,7 +230,7 @@ class Built(NamedTuple):
 
 
 def index_rows(rows: HistoryRows, options: ContextOptions) -> ContextIndex:
-    """The contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
+    """Index the contexts that an epoch of these rows has. Rows that may be small are read once, some at a time."""
     maybe = np.flatnonzero(may_be_small(rows.n, options.room))
     facts = np.zeros((len(maybe), 5), np.int64)
     for begin in range(0, len(maybe), _ROWS_AT_A_TIME):
@@ -266,7 +266,7 @@ def chosen_kernels(kernel: Kernel) -> Kernels:
 
 
 def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
-    """The contexts at these positions of an endless run; each row is opened once, whatever the number of contexts.
+    """Build the contexts at these positions of an endless run; each row is opened once for all of them.
 
     Raises `CorruptShard` if a row is not what it was when the index was made.
     """
@@ -283,7 +283,7 @@ def build(index: ContextIndex, rows: HistoryRows, positions: I64) -> Built:
 
 
 class ContextItems:
-    """Contexts as items of a stream."""
+    """Give contexts as items of a stream."""
 
     lanes = Lanes(1, 1, 1)  # their order is that of `ContextOptions.shuffle`
 
@@ -293,20 +293,20 @@ class ContextItems:
         self.identity = sha256_hex(canonical_json([contexts.rows.identity, options]))
 
     def count(self, epoch: int) -> int:  # noqa: ARG002 - every epoch has as many
-        """N."""
+        """Count the contexts of an epoch."""
         return len(self.contexts)
 
     def chunk(self, epoch: int) -> None:
         """Every epoch is a pass."""
 
     def sample(self) -> dict[str, I32]:
-        """A batch of no contexts."""
+        """Make a batch of no contexts."""
         return self.contexts.batch([])
 
     def batches(
         self, state: StreamState, positions: Iterator[I64], options: StreamOptions
     ) -> Generator[dict[str, Any], None, None]:
-        """Made in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
+        """Make batches in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
         size, first = options.batch_size, state.epoch * state.rows
         held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
         ahead = max(1, min(options.read_threads, held))
@@ -339,11 +339,11 @@ def open_contexts(
     disk_bytes: int = DISK_BYTES,
     **options: Any,
 ) -> Contexts:
-    """The contexts of a split of prepared histories. options: see `ContextOptions`. run: a run_id, to choose another.
+    """Open the contexts of a split of prepared histories. options: see `ContextOptions`.
 
-    verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
-    A run in an object store is read from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up to
-    disk_bytes, are checked, and are shared by the processes of a machine.
+    run: a run_id, to choose another. verify: shards are checked against their checksums at the "first_touch" in each
+    process, or "never". A run in an object store is read from copies of its shards in cache_dir (None:
+    ~/.cache/headrace), which take up to disk_bytes, are checked, and are shared by the processes of a machine.
     Raises `InputError` where there are no histories, `SettingsError` for options that cannot work.
     """
     checked = ContextOptions(**options)

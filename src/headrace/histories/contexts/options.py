@@ -16,7 +16,7 @@ Kernel = Literal["auto", "numba", "numpy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
-    """What contexts are made of rows, and how they look.
+    """Say what contexts are made of rows, and how they look.
 
     context_tokens: L, tokens of a context; L + 1 are drawn, so that every place has a target. At least 64, so that any
         measurement fits.
@@ -62,12 +62,12 @@ class ContextOptions:
 
     @property
     def room(self) -> int:
-        """Tokens that are drawn for a context."""
+        """Count the tokens that are drawn for a context."""
         return self.context_tokens + 1
 
     @property
     def context_bytes(self) -> int:
-        """Bytes of the arrays of one context, int32 each."""
+        """Count the bytes of the arrays of one context, int32 each."""
         return (6 if self.keys == "maxtext" else 4) * 4 * self.context_tokens
 
 

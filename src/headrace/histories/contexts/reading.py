@@ -1,4 +1,4 @@
-"""The big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
+"""Read the big rows of a finished run by number: from ArrayRecord shards, or from mapped Arrow files.
 
 What planning needs is in `rows.parquet`; a shard is opened when a row of it is first wanted, and checked against its
 checksum then. Rows stay open, the least recently used going first: of an ArrayRecord row its bytes, of a mapped one
@@ -64,7 +64,7 @@ class HistoryRows:
         self._forget()
 
     def __len__(self) -> int:
-        """R, the rows of the split."""
+        """Count the rows of the split: R."""
         return len(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class HistoryRows:
         self._forget()
 
     def open(self, numbers: Sequence[int]) -> Mapping[int, RowColumns]:
-        """These rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
+        """Open these rows, each read once. Raises `CorruptShard` for bytes that are not what was published."""
         found: dict[int, RowColumns] = {}
         missing: list[int] = []
         with self._lock:
@@ -95,7 +95,7 @@ class HistoryRows:
         return found
 
     def facts(self, numbers: Sequence[int]) -> I64:
-        """int64 [len(numbers), 5]: see `facts_of_blobs`. Nothing is kept open."""
+        """Read the facts of these rows, see `facts_of_blobs`: int64 [len(numbers), 5]. Nothing is kept open."""
         blob_of: dict[int, bytes | memoryview] = {}
         for _, wanted, blobs in self._read(numbers):
             blob_of.update(zip(wanted, blobs, strict=True))
@@ -150,7 +150,7 @@ class HistoryRows:
 
 
 def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int, files: LocalFiles) -> HistoryRows:
-    """The rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
+    """Open the rows of a split of prepared histories. Raises `InputError` if there are none at `path`."""
     root, manifest = find_run(path, run)
     if not (root / ROWS).is_file() or "rows_digest" not in manifest.facts:
         raise InputError(
@@ -163,7 +163,7 @@ def open_rows(path: str | Path, split: str, *, run: str | None, cache_bytes: int
 
 
 def facts_of_blobs(blobs: Sequence[bytes | memoryview], names: Sequence[str]) -> I64:
-    """int64 [R, 5]: the columns of `SmallFacts` of each row. names: file and row, for errors.
+    """Compute the columns of `SmallFacts` of each row: int64 [R, 5]. names: file and row, for errors.
 
     Raises `CorruptShard` for blobs that are no rows.
     """

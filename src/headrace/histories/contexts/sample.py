@@ -1,4 +1,4 @@
-"""Which measurements may come into each context, and their columns.
+"""Choose the measurements that may come into each context, and read their columns.
 
 A *segment* is what one row gives to one context. A sampled segment draws a window of its row, of log-uniform size and
 uniform place; its candidates are a prefix of a random permutation of the window, as many as could ever fit. How many
@@ -79,7 +79,7 @@ class Candidates:
 
 
 def shortest_measurement(row: RowColumns) -> int:
-    """Tokens that any measurement of the row has at least, without a timestamp."""
+    """Count the tokens that any measurement of the row has at least, without a timestamp."""
     peer = int(_SIZES[row.peer_family].min()) + 1 if row.peers is not None and len(row.peer_family) else 0
     return 1 + 1 + ADDRESS_BYTES[row.entity_family] + peer + 1
 
@@ -103,7 +103,7 @@ class Sampling(NamedTuple):
 
 
 def dealt(keys: U64) -> tuple[U8, U64, U64]:
-    """Mode, fraction and key of the one segment of each sampled context, by the context's key."""
+    """Draw mode, fraction and key of the one segment of each sampled context, by the context's key."""
     own = segment_keys(keys, np.zeros(len(keys), np.int64))
     chance = unit(draw(own, MODE))
     mode = np.where(chance < FULL_BELOW, FULL, np.where(chance < PARTIAL_BELOW, PARTIAL, NONE)).astype(np.uint8)
@@ -112,7 +112,7 @@ def dealt(keys: U64) -> tuple[U8, U64, U64]:
 
 
 def indices(segments: Segments, fills: I64, offsets: I64) -> I64:
-    """The place in its row of every candidate; int64 [M].
+    """Draw the place in its row of every candidate; int64 [M].
 
     fills: int64 [S], candidates of segments that are sampled, and the least length of their windows.
     """
@@ -144,7 +144,7 @@ IN_NUMPY = Sampling(permuted, dealt, indices, gather)
 def candidates(
     segments: Segments, rows: Mapping[int, RowColumns], room: int, sampling: Sampling = IN_NUMPY
 ) -> Candidates:
-    """The candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
+    """Give the candidates of all segments. rows: those that the segments name, opened, and no others; room: tokens
     of a context.
 
     Raises `CorruptShard` for a row that is shorter than its segments say.

@@ -79,7 +79,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(segments: Segments, found: Candidates, room: int) -> Fitted:
-    """The longest prefixes of the candidates that fit. room: tokens of a context."""
+    """Find the longest prefixes of the candidates that fit. room: tokens of a context."""
     count = len(segments.row)
     made = Fitted(np.empty(len(found.index), np.uint64), *(np.zeros(count, np.int64) for _ in range(3)))
     _fit(

@@ -59,7 +59,7 @@ class Tokens:
 
 
 def tokens_in_python(segments: Segments, found: Candidates, contexts: int, room: int) -> Tokens:
-    """The contexts of the segments. contexts: B; room: T, at least as long as any measurement."""
+    """Write the contexts of the segments. contexts: B; room: T, at least as long as any measurement."""
     tokens = np.zeros((contexts, room), np.int32)
     lengths, taken = np.zeros(len(segments.row), np.int64), np.zeros(len(segments.row), np.int64)
     used = [0] * contexts
@@ -150,7 +150,7 @@ def _value(role: int, value: int, size: int) -> list[int]:
 
 
 def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) -> dict[str, I32]:
-    """int32 [B, L] arrays: the six that MaxText names, or "inputs", "targets", "segmentation", "positions".
+    """Make int32 [B, L] arrays: the six that MaxText names, or "inputs", "targets", "segmentation", "positions".
 
     targets_position is that of the inputs. Of the four, segmentation is 1, 2, … where a token is and 0 in padding.
     Nothing else says which places of the four have a target: with the standard vocabulary those whose target is not 0;
@@ -170,7 +170,7 @@ def batch_of(tokens: Tokens, segments: Segments, vocab: Vocabulary, keys: Keys) 
 
 
 def numbered(tokens: Tokens, segments: Segments) -> tuple[I32, I32]:
-    """Segment number (0 in padding) and position in its segment of every token; int32 [B, T]."""
+    """Give every token its segment number (0 in padding) and its position in the segment; int32 [B, T]."""
     contexts, room = tokens.tokens_BT.shape
     begin = np.cumsum(tokens.lengths) - tokens.lengths  # in the tokens of all contexts, without padding
     first = np.searchsorted(segments.context, segments.context)

@@ -71,14 +71,14 @@ class Measurement(NamedTuple):
 
 
 def in_vocabulary(tokens: npt.NDArray[np.int32], vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """Standard ids as ids of this vocabulary; same shape, int32."""
+    """Turn standard ids into ids of this vocabulary; same shape, int32."""
     return tokens if vocabulary == "standard" else np.maximum(tokens - 1, 0)
 
 
 def decode(
     tokens: npt.ArrayLike, segments: npt.ArrayLike | None = None, *, vocabulary: Vocabulary = "standard"
 ) -> list[list[Measurement]]:
-    """The measurements of one context, a list for each segment, in the order in which they stand.
+    """Decode the measurements of one context, a list for each segment, in the order in which they stand.
 
     tokens: integers [T]; segments: integers [T], 0 = padding, else as `inputs_segmentation` has them; None: all before
     the padding is one segment (compat has no padding to go by there: every token counts). For a context as loaders
@@ -98,7 +98,7 @@ def decode(
 def decode_context(
     context: Mapping[str, npt.ArrayLike], *, vocabulary: Vocabulary = "standard"
 ) -> list[list[Measurement]]:
-    """The measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
+    """Decode the measurements of one context as `Contexts` and its loaders give it, a list for each segment, in order.
 
     context: integers [L] by name, six or four of them. L + 1 tokens were drawn, and in a full context the last of them
     is a target only: of the inputs alone the last measurement is cut. Raises `InputError` as `decode` does, and where
