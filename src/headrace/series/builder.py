@@ -68,7 +68,7 @@ class SeriesBuilder:
 
     def split(self, *, train: float, val: float, test: float) -> SeriesBuilder:
         """Shares of each entity's observed targets."""
-        return self.where(train_prop=train, val_prop=val, test_prop=test)
+        return self.where(train_ratio=train, val_ratio=val, test_ratio=test)
 
     def quality(self, *, min_train_years: float, max_imputation_gap_size: int) -> SeriesBuilder:
         """What an entity needs, and what is filled."""

@@ -68,11 +68,10 @@ def read_file(settings: Series, path: Path, name: str, columns: Sequence[str]) -
         times.append(parsed.times)
         values.append(parsed.values)
         first_row += len(parsed.times)
-    if not times:
-        return Observed(np.empty(0, np.int64), np.empty((0, len(columns))), None)
     if len(times) == 1:
         return Observed(times[0], values[0], bad_time)
-    return Observed(np.concatenate(times), np.concatenate(values), bad_time)
+    empty = np.empty(0, np.int64), np.empty((0, len(columns)))
+    return Observed(np.concatenate([empty[0], *times]), np.concatenate([empty[1], *values]), bad_time)
 
 
 def tables(path: Path, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -141,7 +140,7 @@ def tell_time(settings: Series, table: pa.Table, row: int, first_row: int) -> st
     if value is not None and value != "":
         form = " or ".join(settings.time_format)
         why = f"which is no time of time_format: {advice(value, form, 'time_format')}"
-    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_times='drop'"
+    return f"row {first_row + row + 1}: {settings.time} is {value!r}, {why}, or give bad_rows='drop'"
 
 
 def _times(column: pa.ChunkedArray, settings: Series) -> I64:
