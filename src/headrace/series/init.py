@@ -42,7 +42,6 @@ _ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # an index of p
 _SENTINELS = (-999.0, -9999.0, -99999.0, -999.99, -9999.9, -99.99, -99.9, -1e20, -1e34)
 _FEW = 0.05  # of rows: times that come twice by mistake
 _MANY = 10_000  # files per split; more entities are packed
-_YEARS, _TRAIN = 5.0, 0.6
 
 
 @dataclass
@@ -112,8 +111,7 @@ def _camels(asked: AskedSeries, root: Path) -> _Draft:
         "target": known(asked.target or "qobs", (*FLOW, *FORCING), "target"),
         "features": features,
     }
-    unknown = "How many the basins have was not looked at."
-    draft = _Draft(settings, {"forcing": f"There are {', '.join(products)}.", "min_train_years": unknown})
+    draft = _Draft(settings, {"min_train_years": "How many the basins have was not looked at."})
     draft.entities = sorted({path.name[:8] for path in (root / "usgs_streamflow").rglob("*_streamflow_qc.txt*")})
     draft.about = f"{len(draft.entities):,} basins of CAMELS-US"
     return draft
@@ -212,11 +210,11 @@ def _look_at_rows(draft: _Draft, found: Look) -> None:
         seen["missing_numbers"] = f"Seen: {'; '.join(told)}."
     seen["max_imputation_gap_size"] = f"Missing in the rows looked at: {', '.join(missing) or 'nothing'}."
     if to_their_end:
-        steps_a_year = Frequency.parse(settings["frequency"]).steps_per_year
         targets = [values[:, 0] for _, values in samples.values()]
         observed = [np.count_nonzero(~np.isnan(each) & ~np.isin(each, [*sentinels])) for each in targets]
-        years = _TRAIN * np.array(observed) / steps_a_year
-        settings["min_train_years"] = min(_YEARS, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
+        train_ratio, enough = (Series.model_fields[name].default for name in ("train_ratio", "min_train_years"))
+        years = train_ratio * np.array(observed) / Frequency.parse(settings["frequency"]).steps_per_year
+        settings["min_train_years"] = min(enough, float(np.floor(np.quantile(years, 0.1) * 10) / 10))
         seen["min_train_years"] = f"The {len(years)} looked at have {years.min():.1f} to {years.max():.1f}."
     else:
         seen["min_train_years"] = "How many entities have is not known: only first rows were looked at."
@@ -267,7 +265,7 @@ def sentinels_of(values: F64) -> list[float]:
 
 
 def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
-    """Complete the draft by the static attributes; those that are asked for and are no numbers."""
+    """Complete the draft by the static features; the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
     files = static_files(Series(**shape).source_files())
     tables = [(path, text_table(path) if ".txt" in name.lower() else first_rows(path, name)) for path, name in files]

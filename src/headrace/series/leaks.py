@@ -43,7 +43,7 @@ from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Resolved, Strategy, chosen_entities
 from headrace.series.recipe import open_source
-from headrace.series.store import STATICS, Entity, map_store, stored_entities, stored_settings, train_rows
+from headrace.series.store import STATICS, Entity, map_store, stacked, stored_entities, stored_settings, train_rows
 
 _LATER = "later rows change nothing"
 _SAMPLE = 32  # entities whose later rows are changed in every way
@@ -84,8 +84,7 @@ def _of_train_rows(
         far, told = _distance(again, columns, rows, offsets, own, scaled)
         worst, problem = max(worst, far), problem or told
     if chosen and problem is None:
-        matrix = np.concatenate([kept[entity] for entity in chosen])
-        edges = np.cumsum([0, *(len(kept[entity]) for entity in chosen)], dtype=np.int64)
+        matrix, edges = stacked([kept[entity] for entity in chosen])
         again, unfit = _fitted_again(resolved.time_series, columns, matrix, edges, chosen, "unified", skipped)
         skipped |= unfit
         scaled = pipelines.time_series.transform(columns, matrix, edges, chosen)
@@ -239,7 +238,7 @@ def _later_rows(
         )
         unified = Fitted(())
         if once:
-            matrix, offsets = _stacked([found[entity].trains for entity in once])
+            matrix, offsets = stacked([found[entity].trains for entity in once])
             unified = fit(resolved.time_series, settings.columns(), matrix, offsets, once, strategy="unified")
             for part in unified.parts:
                 if to_bytes(part) != to_bytes(pipelines.time_series.part(part.columns[0])):
@@ -365,7 +364,7 @@ def _compare(
 ) -> None:
     """Raise `_Differs` where a shard's scalers or rows are not those of entities that were prepared again."""
     columns, names = settings.columns(), list(own)
-    matrix, offsets = _stacked([found[entity].trains for entity in names])
+    matrix, offsets = stacked([found[entity].trains for entity in names])
     fitted = fit(settings.resolved().time_series, columns, matrix, offsets, names, strategy="per_group")
     for part in fitted.parts:
         if _bytes_of(part, names) != _bytes_of(pipelines.time_series.part(part.columns[0]), names):
@@ -391,7 +390,3 @@ def _bytes_of(part: Part, entities: Sequence[str]) -> bytes:
     if isinstance(part, Scalers):
         return canonical_json(part.select(entities).to_json())
     return b""  # scikit-learn's objects are compared by what they make of the rows
-
-
-def _stacked(parts: Sequence[F64]) -> tuple[F64, I64]:
-    return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)

@@ -27,7 +27,15 @@ from headrace.series.pipelines.fitted import fit
 from headrace.series.pipelines.save import save_part
 from headrace.series.pipelines.settings import Resolved, chosen_entities
 from headrace.series.statics import is_empty, read_statics
-from headrace.series.store import STORE, SUMMARY, published_digest, readable_schema, split_directory, train_rows
+from headrace.series.store import (
+    STORE,
+    SUMMARY,
+    published_digest,
+    readable_schema,
+    split_directory,
+    stacked,
+    train_rows,
+)
 from headrace.series.write_batch import UNIFIED, finish, write_batch
 from headrace.storage import local
 
@@ -169,9 +177,7 @@ def _fit_unified(
             if here:
                 values = spool.values()
                 parts |= {each.entity: train_rows([each], values)[0] for each in here}
-        matrix = np.concatenate([parts[each] for each in chosen])
-        offsets = np.cumsum([0, *(len(parts[each]) for each in chosen)], dtype=np.int64)
-        del parts
+        matrix, offsets = stacked([parts.pop(each) for each in chosen])
         fitted = fit(resolved.time_series, settings.columns(), matrix, offsets, chosen, strategy="unified")
         save_part(files, UNIFIED, fitted)
         return {"rows_read": len(matrix), "entities": len(chosen)}

@@ -98,11 +98,14 @@ def shard_name(number: int) -> str:
     return f"{STORE}/part-{number:05d}.arrow"
 
 
+def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
+    """Matrices end to end, and where each begins: int64 [parts + 1]."""
+    return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+
+
 def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
-    """The train rows of these entities end to end, and where each begins: values' type [R, C], int64 [E + 1]."""
-    parts = [values[each.first_row : each.first_row + each.val_row] for each in entities]
-    offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
-    return np.concatenate(parts) if parts else values[:0], offsets
+    """The train rows of these entities end to end, and where each begins. values: [rows, C] of their batch."""
+    return stacked([values[each.first_row : each.first_row + each.val_row] for each in entities])
 
 
 def with_metadata(schema: pa.Schema, settings: Series, frequency: Frequency) -> pa.Schema:
