@@ -174,7 +174,7 @@ def _placed_rows(
 
 
 def _local_days(times: I64, placed: Placed, frequency: Frequency) -> str:
-    """What to add where days are off by an hour at most: in UTC, local days change their hour with the clocks."""
+    """Advice for days that are off by an hour at most: in UTC, local days change their hour with the clocks."""
     if frequency.months or frequency.micros % DAY_US or not len(placed.rows):
         return ""
     off = (times[placed.off_grid] - times[placed.rows[0]]) % DAY_US

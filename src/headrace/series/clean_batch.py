@@ -98,7 +98,7 @@ def clean_batch(
 def _report(
     settings: Series, frequency: Frequency, entity: str, source: str, rows: Mapping[str, int], reason: str | None
 ) -> dict[str, Any]:
-    """What every report says; reason: why the entity does not pass, if it does not."""
+    """Report an entity that does not pass for this reason; None: what every report begins with."""
     return {
         "entity": entity,
         "source": source,
@@ -111,7 +111,7 @@ def _report(
 
 
 def _full_report(settings: Series, frequency: Frequency, entity: str, source: str, cleaned: Cleaned) -> dict[str, Any]:
-    """The `BasinQualityReport` of an entity that passes, as JSON.
+    """Make the `BasinQualityReport` of an entity that passes, as JSON.
 
     Counts are of the steps that were kept; imputation_info has, for each column, gaps that were filled, that were left
     as too long, and that were left because a cut runs through them; values filled, made missing because no step can
@@ -167,25 +167,25 @@ class Spool:
     columns: int
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What was written of each entity, in order."""
+        """Read the record of each entity, in order."""
         with (self.run / _name(self.number, "json")).open("rb") as file:
             for line in file:
                 yield json.loads(line)
 
     def reports(self) -> Iterator[dict[str, Any]]:
-        """The quality report of each entity, failed ones too."""
+        """Read the quality report of each entity, failed ones too."""
         return (record["report"] for record in self.records())
 
     def entities(self) -> list[Entity]:
-        """The retained entities, in order."""
+        """Read the retained entities, in order."""
         return [Entity(**record["entity"]) for record in self.records() if "entity" in record]
 
     def values(self) -> F64:
-        """All rows, mapped: [rows, C]."""
+        """Map all rows: [rows, C]."""
         return np.asarray(self._mapped("values", np.float64), np.float64)
 
     def filled(self) -> Bools:
-        """Which values were carried forward, mapped: [rows, C]."""
+        """Map a mask of the values that were carried forward: [rows, C]."""
         return np.asarray(self._mapped("filled", np.bool_), np.bool_)
 
     def _mapped(self, what: str, kind: type[np.generic]) -> Any:

@@ -249,30 +249,30 @@ class Series(RecipeSettings):
             raise ValueError("static_features names a column twice; name each once")
 
     def columns(self) -> list[str]:
-        """The columns of values: the target, then the features sorted by name."""
+        """List the columns of values: the target, then the features sorted by name."""
         return [self.target, *sorted(self.features)]
 
     def resolved(self) -> Resolved:
-        """The pipelines with their columns."""
+        """Assign columns to the pipelines."""
         return self.preprocessing_configs.resolved(
             target=self.target, features=sorted(self.features), static_features=sorted(self.static_features)
         )
 
     @property
     def entity_column(self) -> str:
-        """What the entity is called in the output."""
+        """The name of the entity column in the output."""
         return self.static_entity or "entity" if self.entity == FILE_NAME else self.entity
 
     def filled_columns(self) -> list[str]:
-        """The columns that may be filled."""
+        """List the columns that may be filled."""
         return self.columns() if self.impute_target == "forward" else sorted(self.features)
 
     def mask_columns(self) -> list[str]:
-        """The mask columns behind them, if asked for."""
+        """List the mask columns, which stand behind the others; none unless asked for."""
         return [f"{each}{FILLED}" for each in self.filled_columns()] if self.filled_mask == "columns" else []
 
     def listed(self) -> list[str] | None:
-        """The entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
+        """List the entities that were asked for, sorted, each once; None for all. Raises `SettingsError`."""
         if self.entities_file is None:
             return None if self.entities is None else sorted(set(self.entities))
         try:
@@ -285,7 +285,7 @@ class Series(RecipeSettings):
         return names
 
     def identity_settings(self) -> dict[str, Any]:
-        """The settings that can change a byte of output: of files their names and contents, not where they lie."""
+        """Return the settings that can change a byte of output: of files their names and contents, not their places."""
         places = {
             "source",
             "static",
@@ -301,13 +301,13 @@ class Series(RecipeSettings):
         return settings
 
     def source_files(self) -> list[tuple[Path, str]]:
-        """The files of series and static attributes, and their names below `series/` and `static/`, sorted by name."""
+        """Find the files of series and static attributes, with names below `series/` and `static/`, sorted by name."""
         from headrace.series.files import source_files  # files are found by what settings say
 
         return source_files(self)
 
     def source_places(self) -> Sequence[str | Path]:
-        """Files, directories and patterns of series and of static attributes, as given."""
+        """List files, directories and patterns of series and of static attributes, as given."""
         regions = (self.region_time_series_base_dirs, self.region_static_attributes_base_dirs)
         return [*self.source, *self.static, *(place for each in regions for place in each.values())]
 

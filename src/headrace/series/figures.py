@@ -30,7 +30,7 @@ _CELLS = {"trained": "observed", "context": "filled", "empty": "still missing"}
 
 
 def figures(facts: RunFacts) -> list[Figure]:
-    """In the order of the page."""
+    """Make the figures, in the order of the page."""
     entities = _entities(facts)
     return [
         _availability_figure(facts, entities),
@@ -107,7 +107,6 @@ def _line(row: dict[str, Any], split: str) -> dict[str, Any]:
 
 
 def _quality_figure(facts: RunFacts) -> Figure:
-    """Who was left out, and why?"""
     path = facts.run.root / "quality_summary.json"
     question = "Which entities did not pass?"
     try:
@@ -131,7 +130,6 @@ def _quality_figure(facts: RunFacts) -> Figure:
 
 
 def _filled_figures(facts: RunFacts) -> list[Figure]:
-    """How much was filled, of each column, from the quality reports."""
     question = "How much was filled in?"
     reports = _reports(facts.run.root)
     if reports is None:
@@ -179,7 +177,6 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
 
 
 def _target_figures(entities: pl.DataFrame) -> list[Figure]:
-    """How complete the target is, of each part of each entity."""
     shares = {}
     for split in SPLITS:
         rows = entities.filter(pl.col(f"{split}_rows") > 0)

@@ -50,19 +50,19 @@ class EntitySource:
     files: Sequence[EntityFiles] = ()
 
     def batch(self, number: int, size: int) -> range:
-        """The numbers of the entities of a batch."""
+        """Number the entities of a batch."""
         return range(number * size, min((number + 1) * size, len(self.names)))
 
     def name(self, number: int) -> str:
-        """The name of an entity's first file, "" of long tables and of an entity without a file."""
+        """Name an entity's first file; "" for long tables and an entity without a file."""
         return next(iter(self.files[number].names), "") if self.files else ""
 
     def paths(self, numbers: range) -> list[Path]:
-        """The files of some entities."""
+        """List the files of some entities."""
         return [path for each in self.files[numbers.start : numbers.stop] for path in each.paths]
 
     def read(self, number: int, columns: Sequence[str]) -> Observed:
-        """The rows of an entity. Raises `InputError` where they cannot be read, and the machine's own `OSError`."""
+        """Read the rows of an entity. Raises `InputError` for what is in them, `OSError` for trouble of the machine."""
         try:
             return self.rows(number, columns)
         except OSError as error:
@@ -74,7 +74,7 @@ class EntitySource:
 
 
 def source_files(settings: Series) -> list[tuple[Path, str]]:
-    """The files of series and of static attributes with their names below `series/` and `static/`, sorted by name.
+    """Find the files of series and of static attributes, with names below `series/` and `static/`, sorted by name.
 
     With `entities`, only their files. Raises `InputError` where nothing is found.
     """
@@ -133,7 +133,7 @@ def _tables(source: Iterable[Path]) -> list[Path]:
 
 
 def passed_over(settings: Series) -> list[str]:
-    """The files and directories in source directories that are not read, sorted; not where looking costs requests."""
+    """List what is not read in source directories, sorted; nothing where looking costs requests."""
     found: list[str] = []
     if settings.reader != "table":
         return found
@@ -154,7 +154,7 @@ def _absolute(path: Path) -> Path:
 
 
 def is_table(name: str) -> bool:
-    """Whether a static file of this name can be read."""
+    """Tell whether a static file of this name can be read."""
     return name.lower().endswith((*DATA_NAMES, *_TEXT)) and "readme" not in name.lower()
 
 
@@ -170,7 +170,7 @@ def _camels_files(root: Path, forcing: str) -> list[tuple[Path, str]]:
 
 
 def entity_of(settings: Series, name: str) -> str:
-    """The entity of a file with this name."""
+    """Name the entity of a file."""
     own = PurePosixPath(name).name
     if settings.reader == "camels_us":
         match = _CAMELS_FORCING.fullmatch(own) or _CAMELS_FLOW.fullmatch(own)
@@ -179,17 +179,17 @@ def entity_of(settings: Series, name: str) -> str:
 
 
 def series_files(files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Those that hold series, names without `series/`."""
+    """Select the files of series, with names without `series/`."""
     return [(path, name.partition("/")[2]) for path, name in files if name.startswith(f"{SERIES}/")]
 
 
 def static_files(files: Sequence[tuple[Path, str]]) -> list[tuple[Path, str]]:
-    """Those that hold static attributes, names without `static/`."""
+    """Select the files of static attributes, with names without `static/`."""
     return [(path, name.partition("/")[2]) for path, name in files if name.startswith(f"{STATIC}/")]
 
 
 def entity_source(settings: Series, files: Sequence[tuple[Path, str]]) -> EntitySource:
-    """The entities of a source with files per entity; those asked for without a file as well.
+    """Open a source with files per entity; entities that were asked for and have no file are in it too.
 
     Raises `InputError` where two files are one entity.
     """

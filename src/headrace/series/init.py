@@ -55,7 +55,7 @@ class _Draft:
 
 
 def series_sections(asked: AskedSeries) -> tuple[list[Section], str]:
-    """The sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
+    """Make the sections of the configuration, and a line about the data. Raises `SettingsError`, `InputError`."""
     root = expanded(Path(asked.source[0]))
     if len(asked.source) == 1 and (root / "basin_mean_forcing").is_dir() and (root / "usgs_streamflow").is_dir():
         draft = _camels(asked, root)
@@ -256,7 +256,7 @@ def _file_entity(name: str) -> str:
 
 
 def sentinels_of(values: F64) -> list[float]:
-    """Which of a column's distinct values, ascending, stand for missing: usual ones, far below all the others."""
+    """Find values that stand for missing: usual numbers, far below the others. values: distinct, ascending."""
     found: list[float] = []
     while len(values) > 1 and values[0] in _SENTINELS and values[1] - values[0] > values[-1] - values[1]:
         found.append(float(values[0]))

@@ -53,7 +53,7 @@ _TOLERANCE = 1e-3  # what float32 in the store leaves of a refit, in scaled unit
 
 
 def leak_checks(run: FinishedRun) -> list[Check]:
-    """The checks of this module. A feature that looks like the target is told in a check's detail, as a warning."""
+    """Run the three checks. A feature that looks like the target is a warning in its check's detail."""
     settings = stored_settings(run.root)
     pipelines = load_pipelines(run.root, run.manifest.facts[FACT])
     shards = stored_entities(run.root)
@@ -104,7 +104,7 @@ def _of_train_rows(
 
 
 def _refit_statics(run: FinishedRun, settings: Series, pipelines: Pipelines) -> tuple[float, str | None]:
-    """How far static features are from a refit on what is stored, and the first that is too far."""
+    """Compare static features with a refit on what is stored: the largest distance, and the first that is too far."""
     table = pq.read_table(run.root / STATICS)
     entities = table[settings.entity_column].to_pylist()
     stored = {name: table[name].to_numpy().astype(np.float64) for name in table.column_names[1:]}
@@ -121,7 +121,7 @@ def _refit_statics(run: FinishedRun, settings: Series, pipelines: Pipelines) -> 
 
 
 def _encoded_again(encoder: Encoder, stored: dict[str, F64]) -> str | None:
-    """How the categories of the stored entities alone differ from the fitted ones; None if they do not."""
+    """Compare the fitted categories with those of the stored entities alone; None if they are the same."""
     if encoder.step["categories"] != "auto" or not encoder.names:
         return None  # nothing was learned, or nothing is stored
     block = np.column_stack([stored[name] for name in encoder.names])
@@ -176,7 +176,7 @@ def _brought_back(
 def _distance(
     again: Fitted, columns: Sequence[str], rows: F64, offsets: I64, entities: Sequence[str], scaled: Any
 ) -> tuple[float, str | None]:
-    """How far the refitted pipelines scale rows from what is stored, and the first column that is too far."""
+    """Compare rows scaled by a refit with what is stored: the largest distance, and the first that is too far."""
     worst = 0.0
     for part in again.parts:
         at = [list(columns).index(name) for name in part.columns]
@@ -210,7 +210,7 @@ class _Prepared:
 
 
 class _Differs(Exception):
-    """How an entity or a scaler differs when later rows are others."""
+    """An entity or a scaler differs when later rows are others."""
 
 
 def _later_rows(

@@ -105,7 +105,7 @@ def _kept(
     dropped: Counter[str],
     first_row: int,
 ) -> Bools:
-    """Which rows belong to an entity that is wanted; the others are counted. Raises `InputError` as `spread`."""
+    """Select the rows of wanted entities, and count the others. Raises `InputError` as `spread`."""
     absent = np.asarray(pc.is_null(entities).to_numpy(zero_copy_only=False), np.bool_)
     if absent.any() and settings.null_entity == "error":
         row = int(np.argmax(absent))
@@ -122,7 +122,7 @@ def _kept(
 
 
 def spread_source(settings: Series, run: Path, parts: int) -> EntitySource:
-    """The entities of `parts` spread files; those that were asked for and have no row as well."""
+    """Open `parts` spread files; entities that were asked for and have no row are in it too."""
     tables_ = [pq.read_table(run / _name(number, "parquet")) for number in range(parts)]
     whole = pa.concat_tables(tables_)
     encoded = whole["entity"].combine_chunks().dictionary_encode()

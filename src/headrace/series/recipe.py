@@ -93,7 +93,7 @@ def execute(settings: Series, context: RunContext, files: Sequence[tuple[Path, s
 def open_source(
     settings: Series, context: RunContext, files: Sequence[tuple[Path, str]]
 ) -> tuple[EntitySource, Counter[str], list[str]]:
-    """Where entities come from; rows of long tables that are of none of them; those tables that have no rows."""
+    """Open the source; also count rows of long tables that belong to no entity, and list tables without rows."""
     if settings.entity == FILE_NAME:
         return entity_source(settings, files), Counter(), []
 

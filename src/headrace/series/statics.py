@@ -36,7 +36,7 @@ class Statics:
     strangers: int
 
     def lacking(self) -> dict[str, str]:
-        """Entities that lack some → which."""
+        """Find entities that lack some features: entity → what to say of it."""
         missing = self.table.select(pl.all().is_null()).to_numpy()
         found = {}
         for row in np.flatnonzero(missing.any(axis=1)).tolist():
@@ -46,7 +46,7 @@ class Statics:
 
 
 def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: Sequence[str]) -> Statics:
-    """The static features of these entities, from all files. An entity that no file has lacks all of them.
+    """Read the static features of these entities from all files. An entity that no file has lacks all of them.
 
     Raises `InputError` if a feature is in no file, is no number and has no encoder, or two files say different things
     of one entity.
@@ -85,7 +85,7 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a static file holds nothing."""
+    """Tell whether a static file holds nothing."""
     return path.stat().st_size == 0
 
 
@@ -137,7 +137,7 @@ def _no_key(path: Path, key: str, names: Sequence[str]) -> InputError:
 
 
 def text_table(path: Path) -> pa.Table:
-    """A delimited text of any name, its separator found as in CSV files. All columns are text, padding removed.
+    """Read delimited text of any name, its separator found as in CSV files. All columns are text, padding removed.
 
     Raises `InputError`.
     """

@@ -1,4 +1,4 @@
-"""What a run of series has on disk: names and schemas of its files, how they are written, and how checks read them.
+"""Lay out a run of series on disk: names and schemas of its files, writing them, and reading them for checks.
 
 `store/part-N.arrow` is what training maps: one record batch with one column `values`, fixed-size lists of C float32
 without nulls, so that its buffer is a row-major matrix [rows, C], NaN where a value is missing. `entities.parquet` says
@@ -67,16 +67,16 @@ class Entity:
     test_targets: int
 
     def axis(self, frequency: Frequency) -> Axis:
-        """Its time axis."""
+        """Return the time axis."""
         return Axis(frequency, self.first_time, self.rows, self.anchor)
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """The rows [start, stop) of the entity in each split."""
+        """Return the rows [start, stop) of the entity in each split."""
         return {"train": (0, self.val_row), "val": (self.val_row, self.test_row), "test": (self.test_row, self.rows)}
 
 
 def split_directory(split: str) -> str:
-    """Where the readable files of a split lie, relative to the run."""
+    """Name the directory of a split's readable files, relative to the run."""
     return f"{SERIES_DIRECTORY}/{split}"
 
 
@@ -94,22 +94,22 @@ def file_name(entity: str) -> str:
 
 
 def shard_name(number: int) -> str:
-    """The store's shard of batch `number`, relative to the run."""
+    """Name the store's shard of batch `number`, relative to the run."""
     return f"{STORE}/part-{number:05d}.arrow"
 
 
 def stacked(parts: Sequence[Any]) -> tuple[Any, I64]:
-    """Matrices end to end, and where each begins: int64 [parts + 1]."""
+    """Lay matrices end to end, and say where each begins: int64 [parts + 1]."""
     return np.concatenate(parts), np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
 
 
 def train_rows(entities: Sequence[Entity], values: Any) -> tuple[Any, I64]:
-    """The train rows of these entities end to end, and where each begins. values: [rows, C] of their batch."""
+    """Stack the train rows of these entities. values: [rows, C] of their batch."""
     return stacked([values[each.first_row : each.first_row + each.val_row] for each in entities])
 
 
 def with_metadata(schema: pa.Schema, settings: Series, frequency: Frequency) -> pa.Schema:
-    """A schema that says what readers need to know of the columns."""
+    """Add to a schema what readers need to know of the columns."""
     metadata = {
         "columns": [*settings.columns(), *settings.mask_columns()],
         "target": settings.target,
@@ -122,7 +122,7 @@ def with_metadata(schema: pa.Schema, settings: Series, frequency: Frequency) -> 
 
 
 def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:
-    """The schema of the Parquet files: entity, time and the scaled columns without nulls; a missing value is NaN."""
+    """Make the schema of the Parquet files: entity, time, scaled columns without nulls; a missing value is NaN."""
     names = [*settings.columns(), *settings.mask_columns()]
     fields_ = [
         pa.field(settings.entity_column, pa.string(), nullable=False),
@@ -134,7 +134,7 @@ def readable_schema(settings: Series, frequency: Frequency) -> pa.Schema:
 
 @contextmanager
 def publishing(files: TaskFiles, target: str) -> Iterator[HashingFile]:
-    """A file of the task to write to, which is the task's when the block ends without an error."""
+    """Open a file to write to, which is the task's when the block ends without an error."""
     path = files.temporary(target)
     with HashingFile(path) as file:
         yield file
@@ -178,7 +178,7 @@ def write_readable(files: TaskFiles, target: str, schema: pa.Schema, table: pa.T
 def write_tables(
     files: TaskFiles, target: str, schema: pa.Schema, tables: Iterator[pa.Table], group_rows: int = 1 << 16
 ) -> None:
-    """Small tables as one Parquet file with row groups of about `group_rows`; O(row group) of memory."""
+    """Write small tables as one Parquet file with row groups of about `group_rows`; O(row group) of memory."""
     with (
         publishing(files, target) as file,
         pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
@@ -194,21 +194,21 @@ def write_tables(
 
 
 def entities_table(entities: Sequence[Entity], number: int, schema: pa.Schema, static_rows: Sequence[int]) -> pa.Table:
-    """The entities of batch `number` as rows of entities.parquet."""
+    """Make the rows of entities.parquet of batch `number`."""
     columns: dict[str, Any] = {each.name: [getattr(one, each.name) for one in entities] for each in fields(Entity)}
     columns |= {"shard": [shard_name(number)] * len(entities), "static_row": static_rows}
     return pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
 
 
 def published_digest(files: Iterable[tuple[str, str]]) -> str:
-    """One digest of the files that stay in a run, from their paths and SHA-256: not of the stage directory."""
+    """Digest the paths and SHA-256 of all files that stay in a run: not those of the stage directory."""
     return sha256_hex(
         canonical_json(sorted([path, own] for path, own in files if not path.startswith(f"{STAGE_DIRECTORY}/")))
     )
 
 
 def stored_entities(run: Path) -> dict[str, list[Entity]]:
-    """Shard of the store, relative to the run → its entities, both in order. O(entities) of memory."""
+    """Read the entities of each shard of the store, by its path in the run; both in order. O(entities) of memory."""
     names = [each.name for each in fields(Entity)]
     table = pq.read_table(run / ENTITIES, columns=[*names, "shard"])
     at = table.schema.get_field_index("first_time")
@@ -220,14 +220,14 @@ def stored_entities(run: Path) -> dict[str, list[Entity]]:
 
 
 def stored_settings(run: Path) -> Series:
-    """The settings that the run was made with."""
+    """Read the settings that the run was made with."""
     config = json.loads((run / "config.json").read_bytes())
     config.pop("recipe", None)
     return Series(**config)
 
 
 def map_store(path: Path) -> tuple[F32, Mapping[str, Any]]:
-    """The rows of a shard of the store, mapped: float32 [rows, C]; and what it says of its columns."""
+    """Map the rows of a shard of the store, float32 [rows, C], and read what it says of its columns."""
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
     values = batch.column("values")

@@ -132,7 +132,7 @@ def _rows(run: FinishedRun, settings: Series, workers: int) -> Check:
 
 
 def _shard_rows(run: FinishedRun, settings: Series, shard: Path, entities: list[Entity]) -> tuple[int, str | None]:
-    """How many rows a shard has, and how they differ from the readable ones; None if they do not."""
+    """Count the rows of a shard, and compare them with the readable ones; None if they are the same."""
     frequency = Frequency.parse(str(run.manifest.facts["frequency"]))
     names = [*settings.columns(), *settings.mask_columns()]
     matrix, metadata = map_store(shard)
@@ -167,7 +167,7 @@ def _shard_rows(run: FinishedRun, settings: Series, shard: Path, entities: list[
 def _difference(
     table: pa.Table, entity: str, times: I64, rows: F32, names: Sequence[str], settings: Series
 ) -> str | None:
-    """How readable rows differ from those of the store; None if they do not."""
+    """Compare readable rows with those of the store; None if they are the same."""
     if table.num_rows != len(rows):
         return f"has {table.num_rows:,} rows, the store {len(rows):,}"
     if pc.unique(table[settings.entity_column]).to_pylist() != [entity]:

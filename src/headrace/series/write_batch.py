@@ -61,7 +61,6 @@ _REPORTS_SCHEMA = pa.schema(
 
 
 def _part_stem(number: int) -> str:
-    """Where the fits of batch `number` are kept until all are merged."""
     return f"{STAGE_DIRECTORY}/write/fitted-{number:05d}"
 
 
@@ -168,7 +167,7 @@ def finish(
     statics: Statics | None,
     near_target: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    """Write the files that are of all entities; what the manifest says of the pipelines.
+    """Write the files about all entities; return what the manifest says of the pipelines.
 
     near_target: features that look like the target in another unit.
     """
