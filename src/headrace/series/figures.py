@@ -160,10 +160,11 @@ def _filled_figures(facts: RunFacts) -> list[Figure]:
     if not len(some):
         answer = f"Nothing: none of {many(len(columns), 'column')} had a gap."
         return [Figure("filled", question, answer, None, "good")]
-    cells, worst = columns["steps"].sum(), some.row(0, named=True)
+    cells, filled, missing = (float(columns[name].sum()) for name in ("steps", "filled", "missing"))
+    worst = some.row(0, named=True)
     answer = (
-        f"{share(columns['filled'].sum(), cells)} of all values were carried forward into gaps, "
-        f"{share(columns['missing'].sum(), cells)} are still missing. {len(some):,} of {many(len(columns), 'column')} "
+        f"{share(filled, cells)} of all values were carried forward into gaps, "
+        f"{share(missing, cells)} are still missing. {len(some):,} of {many(len(columns), 'column')} "
         f"had gaps, most of all {worst['column']}: {share(worst['gaps'], worst['steps'])} of its steps, "
         f"{many(worst['longest'], 'step')} at a time at most."
     )
