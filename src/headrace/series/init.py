@@ -20,7 +20,7 @@ from headrace.arrays import F64, I64
 from headrace.cli.derived import described
 from headrace.cli.init.asked import AskedSeries
 from headrace.cli.init.commented import Aside, Section, settings_of
-from headrace.cli.init.look import ROWS, Look, first_rows, known, look, number_share
+from headrace.cli.init.look import ROWS, Look, known, look, number_share
 from headrace.cli.init.times import time_format
 from headrace.errors import InputError, SettingsError
 from headrace.formats.dates import MISSING
@@ -30,7 +30,7 @@ from headrace.series.arrays.axis import Frequency, infer
 from headrace.series.config import FILE_NAME, Series
 from headrace.series.files import static_files
 from headrace.series.observed import parse
-from headrace.series.statics import text_table
+from headrace.series.statics import static_table
 from headrace.storage.places import expanded
 
 _TIME_NAMES = ("date", "time", "datetime", "timestamp", "valid_time", "ds", "day")
@@ -268,7 +268,7 @@ def _static(draft: _Draft, asked: AskedSeries) -> list[str]:
     """Complete the draft by the static features; the names of those that are texts."""
     shape = {**draft.settings, "static": asked.static, "static_entity": "?", "static_features": ["?"]}
     files = static_files(Series(**shape).source_files())
-    tables = [(path, text_table(path) if ".txt" in name.lower() else first_rows(path, name)) for path, name in files]
+    tables = [(path, static_table(path, name)) for path, name in files]
     shared = Counter[str]()  # how many entities a column names
     for _, table in tables:
         for name in table.column_names:

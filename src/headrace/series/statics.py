@@ -5,7 +5,7 @@ Numbers are scaled and texts encoded, both fitted on the retained entities alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +53,13 @@ def read_statics(settings: Series, files: Sequence[tuple[Path, str]], entities: 
     """
     encoded, names = settings.resolved().encoded, sorted(entities)
     row_of = pl.DataFrame({"key": names}, {"key": pl.String}).with_row_index("row")
+    key = settings.static_entity or settings.entity
     entries: dict[str, list[pl.DataFrame]] = {name: [] for name in sorted(settings.static_features)}
     strangers: set[str] = set()
     for number, (path, name) in enumerate(files):
         if is_empty(path):
             continue
-        table, key = _read(settings, path, name)
+        table = static_table(path, name, key, entries)
         # a key may be called NA: null_values are of values
         keys = pl.Series("key", as_text(table[key], ("",), f"{path}: column {key!r}")).to_frame()
         rows = keys.join(row_of, on="key", how="left", maintain_order="left")["row"]
@@ -114,42 +115,28 @@ def _texts(settings: Series, path: Path, name: str, column: pa.ChunkedArray) -> 
     return read
 
 
-def _read(settings: Series, path: Path, name: str) -> tuple[pa.Table, str]:
-    key = settings.static_entity or settings.entity
-    if ".txt" in path.name.lower():
-        table = text_table(path)
+def static_table(path: Path, name: str, key: str | None = None, columns: Container[str] = ()) -> pa.Table:
+    """Read all columns of a static file, or the column `key` and those of `columns` that it has. Raises `InputError`.
+
+    A .txt file is delimited text, its separator found as in CSV files; all columns are text, padding removed.
+    """
+    is_plain_text = ".txt" in path.name.lower()
+    if is_plain_text:
+        compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
+        shard = delimited.survey(path, path.name, Kind("csv", compression), None)
     else:
         shard = survey(path, name)
-        if key not in shard.schema.names:
-            raise _no_key(path, key, shard.schema.names)
-        columns = [each for each in shard.schema.names if each == key or each in settings.static_features]
-        pieces = [chunk.table(columns) for chunk in read_chunks(shard, columns)]
-        table = pa.concat_tables(pieces or [shard.schema.empty_table().select(columns)])
-    if key not in table.column_names:
-        raise _no_key(path, key, table.column_names)
-    return table, key
-
-
-def _no_key(path: Path, key: str, names: Sequence[str]) -> InputError:
-    return InputError(
-        f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct static_entity"
-    )
-
-
-def text_table(path: Path) -> pa.Table:
-    """Read delimited text of any name, its separator found as in CSV files. All columns are text, padding removed.
-
-    Raises `InputError`.
-    """
-    compression: Compression = "gz" if path.suffix == ".gz" else "zst" if path.suffix == ".zst" else "none"
-    shard = delimited.survey(path, path.name, Kind("csv", compression), None)
-    table = pa.concat_tables(
-        [shard.schema.empty_table(), *(chunk.table() for chunk in delimited.chunks(shard))],
-        promote_options="permissive",
-    )
-    return pa.table(
-        {name: pc.utf8_trim_whitespace(column) for name, column in zip(table.column_names, table.columns, strict=True)}
-    )
+    names = shard.schema.names
+    if key is not None and key not in names:
+        raise InputError(
+            f"{path}: has no column {key!r} to join on; it has {', '.join(names[:12])}; correct static_entity"
+        )
+    own = [each for each in names if key is None or each == key or each in columns]
+    pieces = [chunk.table(own) for chunk in read_chunks(shard, own)]
+    table = pa.concat_tables(pieces or [shard.schema.empty_table().select(own)])
+    if is_plain_text:
+        table = pa.table({each: pc.utf8_trim_whitespace(table[each]) for each in own})
+    return table
 
 
 @dataclass(frozen=True)
