@@ -1,4 +1,4 @@
-"""What a run of series made, as tables for people."""
+"""Print a run of series for people."""
 
 from __future__ import annotations
 
