@@ -109,7 +109,7 @@ def _files(run: FinishedRun, workers: int) -> list[Check]:
     problem = None if same else f"{path}: is not the file the manifest names"
     checks.append(Check("configuration", "config.json has its digest", problem))
 
-    receipts = {path: _receipt(path) for path in sorted((root / "receipts").glob("[!.]*.json"))}
+    receipts = {path: read_receipt(path) for path in sorted((root / "receipts").glob("[!.]*.json"))}
     broken = next((path for path, receipt in receipts.items() if receipt is None), None)
     problem = None if broken is None else f"{broken}: is not the receipt that was written"
     checks.append(Check("receipts", f"{len(receipts):,} receipts are whole", problem))
@@ -210,7 +210,7 @@ def _files_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("[!.]*") if path.is_file()) if directory.is_dir() else []
 
 
-def _receipt(path: Path) -> dict[str, Any] | None:
+def read_receipt(path: Path) -> dict[str, Any] | None:
     """The receipt in a file, or None if it is not as it was written."""
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
