@@ -135,8 +135,8 @@ def _parts(name: str, column: Column, batch_size: int, torch: Any | None) -> Ite
                     ' batch_format="numpy"'
                 )
             column = column.view(np.int64)
-        parts = torch.from_numpy(column).split(batch_size)  # one call for all batches
-        return parts
+        # torch's own split releases the interpreter lock, and gets it back late while other threads decode.
+        return map(torch.from_numpy, _slices(column, batch_size))
     if isinstance(column, Ragged):
         if torch is None:
             return map(list, parts)
