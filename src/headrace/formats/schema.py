@@ -117,11 +117,11 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     if table.schema.equals(schema):
         return table
-    if all(
-        own.type == field.type and (field.nullable or not own.nullable)
-        for own, field in zip(table.schema, schema, strict=True)
+    columns = table.columns
+    if table.schema.types == schema.types and not any(
+        column.null_count for column, field in zip(columns, schema, strict=True) if not field.nullable
     ):
-        return pa.Table.from_arrays(table.columns, schema=schema)  # `cast` would cost a tenth of decoding
+        return pa.Table.from_arrays(columns, schema=schema)  # `cast` would cost a tenth of decoding
     if any(_has_coded_views(field.type) for field in table.schema):
         table = pa.table([_decoded(column) for column in table.columns], names=table.column_names)
     return table.cast(schema)
