@@ -182,3 +182,15 @@ def test_rows_before_those_held_are_decoded_again():
                 blocks.announce(early)
 
     assert decoding.begun == [0, 0]
+
+
+def test_rows_in_front_of_what_is_wanted_are_not_held_for_long_lanes():
+    late, early = [(0, ROWS // 2, ROWS)], [(0, 5, 10)]
+    with Fetcher(numbers, lambda _: 1, threads=1, ahead_bytes=9, ahead_blocks=9, keep="copies of the rest") as blocks:
+        blocks.announce(late)
+        assert np.array_equal(rows_got(blocks.get(late)), np.arange(ROWS // 2, ROWS))
+        assert blocks.held_bytes <= ROWS // 2 * ROW_BYTES
+        blocks.announce(early)
+        blocks.release(late)
+
+        assert np.array_equal(rows_got(blocks.get(early)), np.arange(5, 10))

@@ -116,7 +116,14 @@ GRID = [
         (2, None, 100, {"distribution": "round_robin"}),
         (2, None, 100, {"samples_per_epoch": 20}),
     )
-] + [((1_000_000,), 1, None, 4096, {}), ((400_000,) * 2, 2, None, 4096, {})]
+] + [
+    ((1_000_000,), 1, None, 4096, {}),
+    ((400_000,) * 2, 2, None, 4096, {}),
+    # Lanes of many blocks: what lies in front of a lane in its first block is not held for the lane that ends there.
+    ((50_000,) * 60, 2, 8, 1000, {"shuffle_rows": 8000}),
+    ((7000, 20_000, 10) * 60, 1, 24, 640, {"shuffle_rows": 12_000}),
+    ((700, 3000, 10) * 40, 3, 12, 30, {"shuffle_rows": 600}),
+]
 
 
 @pytest.mark.parametrize(("rows", "ranks", "lanes", "batch_size", "settings"), GRID)

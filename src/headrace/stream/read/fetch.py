@@ -30,7 +30,7 @@ from headrace.stream.read.columns import Columns, copied, cut, size_of
 
 Piece = tuple[int, int, int]  # block number, first row, stop row
 Made = TypeVar("Made")
-Keep = Literal["copies", "views"]
+Keep = Literal["copies", "copies of the rest", "views"]
 
 _PART_BYTES = 1 << 21
 _SPARE_PARTS = 32  # memory of parts that is kept for the next ones
@@ -48,7 +48,8 @@ class Fetcher:
     """Blocks by number; use as a context manager, which ends the threads whatever happens.
 
     decode: called in threads; estimate: bytes of a block before it is decoded. keep: "copies" of the rows that are
-    needed, in parts; or "views" of whole blocks, for those that are mapped files.
+    needed, in parts; "copies of the rest" of a block, without the rows in front of what is wanted when it is decoded,
+    which would be decoded again; or "views" of whole blocks, for those that are mapped files.
     """
 
     _end_threads = staticmethod(end_threads)  # still found when the interpreter has emptied this module
@@ -150,7 +151,7 @@ class Fetcher:
             wanted = self._wanted[block]
             wanted.popleft()
             if wanted:
-                first = min(wanted) if self._keep == "copies" else 0  # a view holds all rows
+                first = 0 if self._keep == "views" else min(wanted)  # a view holds all rows
                 floor = self._floors[block] = max(self._floors[block], first)
                 parts = self._begun[block].result()
                 parts[:] = [part for part in parts if part.stop > floor]
@@ -172,12 +173,12 @@ class Fetcher:
             count += 1
 
     def _begin(self, block: int) -> None:
-        # All of it: the next pool may want rows in front of these, where another lane stands, and is announced in time.
-        self._floors[block] = 0
+        # Where lanes are short, the next pool may want rows in front of these, and is announced in time.
+        self._floors[block] = min(self._wanted[block]) if self._keep == "copies of the rest" else 0
         self._sizes.pop(block, None)
-        self._begun[block] = self._threads.submit(self._parts, block)
+        self._begun[block] = self._threads.submit(self._parts, block, self._floors[block])
 
-    def _parts(self, block: int) -> list[Part]:
+    def _parts(self, block: int, floor: int) -> list[Part]:
         """The rows of a block."""
         columns = self._decode(block)
         rows = max(map(len, columns.values()), default=0)
@@ -187,7 +188,7 @@ class Fetcher:
         size = max(1, -(-rows // count))
         return [
             Part(start, min(start + size, rows), copied(cut(columns, start, start + size), self._room))
-            for start in range(0, rows, size)
+            for start in range(floor, rows, size)
         ]
 
     def _room(self, size: int) -> npt.NDArray[np.uint8]:

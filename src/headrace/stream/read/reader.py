@@ -38,7 +38,7 @@ from headrace.stream.read.ahead import made_ahead
 from headrace.stream.read.batch import Batch, make_batches
 from headrace.stream.read.buffers import Buffers
 from headrace.stream.read.columns import Column, Columns, concatenate, cut, from_table, gather, join
-from headrace.stream.read.fetch import Fetcher
+from headrace.stream.read.fetch import Fetcher, Keep
 from headrace.stream.read.quarantine import Quarantine
 
 ReadBlock = Callable[[int, Sequence[str] | None], pa.Table]
@@ -81,13 +81,18 @@ def read_share(
     if quarantine is not None:
         read_block, columns = quarantine.around(read_block), (*columns, VALID)
     mapped = options.cache == "decoded" or "arrow" in index.formats  # what is not read of them takes no memory
+    keep: Keep = "copies"
+    if mapped or not plan.order.shuffle:
+        keep = "views"  # in order few blocks are open
+    elif _has_long_lanes(plan):
+        keep = "copies of the rest"
     fetcher = Fetcher(
         lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
         lambda block: int(plan.block_bytes[block]),
         threads=options.read_threads,
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
-        keep="views" if mapped or not plan.order.shuffle else "copies",  # in order few blocks are open
+        keep=keep,
     )
     if make is None:
         make = partial(make_batches, batch_format=options.batch_format, padding=options.padding, form=options.form)
@@ -99,6 +104,16 @@ def read_share(
     ready = made_ahead(pools, thread_name="headrace-read-pool")
     with closing(ready), fetcher:  # the fetcher ends first, so that nothing waits for blocks any more
         yield from _batches(ready, share, quarantine, options.batch_size, make)
+
+
+def _has_long_lanes(plan: Plan) -> bool:
+    """Tell whether the lane that ends in a block comes there long after the lane that begins there has left it.
+
+    Then a lane's first block need not be held for both. Long is three blocks, and more pools than are planned ahead.
+    """
+    lanes, block_rows = plan.order.lanes, int(plan.index.rows.max(initial=0))
+    pool_rows = max(lanes * plan.order.window_rows, plan.world_size * least_pool_rows(plan))
+    return plan.order.rows >= max(3 * lanes * block_rows, (MOST_POOLS_AHEAD + 2) * pool_rows)
 
 
 def _gathered(
