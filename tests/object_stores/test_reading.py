@@ -331,3 +331,19 @@ def test_an_index_is_published_in_the_bucket_and_used_while_it_fits(
     assert 60 == len(rows_of(headrace.open(sources[0], cache_dir=tmp_path / "e"), None))
     assert 1 == len(caplog.messages)
     assert "is out of date" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("more", [{}, {"pack": 64}])
+def test_more_threads_wait_for_a_store_than_for_a_disk(s3: str, tmp_path: Path, more: dict[str, int]) -> None:
+    table = pa.table({"input_ids": [[number] * 5 for number in range(40)]})
+    (tmp_path / "raw").mkdir()
+    pq.write_table(table, tmp_path / "raw" / "a.parquet")
+    upload(tmp_path / "raw", f"{s3}/tokens")
+
+    def threads(place: str | Path, **settings: int) -> int:
+        dataset = headrace.open(place, cache_dir=tmp_path / "cache")
+        return dataset.stream(batch_size=2, **more, **settings).options.threads  # type: ignore[arg-type]
+
+    assert threads(f"{s3}/tokens") == 16
+    assert threads(f"{s3}/tokens", read_threads=3) == threads(tmp_path / "raw", read_threads=3) == 3
+    assert 2 <= threads(tmp_path / "raw") <= 8

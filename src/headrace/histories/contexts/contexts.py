@@ -309,7 +309,7 @@ class ContextItems:
         """Make batches in threads, several at a time: as many as `prefetch_bytes` hold, and one in any case."""
         size, first = options.batch_size, state.epoch * state.rows
         held = options.prefetch_bytes // (size * self.contexts.options.context_bytes)
-        ahead = max(1, min(options.read_threads, held))
+        ahead = max(1, min(options.threads, held))
         threads, coming = start_threads(ahead, name="headrace-contexts"), deque[Future[dict[str, I32]]]()
         end = end_threads  # this module may be empty when the interpreter ends
         try:

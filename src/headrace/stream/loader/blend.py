@@ -79,9 +79,8 @@ class Blend:
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         """packed="auto" is decided for all datasets together."""
+        options = options.for_splits([(each.root, each.split_index(own)) for each, own in self._splits(split)])
         if options.source is None:
-            splits = [(dataset.root, dataset.split_index(own)) for dataset, own in self._splits(split)]
-            options = options.for_splits(splits)
             return *self.source(split, options), options, None
         index, read_block = self.source(split, replace(options, packed="off"))
         passes = options.source.passes_of(index, read_block, options, contents=None, cache_dir=None)

@@ -158,8 +158,8 @@ class Dataset(IndexedDataset):
 
     def _parts(self, split: str | None, options: StreamOptions) -> Parts:
         index = self.split_index(split)
+        options = options.for_splits([(self.root, index)])
         if options.source is None:
-            options = options.for_splits([(self.root, index)])
             form = options.form
             return index if form is None else form.index_of(index), self.reader(split, options), options, None
         read_block = self.reader(split, replace(options, packed="off"))

@@ -47,7 +47,7 @@ class ItemArguments(TypedDict, total=False):
     transform: Transform | None
     memory: Memory
     device: str | None
-    read_threads: int
+    read_threads: int | None
     prefetch_bytes: int
     stall_seconds: float | None
 

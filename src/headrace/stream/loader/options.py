@@ -15,6 +15,7 @@ from headrace.dataset.indexed import ReadBlock, Verify
 from headrace.errors import SettingsError
 from headrace.recipe import BUILT_IN, load
 from headrace.sealed import MOST_LANES, MOST_POSITIONS
+from headrace.storage.places import place_of
 from headrace.stream.order.lanes import OPEN_BYTES
 from headrace.stream.order.remaining import Remainder
 from headrace.stream.read.ragged import LENGTHS, Padding
@@ -31,6 +32,7 @@ OnBadBlock = Literal["raise", "quarantine"]
 Lists = Literal["ragged", "padded"]
 PackedWord = Literal["auto", "varlen", "padded", "off"]
 
+_STORE_THREADS = 16  # measured: three times the rows of two threads where answers take 50 ms
 _WORDS: Mapping[str, Any] = {  # setting → what it may be
     "batch_format": BatchFormat,
     "lists": Lists,
@@ -109,7 +111,7 @@ class StreamArguments(TypedDict, total=False):
     pack: RowSource | int | None
     prefetch_bytes: int
     prefetch_blocks: int
-    read_threads: int
+    read_threads: int | None
     memory_bytes: int
     cache: Cache
     cache_dir: str | Path | None
@@ -148,8 +150,8 @@ class StreamOptions:
         settings; "off": rows as they are. "auto": "varlen" where the first shard says that its rows are packed.
     pack: rows of tokens are packed while they are streamed, into bins of so many tokens, or as `PackRows` say;
         batch_size then counts bins. See `packing`.
-    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode,
-        by default as many as this process has processors, 2 to 8.
+    prefetch_bytes, prefetch_blocks: bounds of what is decoded ahead; read_threads: threads that decode. None: as many
+        as this process has processors, 2 to 8, and 16 where shards are in an object store, whose answers take time.
     memory_bytes: what the open blocks of a process that reads all lanes may take; lanes are chosen by it.
     cache: "decoded" keeps decoded blocks on disk in the first epoch and maps them in later ones; in cache_dir (None:
         ~/.cache/headrace), of cache_bytes at most for all that is kept there. "files" keeps whole shards of an object
@@ -190,7 +192,7 @@ class StreamOptions:
     pack: RowSource | int | None = None
     prefetch_bytes: int = 1 << 25
     prefetch_blocks: int = 256
-    read_threads: int = field(default_factory=lambda: usual_threads())
+    read_threads: int | None = None
     memory_bytes: int = OPEN_BYTES
     cache: Cache = "none"
     cache_dir: str | Path | None = None
@@ -231,9 +233,9 @@ class StreamOptions:
             object.__setattr__(self, "columns", _column_names(self.columns))
 
     def _check_numbers(self) -> None:
-        for name in ("batch_size", "read_threads", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
+        for name in ("batch_size", "memory_bytes", "cache_bytes", "pad_to_multiple_of"):
             check_integer(name, getattr(self, name), least=1)
-        for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node"):
+        for name in ("shuffle_rows", "lanes", "samples_per_epoch", "ranks_per_node", "read_threads"):
             if getattr(self, name) is not None:
                 most = MOST_LANES if name == "lanes" else MOST_POSITIONS
                 check_integer(name, getattr(self, name), least=1, most=most)
@@ -313,12 +315,20 @@ class StreamOptions:
         """The source of passes that are not made of rows; None: rows."""
         return cast(RowSource | None, self.pack)  # a number became one when the settings were built
 
+    @property
+    def threads(self) -> int:
+        """The threads that decode."""
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+        return self.read_threads or max(2, min(8, usable))
+
     def for_splits(self, parts: Sequence[tuple[Path, SplitIndex]]) -> StreamOptions:
-        """Return the options with packed="auto" decided for these splits, each with its root.
+        """Return the options with packed="auto" and the number of threads decided for these splits, each with its root.
 
         Raises `SettingsError` if the rows are not of the form that was asked for.
         """
-        if self.packed == "auto":
+        if self.read_threads is None and any(place_of(root).reads == "requests" for root, _ in parts):
+            return replace(self, read_threads=_STORE_THREADS).for_splits(parts)
+        if self.packed == "auto" and self.source is None:
             return replace(self, packed=packing("form of rows")(parts, self) or "off")
         for root, index in parts:
             if self.form is not None:
@@ -334,12 +344,6 @@ def _nodes(locality: Any) -> dict[str, int | tuple[int, ...]]:
             raise SettingsError(f"locality of {shard!r} is {nodes!r}; expected the number of a node, or several")
         found[shard] = numbers
     return found
-
-
-def usual_threads() -> int:
-    """As many threads as this process may use processors, 2 to 8: decoding is work, and reading is waiting."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return max(2, min(8, usable))
 
 
 def _column_names(columns: Any) -> tuple[str, ...]:

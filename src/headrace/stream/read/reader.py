@@ -89,7 +89,7 @@ def read_share(
     fetcher = Fetcher(
         lambda block: decode_block(index, read_block, block, columns, reader, arrow=options.batch_format in IN_ARROW),
         lambda block: int(plan.block_bytes[block]),
-        threads=options.read_threads,
+        threads=options.threads,
         ahead_bytes=options.prefetch_bytes,
         ahead_blocks=options.prefetch_blocks,
         keep=keep,
@@ -126,7 +126,7 @@ def _gathered(
     if first is None:
         return
     index, count = plan.index, len(first.blocks)
-    few_of_all = options.read_threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
+    few_of_all = options.threads < count and count * plan.world_size * _MANY_TIMES <= len(index.rows)
     if options.shuffle and few_of_all and 4 * first.rows <= int(index.rows[first.blocks].sum()):
         yield first.items, gather(fetcher.get_alone(first.pieces), first.index, buffers)
         _announce(fetcher, pools, ahead)
