@@ -51,7 +51,7 @@ class Dataset(IndexedDataset):
         return f"Dataset({str(self.root)!r}: {rows} rows)"
 
     def _repr_html_(self) -> str:
-        """For notebooks: splits with their rows, columns with their types. Reads nothing beyond the index."""
+        """Show splits with their rows and columns with their types in notebooks. Reads nothing beyond the index."""
         splits = [[name, self.split_rows[name]] for name in in_usual_order(self.split_rows)]
         columns = [[field.name, str(field.type), "may hold nulls" if field.nullable else ""] for field in self.schema]
         return table_html(f"Dataset {self.root}", ["split", "rows"], splits) + table_html(
@@ -189,7 +189,7 @@ class Dataset(IndexedDataset):
         )
 
     def _file_cache(self, split: str | None, directory: Path, limit_bytes: int) -> FileCache:
-        """Where whole shards are kept; a limit that they do not fit in is told now, not by a slow epoch."""
+        """Return the cache of whole shards. Warn now of a limit that they do not fit in, and not by a slow epoch."""
         if place_of(self.root).reads == "calls":
             raise SettingsError(
                 f'{self.root}: cache="files" keeps shards of an object store on a disk, and these are on one; leave it'

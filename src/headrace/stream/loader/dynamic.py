@@ -301,7 +301,7 @@ class DynamicPasses:
 
 @dataclass(eq=False)
 class DynamicPass:
-    """What is left of an epoch, to be claimed; see `Pass`. claims: those of this rank, once it is read.
+    """The rest of an epoch, to be claimed; see `Pass`. claims: those of this rank, once it is read.
 
     Batches may be made before the loop takes them, so claims hear what was received when a state asks for it.
     """

@@ -250,7 +250,7 @@ class StreamOptions:
             raise SettingsError(f"stall_seconds is {self.stall_seconds!r}; expected seconds above 0, or None")
 
     def _check_batches(self) -> None:
-        """What batches are made of goes together."""
+        """Check that the options of batches go together."""
         if self.lists == "padded" and self.batch_format in IN_ARROW:
             raise SettingsError(
                 f'lists="padded" makes tensors or arrays; with batch_format="{self.batch_format}" leave lists "ragged"'

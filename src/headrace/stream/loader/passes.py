@@ -317,7 +317,7 @@ class RowPasses:
             log.info(said, *told, factor)
 
     def _changed(self, state: StreamState) -> StreamState:
-        """With new lanes from the next border of a round on; in a blend, with all that is left dealt to these ranks."""
+        """Cut new lanes from the next border of a round on; in a blend, deal all that is left to these ranks."""
         changes = [change for change in state.changes if change.position < state.position]
         if state.holes or state.regions is not None or len(changes) > MOST_CHANGES - 2:
             return state
@@ -342,7 +342,7 @@ class RowPasses:
         return replace(state, changes=tuple(changes))
 
     def _fits(self, state: StreamState) -> bool:
-        """Whether these ranks read a state's lanes without reading those of others."""
+        """Return whether these ranks read a state's lanes without reading those of others."""
         if state.regions is not None:
             return len(state.regions.rows) == self.ranks
         if state.changes:

@@ -84,7 +84,7 @@ def _dispatcher(dataset: Any) -> str | None:
 
 
 def _sharer(caller: Any) -> str | None:
-    """What a frame's `self` is called, if it keeps a part of what it reads."""
+    """Name the class of a frame's `self` if it keeps a part of what it reads."""
     kind = type(caller)
     library = kind.__module__.partition(".")[0]
     if library in ("accelerate", "transformers") and kind.__name__ == "IterableDatasetShard":
@@ -119,7 +119,7 @@ def _told(batches: Iterator[Given], steps: int | None) -> Generator[Given, None,
 
 @functools.cache
 def _kind() -> Any:
-    """What stands for a pass in Accelerate's list of loaders that are being read."""
+    """Make what stands for a pass in Accelerate's list of loaders that are being read."""
     loaders: Any = sys.modules["accelerate.data_loader"]
 
     class Reading(loaders.DataLoaderStateMixin):  # type: ignore[misc]  # Accelerate has no types

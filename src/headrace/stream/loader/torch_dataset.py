@@ -156,7 +156,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
         return super().__iter__()
 
     def _served(self, collate: Any) -> Generator[Any, None, None]:
-        """In a worker: what travels best to the loop. collate: what the DataLoader does to it there; None: unknown."""
+        """Yield what travels best from a worker. collate: what the DataLoader does to it in the loop; None: unknown."""
         keep_inherited()
         # What torch itself does to a batch changes nothing but arrays, of which it makes tensors.
         is_as_it_is = collate is whole_batch or (collate is default_convert and self.options.batch_format != "numpy")
@@ -197,7 +197,7 @@ class StreamingDataset(StreamLoader, IterableDataset[Batch]):
                 yield batch
 
     def _begun(self) -> Beginning:
-        """Where the present pass of this worker began; begins one."""
+        """Return where the present pass of this worker began; begin one if there is none."""
         info = get_worker_info()
         assert info is not None
         if self._beginning is None:

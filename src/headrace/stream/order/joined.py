@@ -291,7 +291,7 @@ class MixedOrder(JoinedOrder):
         return Reads(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _tail_reads(self, first: I64, last: I64) -> list[Reads]:
-        """What the tails of the sources need: less than a round of rows each, asked one by one."""
+        """Return what the tails of the sources need: less than a round of rows each, asked one by one."""
         tails = self.interleave.rounds * self.groups
         begin = np.where(first < tails, tails + (first - tails) % self.groups, first)
         counts = np.maximum(0, (last - begin) // self.groups + 1)

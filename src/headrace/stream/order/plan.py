@@ -91,7 +91,7 @@ class Plan:
         return estimate_block_bytes(self.index)
 
     def _repr_html_(self) -> str:
-        """For notebooks: steps, rows and bytes of the ranks, and whether anything is decoded twice."""
+        """Show steps, rows and bytes of the ranks in notebooks, and whether anything is decoded twice."""
         rows, read = self.rows_per_rank, self.bytes_per_rank
         facts: list[list[object]] = [
             ["rows of the epoch", self.order.rows],

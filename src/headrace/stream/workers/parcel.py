@@ -192,7 +192,7 @@ def _own_rows(column: Column) -> Column:
 
 
 def _unsent(batch: dict[str, Any], error: Exception) -> str:
-    """What to say of a batch that cannot be pickled: the column at fault, and what to do."""
+    """Say why a batch cannot be pickled: the column at fault, and what to do."""
     at_fault = ""
     for name, value in batch.items():
         try:
@@ -221,7 +221,7 @@ def _filled(total: int, fill: Callable[[torch.Tensor], None]) -> Sent:
 
 
 def _opened(sent: Sent) -> torch.Tensor:
-    """Where they arrive: the bytes that were sent, without a copy."""
+    """Return the bytes that arrived, without a copy."""
     if isinstance(sent, bytearray):
         return torch.frombuffer(sent, dtype=torch.uint8)
     shared: torch.Tensor = pickle.loads(sent)

@@ -123,7 +123,7 @@ class Server:
         return batch
 
     def close_copy(self) -> None:
-        """In a forked process: close the descriptors that it has of its parent's server.
+        """Close the descriptors that a forked process has of its parent's server.
 
         They would keep the sockets of a parent that has died open.
         """
