@@ -31,8 +31,7 @@ from headrace.series.batches import EntitySource, load
 from headrace.series.clean import Cleaned, clean
 from headrace.series.config import Series
 from headrace.series.observed import Observed
-from headrace.series.pipelines.fitted import Fitted, Part, fit, join
-from headrace.series.pipelines.frozen import to_bytes
+from headrace.series.pipelines.fitted import Fitted, Part, fit, join, to_bytes
 from headrace.series.pipelines.save import Pipelines
 from headrace.series.pipelines.settings import Resolved, chosen_entities
 from headrace.series.recipe import entity_source

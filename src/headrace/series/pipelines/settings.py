@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
-from headrace.series.arrays.encoders import ENCODERS
-from headrace.series.arrays.steps import Step, complete, why_not_invertible
-from headrace.series.pipelines.step_data import StepData, as_steps, is_native, refuse_fitted
+from headrace.series.arrays.steps import ENCODERS, StepData, why_not_invertible
+from headrace.series.pipelines.step_data import as_steps, build, goes_back, is_native, refuse_fitted
 from headrace.settings import Names, Settings
 
 Strategy = Literal["per_group", "unified"]
@@ -72,6 +73,9 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> PipelineSettings:
+        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
+            words = " -> ".join(each["step"] for each in self.pipeline)
+            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
         if self.strategy == "per_group" and self.fit_on_n_basins is not None:
             raise ValueError(
                 f"fit_on_n_basins is {self.fit_on_n_basins} and strategy is per_group, which fits every entity on its "
@@ -79,28 +83,11 @@ class PipelineSettings(Settings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _encodes_alone(self) -> PipelineSettings:
-        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
-            words = " -> ".join(each["step"] for each in self.pipeline)
-            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
-        return self
-
     @property
     def encoder(self) -> StepData | None:
         """The step that makes numbers of texts; None if this pipeline scales numbers."""
         alone = len(self.pipeline) == 1 and self.pipeline[0]["step"] in ENCODERS
         return self.pipeline[0] if alone else None
-
-    @property
-    def native_steps(self) -> list[Step] | None:
-        """The steps as computed here; None if one needs scikit-learn."""
-        if not is_native(self.pipeline):
-            return None
-        return [
-            complete(each["step"], {name: value for name, value in each.items() if name != "step"})
-            for each in self.pipeline
-        ]
 
 
 def _one_or_more(value: object) -> object:
@@ -148,14 +135,19 @@ class Preprocessing(Settings):
                 f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())}, the target is "
                 f"{target}; leave columns out"
             )
-        for step in self.target.native_steps or ():
-            reason = why_not_invertible(step)
+        native = is_native(self.target.pipeline)
+        for step in self.target.pipeline:
+            reason = why_not_invertible(step) if native else None
             if reason is not None:
                 raise SettingsError(
                     f"preprocessing_configs.target: predictions could not be brought back: {reason}, or choose another "
                     f"step"
                 )
-        self._check_invertible_objects()
+            if not native and step["step"] != "Log" and not goes_back(step, build(step)):
+                raise SettingsError(
+                    f"preprocessing_configs.target: {step['step']} has no inverse_transform, so predictions could not "
+                    f"be brought back; choose another step"
+                )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
             for each in pipelines:
                 if each.strategy == "unified" and each.fit_on_n_basins is None:
@@ -174,19 +166,6 @@ class Preprocessing(Settings):
             target=(self.target.model_copy(update={"columns": (target,)}),),
             static_features=_covered("static_features", self.static_features, static_features),
         )
-
-    def _check_invertible_objects(self) -> None:
-        if self.target.native_steps is not None:
-            return
-        from headrace.series.pipelines.step_data import build, goes_back
-
-        for each in self.target.pipeline:
-            made = build(each)
-            if made is not None and not goes_back(each, made):
-                raise SettingsError(
-                    f"preprocessing_configs.target: {each['step']} has no inverse_transform, so predictions could not "
-                    f"be brought back; choose another step"
-                )
 
 
 class Resolved(Settings):
@@ -229,15 +208,8 @@ def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]
     the rows that were read.
     """
     names = sorted(set(entities))
-    high, low = hash_texts(derive_key(seed, "series.unified"), _texts(names))
-    order = sorted(range(len(names)), key=lambda place: (int(high[place]), int(low[place])))
-    return [names[place] for place in order[:count]]
-
-
-def _texts(names: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(names, pa.string())
+    high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
+    return [names[place] for place in np.lexsort((low, high))[:count].tolist()]
 
 
 def _covered(role: str, pipelines: Sequence[PipelineSettings], columns: Sequence[str]) -> tuple[PipelineSettings, ...]:
