@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.series.arrays import scalers as module
-from headrace.series.arrays.scalers import Scalers, fit_scalers, merge
+from headrace.series.arrays.scalers import Scalers, fit_scalers
 from headrace.series.arrays.steps import complete
 from laws import examples
 
@@ -74,7 +74,7 @@ def test_merged_batches_are_the_fit_of_all(order: list[str], cut: int) -> None:
     second = slice(int(offsets[cut]), None), offsets[cut:] - offsets[cut], order[cut:]
     parts = [fit_scalers(STEPS, COLUMNS, matrix[rows], edges, names) for rows, edges, names in (first, second) if names]
 
-    assert merge(parts[::-1]).to_json() == whole.to_json()
+    assert Scalers.merge(parts[::-1]).to_json() == whole.to_json()
 
 
 def test_fits_of_different_steps_are_not_merged() -> None:
@@ -83,9 +83,9 @@ def test_fits_of_different_steps_are_not_merged() -> None:
     mine = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["a"])
 
     with pytest.raises(ValueError, match="same pipeline"):
-        merge([mine, fit_scalers(STEPS[1:], COLUMNS, other, offsets, ["b"])])
+        Scalers.merge([mine, fit_scalers(STEPS[1:], COLUMNS, other, offsets, ["b"])])
     with pytest.raises(ValueError, match="twice"):
-        merge([mine, mine])
+        Scalers.merge([mine, mine])
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ def as_steps(value: Any) -> list[StepData]:
 
     Raises `SettingsError` for what cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
     """
-    refuse_fitted(value)
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
     steps: list[StepData] = []
@@ -92,20 +91,19 @@ def goes_back(step: StepData, made: Any) -> bool:
 
 
 def build(step: StepData) -> Any:
-    """Return the unfitted scikit-learn object of a step; None for `Log`, which it lacks. Raises `MissingExtra`."""
-    word = step["step"]
-    params = {name: float("nan") if value == _NAN else value for name, value in _without(step, {"step"}).items()}
-    if word == "Log":
-        return None
+    """Return the unfitted scikit-learn object of a step. Raises `MissingExtra`."""
+    word, params = step["step"], _without(step, {"step"})
+    for name, value in params.items():
+        if value == _NAN:
+            params[name] = float("nan")
+        elif name in ("feature_range", "quantile_range"):
+            params[name] = tuple(value)
+        elif word == "FunctionTransformer" and value is not None:
+            params[name] = FUNCTIONS[value].call
     if word == "FunctionTransformer":
-        params = {name: None if value is None else FUNCTIONS[value].call for name, value in params.items()}
         params["check_inverse"] = False  # it takes NaN for a failure
-    if word == "MinMaxScaler":
-        params["feature_range"] = tuple(params["feature_range"])
-    if word == "RobustScaler":
-        params["quantile_range"] = tuple(params["quantile_range"])
-    if word == "MaxAbsScaler" and not params.get("clip"):
-        params = {}  # older versions know no clip
+    if word == "MaxAbsScaler" and not params["clip"]:
+        del params["clip"]  # older versions know none
     return _class(word)(**params)
 
 

@@ -223,7 +223,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
         )
         names = self.store.entities.names.take(pa.array(numbers)).to_pylist()
-        return self.pipelines.inverse_transform(values, entity=names)
+        return np.asarray(self.pipelines.inverse_transform(values, entity=names), np.float64)
 
     def train_dataloader(self) -> EpochLoader:
         """Return the training stream, the same object whenever it is asked for: asking moves nothing."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +17,6 @@ from headrace.series.windows.store import SeriesStore
 
 if TYPE_CHECKING:
     from headrace.series.windows.windows import Windows
-
-log = logging.getLogger("headrace")
 
 _NAMED = 5  # entities without a window that a line names
 _TRIED = 64  # input lengths, where a stride leaves gaps between those that work
@@ -57,8 +55,9 @@ def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[
     return begins, entities.first_row + high
 
 
-def segments_of(begins: I64, ends: I64, options: WindowOptions, blockers: Blockers) -> Segments:
-    """Find the windows in the rows begins..ends-1 of every entity that touch nothing that is blocked."""
+def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> Segments:
+    """Find the windows of a split that touch nothing that is blocked."""
+    begins, ends = row_ranges(store, split, options)
     return find_valid_sequences(
         begins,
         ends,
@@ -116,11 +115,6 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
     )
 
 
-def tell_counts(counts: WindowCounts) -> None:
-    """Log the counts: a warning where an entity has no window."""
-    log.log(logging.WARNING if counts.without else logging.INFO, "%s", counts)
-
-
 def check_some(windows: Windows, *, remedy: str = "") -> None:
     """Raise `InputError` where there is no window, with what would work: a loop over none would do nothing.
 
@@ -130,13 +124,11 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         return
     store, split, options = windows.store, windows.split, windows.options
     where = f"{store.root}: split {split!r} has no window"
-    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
-    takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     begins, ends = row_ranges(store, split, options)
     rows = ends - begins
     longest = int(rows.max(initial=0))
     found = blockers_of(store, options)
-    if len(segments_of(begins, ends, options, found)):
+    if len(segments_of(store, split, options, found)):
         raise InputError(f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose others")
     remedies = _remedies(store, split, options, found)
     if longest < options.window_rows:
@@ -147,43 +139,38 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         if split != "all" and share < 1:
             remedies.append(f"prepare the series with {split}_prop of about {share:.2f} or more")
     else:
-        fit = len(segments_of(begins, ends, options, Blockers()))
-        lost = {
-            name: fit - len(segments_of(begins, ends, options, Blockers(**{name: runs})))
-            for name, runs in found._asdict().items()
-        }
-        words = ", ".join(f"{count:,} miss a value of the {name}" for name, count in lost.items() if count)
-        why = f"{fit:,} would fit, and {words}" if words else f"{fit:,} would fit, and each misses some value"
+        fit = len(segments_of(store, split, options, Blockers()))
+        kept = {name: Blockers(**{name: runs}) for name, runs in found._asdict().items()}
+        lost = {name: fit - len(segments_of(store, split, options, each)) for name, each in kept.items()}
+        words = [f"{count:,} miss a value of the {name}" for name, count in lost.items() if count]
+        why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
         remedies += [
             "prepare the series with a larger max_imputation_gap_size or without the columns that miss most",
             'pass targets="any" or incomplete="keep"',
         ]
     remedies += [remedy] if remedy else []
+    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
+    takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
 
 
 def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> list[str]:
     """Options that give windows, each tried."""
 
-    def count(tried: WindowOptions) -> int:
-        return len(segments_of(*row_ranges(store, split, tried), tried, blockers))
+    def count(**changed: Any) -> int:
+        return len(segments_of(store, split, options.model_copy(update=changed), blockers))
 
-    begins, ends = row_ranges(store, split, _changed(options, history="within"))
-    low, high = 0, int((ends - begins).max(initial=0))
-    while low < high:  # at stride 1 a window without its first input is a window too
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if count(_changed(options, stride=1, input_length=middle)) else (low, middle - 1)
-    lengths = range(low, max(0, low - (_TRIED if options.stride > 1 else 1)), -1)
-    works = next((length for length in lengths if count(_changed(options, input_length=length))), None)
+    begins, ends = row_ranges(store, split, options.model_copy(update={"history": "within"}))
+    tried = range(1, int((ends - begins).max(initial=0)) + 1)
+    # at stride 1 a window without its first input is a window too
+    most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
+    lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
+    works = next((length for length in lengths if count(input_length=length)), None)
     told = [] if works is None else [f"give input_length {works:,}, the longest that gives a window"]
-    if works is None and not low:
+    if works is None and not most:
         told.append("no input_length gives a window: give a shorter output_length")
     if options.history == "within" and split in ("val", "test"):
-        preceding = count(_changed(options, history="preceding"))
+        preceding = count(history="preceding")
         if preceding:
             told.append(f'pass history="preceding" ({preceding:,} windows)')
     return told
-
-
-def _changed(options: WindowOptions, **values: Any) -> WindowOptions:
-    return options.model_copy(update=values)

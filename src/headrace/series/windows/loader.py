@@ -80,6 +80,18 @@ def _nearby(windows: Windows, state: StreamState) -> Callable[[I64], I64]:
     return numbers
 
 
+class WindowStreamArguments(ItemArguments, total=False):
+    """The options of a stream of windows beside its batch size; see `WindowLoader`."""
+
+    shuffle: Shuffle
+    seed: int
+    chunk_size: int | None
+    memory_limit_mib: int | None
+    lanes: int
+    stretch: int
+    topology: Topology | None
+
+
 class WindowItems:
     """Windows as items: all of them every epoch, mapped, or a chunk of them. shuffle: the word of their order."""
 

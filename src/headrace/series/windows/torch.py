@@ -15,16 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex, Unpack
 
-from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
 from headrace.series.windows.found import WindowCounts, check_some
-from headrace.series.windows.loader import Shuffle, WindowLoader, as_tensors
+from headrace.series.windows.loader import WindowLoader, WindowStreamArguments, as_tensors
 from headrace.series.windows.windows import Windows, open_windows
-from headrace.stream.loader.items import ItemArguments
-from headrace.stream.ranks.topology import Topology
 
 try:
     import torch
@@ -71,51 +67,15 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
             warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
         return ItemBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window")
 
-    def stream(
-        self,
-        *,
-        batch_size: int,
-        shuffle: Shuffle = "everywhere",
-        seed: int = 0,
-        chunk_size: int | None = None,
-        memory_limit_mib: int | None = None,
-        lanes: int = 16,
-        stretch: int = 4096,
-        topology: Topology | None = None,
-        **options: Unpack[ItemArguments],
-    ) -> WindowLoader:
-        """Stream batches for this rank, each with the arrays of `Windows.gather`; see `WindowLoader`.
+    def stream(self, *, batch_size: int, **options: Unpack[WindowStreamArguments]) -> WindowLoader:
+        """Stream batches for this rank, each with the arrays of `Windows.gather`; options: see `WindowLoader`.
 
-        chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
-        windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
         Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
         """
         check_some(self.windows)
-        return WindowLoader(
-            self.windows,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            chunk_size=chunk_size,
-            memory_limit_mib=memory_limit_mib,
-            lanes=lanes,
-            stretch=stretch,
-            topology=topology,
-            **options,
-        )
+        return WindowLoader(self.windows, batch_size=batch_size, **options)
 
 
-def open_dataset(
-    path: str | Path,
-    split: str = "train",
-    *,
-    run: str | None = None,
-    verify: Verify = "first_touch",
-    cache_dir: str | Path | None = None,
-    disk_bytes: int = DISK_BYTES,
-    **options: Any,
-) -> WindowDataset:
-    """Open the windows of a split of prepared series for torch; all arguments are those of `open_windows`."""
-    return WindowDataset(
-        open_windows(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
-    )
+def open_dataset(path: str | Path, split: str = "train", **options: Any) -> WindowDataset:
+    """Open the windows of a split of prepared series for torch; options are those of `open_windows`."""
+    return WindowDataset(open_windows(path, split, **options))

@@ -9,7 +9,9 @@ options alone, so any process may ask for any of them. Picklable; safe in thread
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
@@ -30,10 +32,11 @@ from headrace.series.windows.found import (
     count_windows,
     row_ranges,
     segments_of,
-    tell_counts,
 )
 from headrace.series.windows.options import Layout, WindowOptions
 from headrace.series.windows.store import Matrices, SeriesStore, open_store
+
+log = logging.getLogger("headrace")
 
 SPLITS = ("train", "val", "test", "all")
 
@@ -50,33 +53,22 @@ class Places(NamedTuple):
         return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
 
 
+@dataclass(frozen=True, eq=False)
 class Windows:
     """The windows of some entities. `windows[n]` is one; `batch(numbers)` many, as arrays whose first axis is B.
 
     segments: which rows windows start at; origin: of each entity the row where its time axis begins, int64 [E]; begins
-    and ends: the rows that its windows are in. matrices: None: those of the store, mapped when first needed.
+    and ends: the rows that its windows are in. held: rows in memory; None: those of the store, mapped when needed.
     """
 
-    def __init__(
-        self,
-        store: SeriesStore,
-        split: str,
-        options: WindowOptions,
-        segments: Segments,
-        *,
-        origin: I64,
-        begins: I64,
-        ends: I64,
-        matrices: Matrices | None = None,
-    ) -> None:
-        self.store, self.split, self.options, self.segments = store, split, options, segments
-        self.origin, self.begins, self.ends = origin, begins, ends
-        self._held = matrices
-        width = 1 + len(store.columns.features)
-        self._inputs = slice(
-            0 if options.is_autoregressive else 1, width + (len(store.columns.masks) if options.masks != "none" else 0)
-        )
-        self._future = slice(1, width)
+    store: SeriesStore
+    split: str
+    options: WindowOptions
+    segments: Segments
+    origin: I64
+    begins: I64
+    ends: I64
+    held: Matrices | None = None
 
     def __len__(self) -> int:
         """All windows."""
@@ -86,6 +78,12 @@ class Windows:
         """Return one window, without the first axis. Raises `IndexError` outside 0..len-1."""
         return {name: values[0] for name, values in self.batch([number]).items()}
 
+    @cached_property
+    def _inputs(self) -> slice:
+        columns, options = self.store.columns, self.options
+        masks = len(columns.masks) if options.masks != "none" else 0
+        return slice(0 if options.is_autoregressive else 1, 1 + len(columns.features) + masks)
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """The columns of X."""
@@ -94,7 +92,7 @@ class Windows:
     @property
     def future_names(self) -> tuple[str, ...]:
         """The columns of future."""
-        return self.store.columns.names[self._future] if self.options.future != "none" else ()
+        return self.store.columns.features if self.options.future != "none" else ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
@@ -154,7 +152,7 @@ class Windows:
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = block[:, behind:, self._future]
+            batch["future"] = block[:, behind:, 1 : 1 + len(self.store.columns.features)]
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:
@@ -173,14 +171,11 @@ class Windows:
     @property
     def matrices(self) -> Matrices:
         """The rows, mapped or in memory."""
-        return self.store.matrices if self._held is None else self._held
+        return self.store.matrices if self.held is None else self.held
 
     def of_entities(self, wanted: Bools) -> Windows:
         """Return only the windows of the entities that are true; bool [E]. Numbers count anew."""
-        return Windows(
-            self.store, self.split, self.options, self.segments.of_entities(wanted),
-            origin=self.origin, begins=self.begins, ends=self.ends, matrices=self._held,
-        )  # fmt: skip
+        return replace(self, segments=self.segments.of_entities(wanted))
 
     def in_memory(self, entities: I64) -> Windows:
         """Return the windows of these ascending entities over a copy of just their rows, read from end to end."""
@@ -191,10 +186,15 @@ class Windows:
         shift[entities] = np.cumsum(ends - begins) - ends
         mine = self.segments.of_entities(wanted)
         moved = Segments(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
-        return Windows(
-            self.store, self.split, self.options, moved, origin=self.origin + shift, begins=self.begins + shift,
-            ends=self.ends + shift, matrices=Matrices([self.matrices.copy_rows(begins, ends)]),
-        )  # fmt: skip
+        held = Matrices([self.matrices.copy_rows(begins, ends)])
+        return replace(
+            self,
+            segments=moved,
+            held=held,
+            origin=self.origin + shift,
+            begins=self.begins + shift,
+            ends=self.ends + shift,
+        )
 
 
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
@@ -215,8 +215,8 @@ def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Window
         raise InputError(
             f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or pass masks="none"'
         )
-    segments = segments_of(begins, ends, options, blockers_of(store, options))
-    return Windows(store, name, options, segments, origin=entities.first_row, begins=begins, ends=ends)
+    segments = segments_of(store, name, options, blockers_of(store, options))
+    return Windows(store, name, options, segments, entities.first_row, begins, ends)
 
 
 def open_windows(
@@ -241,5 +241,5 @@ def open_windows(
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
     found = windows_of(open_store(path, run=run, files=files), split, checked)
     check_some(found)
-    tell_counts(found.counts)
+    log.log(logging.WARNING if found.counts.without else logging.INFO, "%s", found.counts)
     return found
