@@ -95,11 +95,6 @@ class Segments:
         inside = numbers - (self.ends[segment] - self.count[segment])
         return self.first[segment] + inside * self.stride, self.entity[segment]
 
-    def expand(self) -> I64:
-        """Return the start row of every window; int64 [len]."""
-        before = np.repeat(self.ends - self.count, self.count)
-        return np.repeat(self.first, self.count) + (np.arange(len(self)) - before) * self.stride
-
     def per_entity(self, entities: int) -> I64:
         """Count the windows of each entity; int64 [entities]."""
         return np.bincount(self.entity, self.count, entities).astype(np.int64)

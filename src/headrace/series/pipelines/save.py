@@ -130,9 +130,8 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
         stored = record.get(role)
         if not isinstance(stored, list):
             raise CorruptShard(f"{run / PIPELINES}: has no {role}; restore it or prepare the run again")
-        objects = None
-        if any("objects" in each for each in stored):
-            objects = from_skops(_read(run, skops, digests), str(run / skops))
+        needs_objects = any("objects" in each for each in stored)
+        objects = from_skops(_read(run, skops, digests), str(run / skops)) if needs_objects else None
         fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
         encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))

@@ -146,8 +146,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             "shuffle": shuffle, "chunk_size": chunk_size, "memory_limit_mib": memory_limit_mib, "remainder": remainder,
         }  # fmt: skip
         self._seed = seed
-        self._windows: dict[str, Windows] = {}
-        self._counts: dict[str, WindowCounts] = {}
+        self._parts: dict[str, tuple[Windows, WindowCounts]] = {}
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
@@ -170,7 +169,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             if part in self._told:
                 continue
             self._told.add(part)
-            counts, asked = self._counts[part], self.validation_chunk_size
+            counts, asked = self._part(part)[1], self.validation_chunk_size
             line = f"{part}{str(counts).removeprefix(counts.split)}"
             if part == "pool" and asked is not None and counts.entities < asked:
                 line += f"; validation_chunk_size asks for {asked:,} entities"
@@ -179,9 +178,8 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
     @property
     def window_counts(self) -> dict[str, WindowCounts]:
         """The counts of the windows that train, of the pool (unless there is none) and of "test"."""
-        for part in ("train", "test"):
-            self._find_part(part)
-        return {part: self._counts[part] for part in ("train", "pool", "test") if part in self._counts}
+        parts = ("train", "test") if self.validation == "none" else ("train", "pool", "test")
+        return {part: self._part(part)[1] for part in parts}
 
     @cached_property
     def store(self) -> SeriesStore:
@@ -203,7 +201,7 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         Raises `SettingsError` for another word, `InputError` where there are none (but for a pool that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
-        found = self._find_part(part)
+        found, _ = self._part(part)
         if part != "pool":
             check_some(found)
         return found
@@ -249,24 +247,22 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         """Return the test windows without targets, incomplete ones as well; see `inference`."""
         return self._evaluation("predict")
 
-    def _find_part(self, part: str) -> Windows:
-        """The windows of a part, counted; those to test or predict on may be none."""
-        if part not in self._windows:
-            if part in ("train", "pool"):
-                self._divide()
-            else:
-                found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
-                self._windows[part], self._counts[part] = found, count_windows(found)
-        return self._windows[part]
+    def _part(self, part: str) -> tuple[Windows, WindowCounts]:
+        """The windows of a part and their counts; those to test or predict on may be none."""
+        if part not in self._parts and part in ("train", "pool"):
+            self._divide()
+        elif part not in self._parts:
+            found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
+            self._parts[part] = found, count_windows(found)
+        return self._parts[part]
 
     def _divide(self) -> None:
         """Find the windows that train, and those of the pool, in memory."""
         train = windows_of(self.store, "train", self.options)
         check_some(train)
-        split = "train" if self.validation == "entity" else "val"
-        val = train if split == "train" or self.validation == "none" else windows_of(self.store, split, self.options)
+        val = train if self.validation in ("entity", "none") else windows_of(self.store, "val", self.options)
         check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
-        trains, pool = choose_pool(
+        trains, validates = choose_pool(
             self.store.entities.names,
             train.per_entity,
             val.per_entity,
@@ -274,10 +270,11 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             size=self.validation_chunk_size,
             seed=self._seed,
         )
-        self._windows |= {"train": train.of_entities(trains), "pool": val.in_memory(np.flatnonzero(pool))}
-        self._counts["train"] = count_windows(train, self._windows["train"])
-        if self.validation != "none":
-            self._counts["pool"] = count_windows(val, self._windows["pool"])
+        for part, every, chosen in (
+            ("train", train, train.of_entities(trains)),
+            ("pool", val, val.in_memory(np.flatnonzero(validates))),
+        ):
+            self._parts[part] = chosen, count_windows(every, chosen)
 
     def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:
         topology = self._topology()
