@@ -149,6 +149,8 @@ class Scalers(Part):
 
     def only(self, columns: Sequence[str]) -> Scalers:
         """Return the same for some of the columns. Raises `SettingsError` if it lacks one."""
+        if tuple(columns) == self.columns:
+            return self
         strange = [each for each in columns if each not in self.columns]
         if strange:
             raise SettingsError(f"column {strange[0]!r} is not among the scaled ones: {', '.join(self.columns)}")

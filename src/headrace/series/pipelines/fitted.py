@@ -80,8 +80,7 @@ class Fitted:
         for part in self.parts:
             wanted = [column for column in part.columns if column in place]
             if wanted:
-                some = part if len(wanted) == len(part.columns) else part.only(wanted)
-                found.append((some, [place[column] for column in wanted]))
+                found.append((part.only(wanted), [place[column] for column in wanted]))
         return found
 
     def split(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:

@@ -11,8 +11,8 @@ import polars as pl
 from headrace.errors import InputError
 from headrace.series.arrays.steps import StepData
 from headrace.series.pipelines.fitted import Fitted, from_bytes, merge
+from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.settings import Strategy
-from headrace.series.pipelines.sklearn_objects import to_sklearn
 from headrace.series.pipelines.unified import FramePipeline, Rows, check_column, matrix_of
 
 

@@ -1,5 +1,6 @@
-"""Pipelines with a step that only scikit-learn computes: an object for every entity, or one for all. The slow path.
+"""Fits as scikit-learn's own objects: those of steps that only it computes, and native ones for further use.
 
+A pipeline with a step that only scikit-learn computes has an object for every entity, or one for all: the slow path.
 They are kept by skops, whose files are read without running anything they name beyond scikit-learn's own types. skops
 numbers what it writes by addresses in memory and zips the hour in; `canonical` takes both out, so that the same fit is
 the same bytes (with the same versions of scikit-learn and skops).
@@ -11,7 +12,7 @@ import io
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ import numpy as np
 
 from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
-from headrace.series.arrays.scalers import Part, Values
-from headrace.series.arrays.steps import NATIVE, StepData
+from headrace.series.arrays.scalers import Part, Scalers, Values
+from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
 from headrace.series.pipelines.step_data import build, goes_back
 
 _HARMLESS = ("numpy.dtype",)  # an imputer keeps the type of what it was fitted on; a name and a size, nothing to run
@@ -59,9 +60,9 @@ class ObjectScalers(Part):
         return out
 
     def only(self, columns: Sequence[str]) -> ObjectScalers:
-        """Return the same for no column. Raises `InputError` for some: scikit-learn scales them together."""
-        if not columns:
-            return ObjectScalers((), self.entities, self.pipeline, self.objects)
+        """Raise `InputError` for fewer than all columns, as scikit-learn scales them together."""
+        if tuple(columns) == self.columns:
+            return self
         raise InputError(
             f"columns {', '.join(self.columns)} are scaled together by scikit-learn; give all of them at once"
         )
@@ -86,27 +87,28 @@ def fit_objects(
 
     Raises `InputError` for values that a step cannot take, `SettingsError` for a step that changes the columns.
     """
+    if any(each["step"] == "Log" for each in steps):
+        raise SettingsError(
+            f"step Log is ours and stands beside {_words(steps)}, which scikit-learn computes; give "
+            f"FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
+        )
     names, edges = (["all"], [0, len(matrix)]) if entities is None else (list(entities), offsets.tolist())
     made = {}
     for name, start, stop in zip(names, edges[:-1], edges[1:], strict=True):
-        made[name] = _unfitted(steps)
+        made[name] = _pipeline(steps, [build(step) for step in steps])
         _call(made[name].fit_transform, np.asarray(matrix[start:stop], np.float64), name, columns, steps)
     order = sorted(names)
     known = None if entities is None else tuple(order)
     return ObjectScalers(tuple(columns), known, tuple(steps), tuple(made[each] for each in order))
 
 
-def _unfitted(steps: Sequence[StepData]) -> Any:
+def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
     try:
         from sklearn.pipeline import Pipeline
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
-    if any(each["step"] == "Log" for each in steps):
-        raise SettingsError(
-            f"step Log is ours and stands beside {_words(steps)}, which scikit-learn computes; give "
-            f"FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
-        )
-    return Pipeline([(f"{number}_{step['step']}", build(step)) for number, step in enumerate(steps)])
+    named = [(f"{number}_{step['step']}", made) for number, (step, made) in enumerate(zip(steps, objects, strict=True))]
+    return Pipeline(named or [("as_is", "passthrough")])
 
 
 def _call(verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]) -> F64:
@@ -130,6 +132,74 @@ def _call(verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str],
 
 def _words(steps: Sequence[StepData]) -> str:
     return " -> ".join(each["step"] for each in steps)
+
+
+def to_sklearn(part: Part, entity: str | None) -> Any:
+    """Return the fitted scikit-learn Pipeline of an entity; None: of a fit for all.
+
+    Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that scikit-learn does not have.
+    """
+    place = int(part.places([entity or "all"])[0])
+    if isinstance(part, ObjectScalers):
+        return part.objects[place]
+    assert isinstance(part, Scalers)
+    return _pipeline(part.pipeline, [_fitted_object(each, place) for each in part.steps])
+
+
+def _fitted_object(step: FittedStep, place: int) -> Any:
+    word = step.step["step"]
+    fitted = {name: values[place].copy() for name, values in step.fitted.items()}
+    if word == "Log":
+        return _log(fitted["offset"])
+    made = build(step.step)
+    scale = None if step.linear is None else step.linear[1][place]
+    if word == "StandardScaler":
+        return _standard(made, fitted, scale)
+    if fitted:
+        made.n_features_in_ = len(next(iter(fitted.values())))
+    if word == "PowerTransformer":
+        made.lambdas_ = fitted["lambda"]
+        if scale is not None:
+            made._scaler = _standard(build({"step": "StandardScaler"}), fitted, scale)
+    if word in ("MinMaxScaler", "MaxAbsScaler"):
+        made.n_samples_seen_ = int(fitted["seen"].max())
+    if word == "MinMaxScaler":
+        assert scale is not None
+        made.data_min_, made.data_max_ = fitted["data_min"], fitted["data_max"]
+        made.data_range_ = made.data_max_ - made.data_min_
+        made.scale_ = 1.0 / scale
+        made.min_ = made.feature_range[0] - made.data_min_ * made.scale_
+    if word == "MaxAbsScaler":
+        made.max_abs_, made.scale_ = fitted["max_abs"], scale
+    if word == "RobustScaler":
+        made.center_ = fitted["median"] if made.with_centering else None
+        made.scale_ = scale if made.with_scaling else None
+    return made
+
+
+def _standard(made: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
+    made.mean_, made.n_features_in_ = fitted["mean"], len(fitted["mean"])
+    made.var_, made.scale_ = (fitted["var"], scale) if made.with_std else (None, None)
+    seen = fitted["seen"].astype(np.int64)
+    made.n_samples_seen_ = int(seen[0]) if len(set(seen.tolist())) == 1 else seen
+    return made
+
+
+def _log(offset: F64) -> Any:
+    from sklearn.preprocessing import FunctionTransformer
+
+    if len(set(offset.tolist())) > 1:
+        raise SettingsError("Log has no counterpart in scikit-learn where columns have offsets of their own")
+    value = {"offset": float(offset[0])}
+    return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
+
+
+def _log_of(x: F64, offset: float) -> F64:
+    return np.asarray(np.log(x + offset))
+
+
+def _back(x: F64, offset: float) -> F64:
+    return np.asarray(np.exp(x) - offset)
 
 
 def to_skops(value: Any) -> bytes:

@@ -15,8 +15,8 @@ from headrace.errors import InputError, SettingsError
 from headrace.series.arrays.scalers import Values
 from headrace.series.arrays.steps import StepData
 from headrace.series.pipelines.fitted import Fitted, Part, fit, from_bytes, to_bytes
+from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.settings import PipelineSettings, Strategy
-from headrace.series.pipelines.sklearn_objects import to_sklearn
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ entities' rows, so every rank has the same chunks, and a resume needs no more th
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from headrace.stream.read.ahead import start_threads
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
 class ChunkPlan:
     """The chunks of all epochs.
 
@@ -31,20 +29,16 @@ class ChunkPlan:
     those of the longest entity. Raises `SettingsError` where that cannot be.
     """
 
-    rows: I64
-    seed: int
-    chunk_size: int | None = None
-    max_rows: int | None = None
-    _before: list[int] = field(default_factory=lambda: [0], init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not len(self.rows):
+    def __init__(self, rows: I64, seed: int, *, chunk_size: int | None = None, max_rows: int | None = None) -> None:
+        if not len(rows):
             raise SettingsError("chunks: there is no entity with a window to train on; prepare more, or ask for less")
-        if self.max_rows is not None and self.max_rows < self.rows.max():
+        if max_rows is not None and max_rows < rows.max():
             raise SettingsError(
-                f"chunks: the memory is for {self.max_rows} rows at a time, the longest entity has {self.rows.max()};"
-                " allow more memory"
+                f"chunks: the memory is for {max_rows} rows at a time, the longest entity has {rows.max()}; allow more"
+                " memory"
             )
+        self.rows, self.seed, self.chunk_size, self.max_rows = rows, seed, chunk_size, max_rows
+        self._before = [0]  # how many chunks the passes have together, as far as asked for
 
     def of_pass(self, number: int) -> tuple[I64, I64]:
         """Return all entities in this pass's order, and where each chunk begins in it and the last one ends."""
@@ -86,7 +80,7 @@ def check_chunks(chunk_size: int | None, memory_limit_mib: int | None) -> None:
         )
 
 
-class Chunked:
+class Chunked(ChunkPlan):
     """Every epoch has the windows of one chunk, in memory; over a pass every window comes once.
 
     chunk_size: entities of a chunk; or memory_limit_mib: MiB that this chunk and the next take together, in each
@@ -97,20 +91,17 @@ class Chunked:
         self, windows: Windows, *, seed: int, chunk_size: int | None = None, memory_limit_mib: int | None = None
     ) -> None:
         check_chunks(chunk_size, memory_limit_mib)
-        self._windows = windows
-        self._entities = np.flatnonzero(windows.per_entity)
+        self._windows, self._able = windows, np.flatnonzero(windows.per_entity)
         row_bytes = 4 * windows.matrices.columns
         max_rows = None if memory_limit_mib is None else memory_limit_mib * _MIB // 2 // row_bytes
-        rows = (windows.ends - windows.begins)[self._entities]
-        self._plan = ChunkPlan(rows, seed, chunk_size=chunk_size, max_rows=max_rows)
-        self.place = self._plan.place
+        super().__init__((windows.ends - windows.begins)[self._able], seed, chunk_size=chunk_size, max_rows=max_rows)
         self.identity = sha256_hex(canonical_json([windows.identity, chunk_size, memory_limit_mib]))
         self._held: tuple[int, Windows] | None = None
         self._coming: tuple[int, Future[Windows]] | None = None
 
     def entities(self, epoch: int) -> I64:
         """Return the entities of the epoch's chunk, ascending."""
-        return self._entities[self._plan.entities(epoch)]
+        return self._able[super().entities(epoch)]
 
     def count(self, epoch: int) -> int:
         """Count the windows of the epoch's chunk."""
