@@ -108,7 +108,7 @@ def test_predictions_of_several_steps_are_brought_back_by_entity() -> None:
     scaled = fitted.apply(matrix, offsets, entities, np.float64)
     of_b = scaled[offsets[1] : offsets[1] + 6, 0].reshape(2, 3)
 
-    back = fitted.invert_column(of_b, "q", fitted.places(["b", "b"]))
+    back = fitted.only(["q"]).invert(of_b.reshape(-1, 1), np.array([0, 3, 6]), ["b", "b"])
 
     np.testing.assert_allclose(back.ravel(), matrix[offsets[1] : offsets[1] + 6, 0], rtol=1e-12)
 

@@ -118,8 +118,9 @@ class Scalers(Part):
             stop = min(len(out), start + _BLOCK)
             groups = row_groups(offsets, start, stop)
             x = before = np.asarray(matrix[start:stop], np.float64)
+            own = places[groups]
             for each in self.steps:
-                x = each.forward(x, places[groups])
+                x = each.forward(x, own)
             with np.errstate(over="ignore"):
                 out[start:stop] = x
             self._check_finite(out[start:stop], before, entities, groups)
@@ -127,25 +128,18 @@ class Scalers(Part):
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
         """Return values in their own units; see `Part`."""
+        for step in self.pipeline:
+            reason = why_not_invertible(step)
+            if reason is not None and not step.get("clip"):
+                raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
         places, out = self.places(entities), np.empty(scaled.shape, dtype)
         for start in range(0, len(out), _BLOCK):
             stop = min(len(out), start + _BLOCK)
-            out[start:stop] = self._backward(scaled[start:stop], places[row_groups(offsets, start, stop)])
+            y, own = np.asarray(scaled[start:stop], np.float64), places[row_groups(offsets, start, stop)]
+            for each in reversed(self.steps):
+                y = each.backward(y, own)
+            out[start:stop] = y
         return out
-
-    def _backward(self, scaled: Values, places: I64) -> F64:
-        y = np.asarray(scaled, np.float64)
-        for each in reversed(self.steps):
-            reason = why_not_invertible(each.step)
-            if reason is not None and not each.step.get("clip"):
-                raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
-            y = each.backward(y, places)
-        return y
-
-    def invert_column(self, scaled: Values, column: str, places: I64) -> F64:
-        """Bring back values [N, ...] of one column, e.g. predictions of several steps; places [N] from `places`."""
-        each = np.repeat(places, scaled.size // max(1, len(scaled)))
-        return self.only([column])._backward(scaled.reshape(-1, 1), each).reshape(scaled.shape)
 
     def only(self, columns: Sequence[str]) -> Scalers:
         """Return the same for some of the columns. Raises `SettingsError` if it lacks one."""

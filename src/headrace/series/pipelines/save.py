@@ -21,7 +21,7 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
-from headrace.series.arrays.scalers import Scalers, Values
+from headrace.series.arrays.scalers import Values
 from headrace.series.pipelines.fitted import Fitted, Part
 from headrace.series.pipelines.grouped import GroupedPipeline
 from headrace.series.pipelines.objects import from_skops, to_skops
@@ -75,22 +75,14 @@ class Pipelines:
         values [N, ...]: entity is one name for all of them or one name for each of the N. Raises `InputError` for an
         entity that was not fitted.
         """
-        values = np.asarray(values)
-        part = self.time_series.part(self.target if column is None else column)
+        values, column = np.asarray(values), self.target if column is None else column
         names = [entity] * len(values) if isinstance(entity, str) else list(entity)
         if len(names) != len(values):
             raise SettingsError(
                 f"entity has {len(names)} names for {len(values)} values; give one name, or one a value"
             )
-        if isinstance(part, Scalers):
-            return part.invert_column(values, column or self.target, part.places(names))
-        if len(part.columns) != 1:
-            raise SettingsError(
-                f"columns {', '.join(part.columns)} are scaled together by scikit-learn; use time_series."
-                f"inverse_transform with all of them"
-            )
-        width = values.size // max(1, len(values))
-        offsets = np.arange(len(values) + 1, dtype=np.int64) * width
+        part = self.time_series.part(column).only([column])
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * (values.size // max(1, len(values)))
         return part.invert(values.reshape(-1, 1), offsets, names).reshape(values.shape)
 
     @property
