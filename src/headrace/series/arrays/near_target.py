@@ -23,22 +23,20 @@ def correlations(matrix: F64, offsets: I64, target: int) -> F64:
 
     Over rows where both have a value; at least `LEAST_VALUES` of them.
     """
-    wanted = matrix[:, target : target + 1]
+    wanted, columns = matrix[:, target : target + 1], matrix.shape[1]
     both = ~np.isnan(matrix) & ~np.isnan(wanted)
-    x, y = np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)
-    n, x_mean = means(x, offsets)
-    _, y_mean = means(y, offsets)
-    paired = np.concatenate([x, y], axis=1)
-    columns = matrix.shape[1]
+    paired = np.concatenate([np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1)
+    n, mean = means(paired, offsets)
 
     def products(rows: F64, group: I64) -> F64:
-        return present((rows[:, :columns] - x_mean[group]) * (rows[:, columns:] - y_mean[group]))
+        apart = rows - mean[group]
+        return present(apart[:, :columns] * apart[:, columns:])
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        x_var, y_var = variances(x, offsets, n, x_mean), variances(y, offsets, n, y_mean)
-        flat = (x_var <= 1e-20 * np.square(x_mean)) | (y_var <= 1e-20 * np.square(y_mean)) | (n < LEAST_VALUES)
-        r = sums(paired, offsets, products) / n / np.sqrt(x_var * y_var)
-    return np.where(flat, np.nan, r)
+        var = variances(paired, offsets, n, mean)
+        flat = (var <= 1e-20 * np.square(mean)) | (n < LEAST_VALUES)
+        r = sums(paired, offsets, products) / n[:, :columns] / np.sqrt(var[:, :columns] * var[:, columns:])
+    return np.where(flat[:, :columns] | flat[:, columns:], np.nan, r)
 
 
 def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
