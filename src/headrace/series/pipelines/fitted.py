@@ -156,8 +156,9 @@ def fit(
         if strategy == "per_group":
             parts.append(make(each.pipeline, names, rows, offsets, entities))
         else:
-            count = len(entities) if each.fit_on_n_basins is None else min(each.fit_on_n_basins, len(entities))
-            parts.append(make(each.pipeline, names, rows[: int(offsets[count])], offsets, None))
+            if each.fit_on_n_basins is not None and each.fit_on_n_basins < len(entities):
+                rows = rows[: int(offsets[each.fit_on_n_basins])]
+            parts.append(make(each.pipeline, names, rows, offsets, None))
     return Fitted(tuple(parts))
 
 
