@@ -45,7 +45,7 @@ try:
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.loader.torch_dataset import StreamingDataset
     from headrace.stream.loader.watched_loader import WatchedLoader
-    from headrace.stream.workers.table_parcel import parcel_of, whole_batch
+    from headrace.stream.workers.parcel import parcel_of, whole_batch
 except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
@@ -215,9 +215,8 @@ class PipelineIterableDataset(StreamingDataset):
 
     def _reread(self, columns: tuple[str, ...]) -> None:
         """Read these columns from the next pass on, as they are declared now."""
-        passes = self.stream.passes
-        assert isinstance(passes, RowPasses)
-        passes.declare(self._blocks.schema, columns)
+        assert isinstance(self.passes, RowPasses)
+        self.passes.declare(self._blocks.schema, columns)
 
     def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
         return self._blocks.fields.columns(self._blocks.schema.names) if columns is None else tuple(columns)
@@ -276,7 +275,7 @@ class PipelineIterableDataset(StreamingDataset):
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         self.begin_next()
-        yield from self.stream.counted(self._rows_of_pieces(self.stream.read()), steps=len(self))
+        yield from self.counted(self._rows_of_pieces(self.read()), steps=len(self))
 
     def _iterate_batches(self, *, in_worker: bool) -> Iterator[Any]:
         with closing(self.batches()) as pieces:
@@ -301,7 +300,7 @@ class PipelineIterableDataset(StreamingDataset):
             return processed(table, self._processors, self._asked)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
-                Watch(self.stream, contract=None).report(error)
+                Watch(self, contract=None).report(error)
             raise
 
     def data_loader(
@@ -342,7 +341,7 @@ class PipelineIterableDataset(StreamingDataset):
             return super().state_after(batches)
         if batch_size is None:
             raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
-        present, piece_rows = self.stream.present, self.options.batch_size
+        present, piece_rows = self.present, self.options.batch_size
         assert isinstance(present, RowPass)
         left = left_after(self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows)
         return present.start.at(left).to_dict()

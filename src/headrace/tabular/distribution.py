@@ -17,6 +17,7 @@ import numpy as np
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
 from headrace.errors import HeadraceError, StreamError
+from headrace.stream.order.epoch import natural_rows
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import Remaining, check_batches
@@ -46,7 +47,7 @@ def distribution_info(
     own = np.zeros((workers, len(index.shards)), np.bool_)
     ends, item = index.first_row + index.rows, 0
     for positions in _positions(plan, rank=rank):
-        rows = _rows_at(index, plan, positions)
+        rows = natural_rows(index, plan.order, positions)
         shards = index.shard_of_block[np.searchsorted(ends, rows, side="right")]
         own[np.arange(item, item + len(rows)) // step_rows % workers, shards] = True
         item += len(rows)
@@ -110,7 +111,7 @@ def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[i
         raise StreamError(f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected")
     plan = dataset.plan()
     own = {"total": plan.remaining.total, "batch_size": plan.batch_size, "remainder": plan.remainder}
-    return dataset.topology.rank, {**dataset.stream.state_after(0), **own, "workers": num_workers}
+    return dataset.topology.rank, {**dataset.present.state_after(0), **own, "workers": num_workers}
 
 
 def _misread(dataset: Any, num_ranks: int) -> list[str]:
@@ -120,7 +121,7 @@ def _misread(dataset: Any, num_ranks: int) -> list[str]:
     readers = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
     for rank in range(num_ranks):
         for positions in _positions(plan, rank=rank):
-            np.add.at(readers, positions if by_position else _rows_at(index, plan, positions), np.uint8(1))
+            np.add.at(readers, positions if by_position else natural_rows(index, plan.order, positions), np.uint8(1))
     twice = int(np.count_nonzero(readers > 1))
     missing = plan.remaining.total - plan.dropped_rows - int(np.count_nonzero(readers))
     wrong = [f"{twice} rows have more than one reader"] if twice else []
@@ -167,13 +168,6 @@ def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
     share = plan.share(rank)
     for start in range(0, share.rows, _PART_ROWS):
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
-
-
-def _rows_at(index: SplitIndex, plan: Plan, positions: I64) -> I64:
-    """The row numbers in the split at these positions."""
-    blocks, rows = plan.order.locate(plan.order.line_of(positions))
-    numbers: I64 = index.first_row[blocks] + rows
-    return numbers
 
 
 def _of_all_ranks(part: Any) -> list[Any]:

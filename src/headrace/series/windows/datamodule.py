@@ -65,15 +65,6 @@ class EpochLoader(CountedLoader[WindowLoader]):
             self.stream.set_epoch(epoch)
         yield from self.stream
 
-    @property
-    def received(self) -> int:
-        """Batches received since the present pass began."""
-        return self.stream.received
-
-    def position(self) -> dict[str, Any]:
-        """Return where the stream is after the batches that are done: epoch, chunk, pass and position."""
-        return self.stream.state_after(self.done)
-
     def follow(self) -> None:
         """Make the epoch of the next pass that of the stream, unless it is, so that its length is known."""
         epoch = self.stream.epoch if self._trainer is None else self.next_epoch()

@@ -137,7 +137,7 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
         share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
         if split != "all" and share < 1:
-            remedies.append(f"prepare the series with {split}_prop of about {share:.2f} or more")
+            remedies.append(f"prepare the series with {split}_ratio of about {share:.2f} or more")
     else:
         fit = len(segments_of(store, split, options, Blockers()))
         kept = {name: Blockers(**{name: runs}) for name, runs in found._asdict().items()}
