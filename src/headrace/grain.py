@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from headrace.arrays import I32
 from headrace.checks import check_integer
-from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra, SettingsError
-from headrace.histories.contexts.contexts import ContextArguments, ContextPlan, Contexts, open_contexts
+from headrace.histories.contexts.contexts import ContextPlan, Contexts, open_contexts
 
 try:
     import grain
@@ -66,7 +64,7 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         return f"ContextMapDataset(batch_size={self.batch_size})"
 
     def __getitem__(self, index: Any) -> Any:
-        """One context, int32 [L] arrays, or batch, int32 [B, L]; of a slice, the dataset of its elements."""
+        """Return one context, int32 [L] arrays, or batch, int32 [B, L]; for a slice, the dataset of its elements."""
         if isinstance(index, slice):
             return self.slice(index)
         if self.batch_size is None:
@@ -74,14 +72,14 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
         return self.source.batch(range(index * self.batch_size, (index + 1) * self.batch_size))
 
     def _getitems(self, indices: Sequence[int]) -> list[dict[str, I32]]:
-        """What Grain asks for when it batches: rows that several of the contexts share are opened once."""
+        """Return elements for Grain's own batches: rows that several of the contexts share are opened once."""
         if self.batch_size is not None:
             return [self[index] for index in indices]
         arrays = self.source.batch(indices)
         return [{name: array[place] for name, array in arrays.items()} for place in range(len(indices))]
 
     def plan(self, *, sample: int = 512) -> ContextPlan:
-        """What an epoch will be: contexts, coverage, padding. See `ContextPlan`."""
+        """Return what an epoch will be: contexts, coverage, padding. See `ContextPlan`."""
         return self.source.plan(sample=sample)
 
     @property
@@ -91,30 +89,20 @@ class ContextMapDataset(_MapDataset):  # type: ignore[misc]  # Grain has no type
 
 
 def contexts(
-    path: str | Path,
-    split: str = "train",
-    batch_size: int | None = None,
-    *,
-    run: str | None = None,
-    verify: Verify = "first_touch",
-    cache_dir: str | Path | None = None,
-    disk_bytes: int = DISK_BYTES,
-    **options: Unpack[ContextArguments],
+    path: str | Path, split: str = "train", batch_size: int | None = None, **options: Any
 ) -> ContextMapDataset:
-    """The contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
+    """Open the contexts of a split of prepared histories as a Grain `MapDataset`, in random order.
 
-    batch_size: None, elements are contexts; else batches, whose rows are opened once each. options: `ContextOptions`;
-    verify: "first_touch" or "never" check shards against their checksums; cache_dir, disk_bytes: see `open_contexts`.
-    Raises `InputError`, `SettingsError`, `MissingExtra`.
+    batch_size: None, elements are contexts; else batches, whose rows are opened once each. options: all of
+    `open_contexts`. Raises `InputError`, `SettingsError`, `MissingExtra`.
     """
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # mp_prefetch reads flags, which a plain script never parses
-    found = open_contexts(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
-    return ContextMapDataset(found, batch_size)
+    return ContextMapDataset(open_contexts(path, split, **options), batch_size)
 
 
 def read_options(dataset: ContextMapDataset, *, buffer_bytes: int = 1 << 26, num_threads: int = 4) -> Any:
-    """Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, and at least one element a thread.
+    """Make Grain's `ReadOptions` for elements of this size: a buffer of so many bytes, at least one element a thread.
 
     buffer_bytes: of each process that reads. Grain's own default is 500 elements, whatever they take.
     """
@@ -133,7 +121,7 @@ def elastic(
     buffer_bytes: int = 1 << 26,
     num_threads: int = 4,
 ) -> Any:
-    """One host's part of global batches as Grain's `ElasticIterator`: any host's state resumes on any number of hosts.
+    """Make one host's part of global batches: Grain's `ElasticIterator`, whose state resumes on any number of hosts.
 
     Step k of all hosts together has the contexts k × global_batch_size and on; a host has every hosts-th of them, as
     int32 [global_batch_size / hosts, L]. A state is the number of contexts that all hosts have seen: after a change of

@@ -1,4 +1,4 @@
-"""From prepared series to windows: which, in which order, for which rank; as torch tensors or numpy arrays.
+"""Windows of prepared series: which, in which order, for which rank; as torch tensors or numpy arrays.
 
 import headrace.windows
 

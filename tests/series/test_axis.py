@@ -33,7 +33,7 @@ def test_a_word_is_a_frequency(word: str, micros_: int, months: int, told: str) 
 
 @pytest.mark.parametrize("word", ["", "0d", "fortnight", "-1d", "1.5h", "d1"])
 def test_other_words_are_refused(word: str) -> None:
-    with pytest.raises(ValueError, match="is no frequency; give a number"):
+    with pytest.raises(ValueError, match="is not a frequency; give a number"):
         Frequency.parse(word)
 
 

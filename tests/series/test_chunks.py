@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.series.arrays.chunks import ChunkPlan, choose_entities
+from headrace.series.windows.chunks import ChunkPlan
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(0, 5), st.integers(1, 8), st.booleans())
@@ -49,30 +49,8 @@ def test_another_seed_has_other_chunks():
     assert chunks[0] != chunks[1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"chunk_size": 0}, "chunk_size is 0; give 1 entity or more"),
-        ({"max_rows": 8}, "8 rows at a time, the longest entity has 9; allow more memory"),
-        ({}, "give one of them"),
-        ({"chunk_size": 2, "max_rows": 20}, "give one of them"),
-    ],
-)
-def test_what_cannot_be_is_said(settings, message):
-    with pytest.raises(SettingsError, match=message):
-        ChunkPlan(np.array([9, 3]), 0, **settings)
+def test_what_cannot_be_is_said():
+    with pytest.raises(SettingsError, match="8 rows at a time, the longest entity has 9; allow more memory"):
+        ChunkPlan(np.array([9, 3]), 0, max_rows=8)
     with pytest.raises(SettingsError, match="no entity with a window"):
         ChunkPlan(np.array([], np.int64), 0, chunk_size=1)
-
-
-def test_chosen_entities_stay_chosen_beside_new_ones_that_hash_higher():
-    random = np.random.default_rng(0)
-    high = random.integers(0, 1 << 60, 50).astype(np.uint64)
-    low = np.zeros(50, np.uint64)
-    chosen = choose_entities(high, low, 7)
-
-    more = choose_entities(np.append(high, np.uint64(1 << 61)), np.append(low, np.uint64(0)), 7)
-
-    assert 7 == chosen.sum()
-    assert chosen.tolist() == more[:-1].tolist()
-    assert high[chosen].max() < high[~chosen].min()

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from headrace.series.arrays.encoders import Encoder, complete_encoder, fit_encoder
+from headrace.series.arrays.encoders import Encoder, fit_encoder
+from headrace.series.pipelines.step_data import as_steps
 from laws import examples
 
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "Zs")), min_size=1, max_size=4)
@@ -27,11 +28,11 @@ def tables(draw: st.DrawFn) -> dict[str, list[str]]:
 
 
 def one_hot(**params: object) -> dict:
-    return complete_encoder("OneHotEncoder", params)
+    return as_steps({"step": "OneHotEncoder", **params})[0]
 
 
 def ordinal(**params: object) -> dict:
-    return complete_encoder("OrdinalEncoder", params)
+    return as_steps({"step": "OrdinalEncoder", **params})[0]
 
 
 STEPS = [one_hot(), one_hot(drop="first"), one_hot(drop="if_binary"), one_hot(handle_unknown="ignore"), ordinal()]
@@ -88,9 +89,9 @@ def test_categories_that_are_given_are_taken_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("word", "params", "says"),
     [
-        ("OneHotEncoder", {"handle": "ignore"}, "'handle' is no parameter here; did you mean 'handle_unknown'"),
+        ("OneHotEncoder", {"handle": "ignore"}, "'handle' is not a parameter here; did you mean 'handle_unknown'"),
         ("OneHotEncoder", {"handle_unknown": "skip"}, "handle_unknown is 'skip'; give one of error, ignore"),
-        ("OneHotEncoder", {"max_categories": 3}, "'max_categories' is no parameter here"),
+        ("OneHotEncoder", {"max_categories": 3}, "'max_categories' is not a parameter here"),
         ("OneHotEncoder", {"categories": [["a", "a"]]}, "give auto, or for each column a list of different texts"),
         ("OrdinalEncoder", {"handle_unknown": "use_encoded_value"}, "unknown_value is None"),
         ("OrdinalEncoder", {"unknown_value": -1}, "unknown_value is -1 and handle_unknown 'error'"),
@@ -98,4 +99,4 @@ def test_categories_that_are_given_are_taken_in_their_order() -> None:
 )
 def test_parameters_are_checked(word: str, params: dict, says: str) -> None:
     with pytest.raises(headrace.SettingsError, match=says):
-        complete_encoder(word, params)
+        as_steps({"step": word, **params})

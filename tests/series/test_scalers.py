@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.series.arrays import scalers as module
-from headrace.series.arrays.scalers import Scalers, merge
-from headrace.series.arrays.scaling import fit_groups, fit_one
+from headrace.series.arrays.scalers import Scalers, fit_scalers
 from headrace.series.arrays.steps import complete
 from laws import examples
 
@@ -30,7 +29,7 @@ def case(entities: list[str], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> None:
     matrix, offsets = case(["camelsch_4001", "b"])
-    fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, ["camelsch_4001", "b"])
+    fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["camelsch_4001", "b"])
 
     with pytest.raises(
         InputError, match=r"'camelsch_4003'.*near: 'camelsch_4001'.*unscaled values are never handed out"
@@ -44,7 +43,7 @@ def test_t12_an_entity_without_a_fit_is_an_error_and_never_unscaled_data() -> No
 
 def test_one_fit_for_all_takes_any_entity() -> None:
     matrix, offsets = case(["a", "b"])
-    fitted = fit_one(STEPS, COLUMNS, matrix)
+    fitted = fit_scalers(STEPS, COLUMNS, matrix)
 
     scaled = fitted.apply(matrix, offsets, ["x", "y"], np.float64)
 
@@ -55,7 +54,7 @@ def test_one_fit_for_all_takes_any_entity() -> None:
 def test_json_keeps_every_bit(readable: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_READABLE", readable)
     matrix, offsets = case(["a", "ü", "007"])
-    fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, ["a", "ü", "007"])
+    fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["a", "ü", "007"])
 
     again = Scalers.from_json(json.loads(json.dumps(fitted.to_json())))
 
@@ -70,29 +69,29 @@ def test_json_keeps_every_bit(readable: int, monkeypatch: pytest.MonkeyPatch) ->
 @given(st.permutations(["a", "b", "c", "d", "e"]), st.integers(0, 5))
 def test_merged_batches_are_the_fit_of_all(order: list[str], cut: int) -> None:
     matrix, offsets = case(order, 3)
-    whole = fit_groups(STEPS, COLUMNS, matrix, offsets, order)
+    whole = fit_scalers(STEPS, COLUMNS, matrix, offsets, order)
     first = slice(0, int(offsets[cut])), offsets[: cut + 1], order[:cut]
     second = slice(int(offsets[cut]), None), offsets[cut:] - offsets[cut], order[cut:]
-    parts = [fit_groups(STEPS, COLUMNS, matrix[rows], edges, names) for rows, edges, names in (first, second) if names]
+    parts = [fit_scalers(STEPS, COLUMNS, matrix[rows], edges, names) for rows, edges, names in (first, second) if names]
 
-    assert merge(parts[::-1]).to_json() == whole.to_json()
+    assert Scalers.merge(parts[::-1]).to_json() == whole.to_json()
 
 
 def test_fits_of_different_steps_are_not_merged() -> None:
     matrix, offsets = case(["a"])
     other, _ = case(["b"])
-    mine = fit_groups(STEPS, COLUMNS, matrix, offsets, ["a"])
+    mine = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["a"])
 
     with pytest.raises(ValueError, match="same pipeline"):
-        merge([mine, fit_groups(STEPS[1:], COLUMNS, other, offsets, ["b"])])
+        Scalers.merge([mine, fit_scalers(STEPS[1:], COLUMNS, other, offsets, ["b"])])
     with pytest.raises(ValueError, match="twice"):
-        merge([mine, mine])
+        Scalers.merge([mine, mine])
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     entities = ["a", "b", "c", "d"]
     matrix, offsets = case(entities)
-    fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, entities)
+    fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, entities)
     whole = fitted.apply(matrix, offsets, entities)
     back = fitted.invert(whole, offsets, entities)
     monkeypatch.setattr(module, "_BLOCK", 7)
@@ -105,11 +104,11 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_predictions_of_several_steps_are_brought_back_by_entity() -> None:
     entities = ["a", "b"]
     matrix, offsets = case(entities)
-    fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, entities)
+    fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, entities)
     scaled = fitted.apply(matrix, offsets, entities, np.float64)
     of_b = scaled[offsets[1] : offsets[1] + 6, 0].reshape(2, 3)
 
-    back = fitted.invert_column(of_b, "q", fitted.places(["b", "b"]))
+    back = fitted.only(["q"]).invert(of_b.reshape(-1, 1), np.array([0, 3, 6]), ["b", "b"])
 
     np.testing.assert_allclose(back.ravel(), matrix[offsets[1] : offsets[1] + 6, 0], rtol=1e-12)
 
@@ -117,7 +116,7 @@ def test_predictions_of_several_steps_are_brought_back_by_entity() -> None:
 def test_missing_stays_missing_and_nothing_else_becomes_so() -> None:
     entities = ["a", "b"]
     matrix, offsets = case(entities)
-    fitted = fit_groups(STEPS, COLUMNS, matrix, offsets, entities)
+    fitted = fit_scalers(STEPS, COLUMNS, matrix, offsets, entities)
 
     np.testing.assert_array_equal(np.isnan(fitted.apply(matrix, offsets, entities)), np.isnan(matrix))
     matrix[4, 1] = -7.0
@@ -127,7 +126,7 @@ def test_missing_stays_missing_and_nothing_else_becomes_so() -> None:
 
 def test_a_function_without_inverse_says_so() -> None:
     matrix, offsets = case(["a"])
-    fitted = fit_groups(
+    fitted = fit_scalers(
         [complete("FunctionTransformer", {"func": "log1p", "inverse_func": None})], COLUMNS, matrix, offsets, ["a"]
     )
 
@@ -150,7 +149,7 @@ def test_a_function_without_inverse_says_so() -> None:
 )
 def test_damaged_json_is_refused(damage) -> None:
     matrix, offsets = case(["a", "b"])
-    record = fit_groups(STEPS, COLUMNS, matrix, offsets, ["a", "b"]).to_json()
+    record = fit_scalers(STEPS, COLUMNS, matrix, offsets, ["a", "b"]).to_json()
     damage(record)
 
     with pytest.raises(CorruptShard, match="fitted pipelines"):

@@ -14,9 +14,8 @@ from sklearn.preprocessing import (
 )
 
 from headrace.errors import InputError
-from headrace.series.arrays.scaling import fit_groups, fit_one
-from headrace.series.arrays.steps import complete
-from headrace.series.pipelines.sklearn_objects import to_sklearn
+from headrace.series.arrays.scalers import fit_scalers
+from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.step_data import as_steps
 
 COLUMNS = ("gamma", "constant", "large", "tiny", "whole")
@@ -68,7 +67,7 @@ def rows_of(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def native(pipeline):
-    return [complete(each["step"], {k: v for k, v in each.items() if k != "step"}) for each in as_steps(pipeline)]
+    return as_steps(pipeline)
 
 
 def as_pipeline(pipeline):
@@ -78,7 +77,7 @@ def as_pipeline(pipeline):
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_fit_for_each_entity_is_scikit_learns(name: str) -> None:
     matrix, offsets = rows_of()
-    fitted = fit_groups(native(PIPELINES[name]), COLUMNS, matrix, offsets, ENTITIES)
+    fitted = fit_scalers(native(PIPELINES[name]), COLUMNS, matrix, offsets, ENTITIES)
     ours = fitted.apply(matrix, offsets, ENTITIES, np.float64)
     for group, entity in enumerate(ENTITIES):
         own = matrix[offsets[group] : offsets[group + 1]]
@@ -101,7 +100,7 @@ def test_a_fit_for_each_entity_is_scikit_learns(name: str) -> None:
 def test_powers_are_scikit_learns(name: str) -> None:
     matrix, offsets = rows_of()
     matrix, columns = matrix[:, [0, 4]], ("gamma", "whole")
-    fitted = fit_groups(native(POWERS[name]), columns, matrix, offsets, ENTITIES)
+    fitted = fit_scalers(native(POWERS[name]), columns, matrix, offsets, ENTITIES)
     ours = fitted.apply(matrix, offsets, ENTITIES, np.float64)
     back = fitted.invert(ours, offsets, ENTITIES)
     np.testing.assert_allclose(back, matrix, rtol=1e-9)
@@ -132,7 +131,7 @@ def same_parameters(theirs, ours) -> None:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_one_fit_for_all_is_scikit_learns(name: str) -> None:
     matrix, offsets = rows_of(3)
-    fitted = fit_one(native(PIPELINES[name]), COLUMNS, matrix)
+    fitted = fit_scalers(native(PIPELINES[name]), COLUMNS, matrix)
     theirs = clone(as_pipeline(PIPELINES[name])).fit(matrix)
 
     same_parameters(theirs, to_sklearn(fitted, None))
@@ -147,7 +146,7 @@ def test_one_fit_for_all_is_scikit_learns(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in PIPELINES if "clipped" not in name])
 def test_values_come_back(name: str) -> None:
     matrix, offsets = rows_of(5)
-    fitted = fit_groups(native(PIPELINES[name]), COLUMNS, matrix, offsets, ENTITIES)
+    fitted = fit_scalers(native(PIPELINES[name]), COLUMNS, matrix, offsets, ENTITIES)
 
     back = fitted.invert(fitted.apply(matrix, offsets, ENTITIES, np.float64), offsets, ENTITIES)
 
@@ -157,10 +156,10 @@ def test_values_come_back(name: str) -> None:
 def test_a_fit_does_not_depend_on_the_other_entities() -> None:
     matrix, offsets = rows_of(7)
     steps = native(PIPELINES["log1p, standard"])
-    together = fit_groups(steps, COLUMNS, matrix, offsets, ENTITIES)
+    together = fit_scalers(steps, COLUMNS, matrix, offsets, ENTITIES)
     for group, entity in enumerate(ENTITIES):
         own = matrix[offsets[group] : offsets[group + 1]]
-        alone = fit_groups(steps, COLUMNS, own, np.array([0, len(own)]), [entity])
+        alone = fit_scalers(steps, COLUMNS, own, np.array([0, len(own)]), [entity])
 
         assert alone.to_json() == together.select([entity]).to_json()
 
@@ -169,8 +168,8 @@ def test_log_with_an_offset_and_with_a_share_of_the_mean() -> None:
     matrix = np.array([[0.0], [1.0], [np.nan], [5.0]])
     offsets = np.array([0, 4])
 
-    fixed = fit_groups(native([{"step": "Log", "offset": 0.5}]), ["q"], matrix, offsets, ["a"])
-    shared = fit_groups(native([{"step": "Log", "mean_share": 0.01}]), ["q"], matrix, offsets, ["a"])
+    fixed = fit_scalers(native([{"step": "Log", "offset": 0.5}]), ["q"], matrix, offsets, ["a"])
+    shared = fit_scalers(native([{"step": "Log", "mean_share": 0.01}]), ["q"], matrix, offsets, ["a"])
 
     np.testing.assert_allclose(fixed.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.5))
     np.testing.assert_allclose(shared.apply(matrix, offsets, ["a"], np.float64), np.log(matrix + 0.02))
@@ -195,13 +194,13 @@ def test_a_value_that_cannot_be_scaled_is_named(value: float, steps, says: str) 
     matrix = np.array([[1.0], [2.0], [1.5], [value]])
 
     with pytest.raises(InputError, match=says):
-        fit_groups(native(steps), ["q"], matrix, np.array([0, 2, 4]), ["a", "b"])
+        fit_scalers(native(steps), ["q"], matrix, np.array([0, 2, 4]), ["a", "b"])
 
 
 def test_a_column_without_values_cannot_be_fitted() -> None:
     matrix = np.array([[1.0, 2.0], [2.0, np.nan]])
 
     with pytest.raises(InputError, match="entity 'b', column 'p': has no value"):
-        fit_groups(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 1, 2]), ["a", "b"])
+        fit_scalers(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 1, 2]), ["a", "b"])
     with pytest.raises(InputError, match="entity 'b': has no rows"):
-        fit_groups(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 2, 2]), ["a", "b"])
+        fit_scalers(native("StandardScaler"), ["q", "p"], matrix, np.array([0, 2, 2]), ["a", "b"])

@@ -50,7 +50,7 @@ def cases(draw):
 def test_windows_are_those_that_looking_at_each_start_finds(case):
     bad, begins, ends, rule = case
     values = np.where(bad, np.nan, 1).astype(np.float32)
-    missing = Missing.find(values)
+    missing = Missing.find([values], values.shape[1])
     expected = brute_force(bad, begins, ends, **rule)
 
     found = find_valid_sequences(
@@ -61,7 +61,6 @@ def test_windows_are_those_that_looking_at_each_start_finds(case):
     starts, entity = found.locate(np.arange(len(found)))
 
     assert expected == list(zip(starts.tolist(), entity.tolist(), strict=True))
-    assert starts.tolist() == found.expand().tolist()
     assert (
         np.bincount([each for _, each in expected], minlength=len(begins)).tolist()
         == found.per_entity(len(begins)).tolist()
@@ -83,9 +82,8 @@ def test_runs_are_the_rows_they_were_made_of(missing):
 def test_missing_values_of_matrices_that_follow_one_another_are_those_of_one():
     random = np.random.default_rng(0)
     values = np.where(random.random((200_000, 3)) < 0.01, np.nan, 0).astype(np.float32)  # several pieces of a scan
-    parts = [Missing.find(values[:70_001]), Missing.find(values[70_001:], first_row=70_001)]
 
-    joined = Missing.join(parts, 3)
+    joined = Missing.find([values[:70_001], values[70_001:]], 3)
 
     assert np.flatnonzero(np.isnan(values).reshape(-1)).tolist() == joined.places.tolist()
     assert np.flatnonzero(np.isnan(values[:, 1:]).any(1)).tolist() == [

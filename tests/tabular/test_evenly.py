@@ -11,7 +11,7 @@ from headrace.stream.order.epoch import epoch_order
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.regions import Regions
 from headrace.stream.order.remaining import Remaining
-from headrace.tabular.evenly import left_after
+from headrace.tabular.distribution import left_after
 
 
 def plan_of(rows, ranks, remainder, regions=None, ranges=None):

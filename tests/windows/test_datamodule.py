@@ -5,6 +5,7 @@ import logging
 from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from series_cases import expected_windows, write_run
 
@@ -16,6 +17,7 @@ from rank_processes import free_ports, run_ranks
 from headrace.errors import InputError, SettingsError, StreamError
 from headrace.lightning import SeriesDataModule
 from headrace.sealed import seal
+from headrace.series.windows.datamodule import choose_pool
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -339,3 +341,16 @@ def test_a_fit_stopped_on_two_ranks_goes_on_on_three(run, ranks):
 @pytest.mark.slow
 def test_nothing_but_finite_numbers_reached_any_rank(ranks):
     assert all(job["finite"] for rank in ranks for group in rank.values() for job in group.values())
+
+
+def test_entities_that_validate_go_on_validating_beside_one_more():
+    names = pa.array([f"basin_{number}" for number in range(51)])
+
+    def pool(count):
+        ones = np.ones(count, np.int64)
+        return choose_pool(names[:count], ones, ones, validation="both", size=7, seed=0)[1]
+
+    before, after = pool(50), pool(51)
+
+    assert 7 == before.sum() == after.sum()
+    assert (before & after[:50]).sum() >= 6

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.errors import CorruptShard, InputError, SettingsError
+from headrace.errors import CorruptShard, SettingsError
 from headrace.lightning import SeriesDataModule
-from headrace.series.windows.inverse import target_scale
 from headrace.windows import open_windows
 
 LENGTHS = {"ab_1": 300, "ab_2": 420, "ab_3": 360, "zz_9": 390}
@@ -78,7 +77,7 @@ def test_targets_of_windows_are_the_raw_ones_when_brought_back(prepared, split):
     windows = open_windows(folder / "out", split, **RULE, history="preceding")
     batch = windows.batch(range(len(windows)))
 
-    back = target_scale(windows.store).invert(batch["y"], batch["entity"])
+    back = SeriesDataModule(folder / "out", **RULE, batch_size=8).inverse_transform(batch["y"], batch["entity"])
 
     assert len(windows) > 100
     assert 4 == len(set(batch["entity"]))
@@ -187,16 +186,16 @@ def test_what_cannot_be_brought_back_is_said(prepared, tmp_path):
     import shutil
 
     folder, _, _ = prepared
-    store = open_windows(folder / "out", "train", **RULE).store
-    with pytest.raises(SettingsError, match="give one for each value"):
-        target_scale(store).invert(np.zeros((3, 2)), [0, 1])
-    shutil.copytree(store.root, tmp_path / "run")
+    module = SeriesDataModule(folder / "out", **RULE, batch_size=8)
+    with pytest.raises(SettingsError, match="2 names for 3 values; give one"):
+        module.inverse_transform(np.zeros((3, 2)), [0, 1])
+    shutil.copytree(module.store.root, tmp_path / "run")
     path = tmp_path / "run" / "fitted_pipelines.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record))
-    moved = open_windows(tmp_path / "run", "train", **RULE).store
-    with pytest.raises(CorruptShard, match="are not those that were published"):
-        target_scale(moved)
+    moved = SeriesDataModule(tmp_path / "run", **RULE, batch_size=8)
+    with pytest.raises(CorruptShard, match="has not the digest that the manifest names"):
+        moved.inverse_transform(np.zeros(1), [0])
     path.unlink()
-    with pytest.raises(InputError, match="cannot be read"):
-        target_scale(moved)
+    with pytest.raises(CorruptShard, match="is missing"):
+        moved.inverse_transform(np.zeros(1), [0])

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.series.arrays.axis import Axis, Frequency
-from headrace.series.windows.store import times_at
+from headrace.series.arrays.axis import Axis, Frequency, times_at
 
 
 @pytest.mark.parametrize("anchor", ["start", "end"])

@@ -37,8 +37,7 @@ from headrace.series.arrays.scalers import Scalers
 from headrace.series.clean import Cleaned, LeftOut, clean
 from headrace.series.config import Series
 from headrace.series.observed import Observed
-from headrace.series.pipelines.fitted import Fitted, Part, fit, join
-from headrace.series.pipelines.frozen import to_bytes
+from headrace.series.pipelines.fitted import Fitted, Part, fit, join, to_bytes
 from headrace.series.pipelines.save import FACT, Pipelines
 from headrace.series.pipelines.save import load as load_pipelines
 from headrace.series.pipelines.settings import PipelineSettings, Resolved, Strategy, chosen_entities

@@ -18,8 +18,8 @@ workers of a rank take pieces of 256 rows in turn.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, get_args
@@ -27,24 +27,20 @@ from typing import Any, Unpack, get_args
 import pyarrow as pa
 
 from headrace.checks import check_word
-from headrace.dataset.index import SplitIndex
 from headrace.errors import MissingExtra, SettingsError, StreamError
-from headrace.stream.loader.options import BatchFormat, StreamArguments, StreamOptions
+from headrace.stream.loader.options import BatchFormat, Memory, StreamArguments, StreamOptions
 from headrace.stream.loader.passes import RowPass, RowPasses
 from headrace.stream.order.plan import Plan
 from headrace.stream.order.remaining import resolve_remainder
 from headrace.stream.ranks.topology import Topology
 from headrace.stream.ranks.watch import Watch
-from headrace.tabular.declared import BadNumbers, DeclaredBlocks
-from headrace.tabular.delivered import batch_of, processed, rows_of
-from headrace.tabular.distribution import distribution_info, verify_no_shard_overlap
-from headrace.tabular.evenly import left_after
-from headrace.tabular.fields import Fields, NumberType
-from headrace.tabular.processors import Processor, as_processor
+from headrace.tabular.distribution import distribution_info, left_after, verify_no_shard_overlap
+from headrace.tabular.fields import BadNumbers, DeclaredBlocks, Fields, NumberType
+from headrace.tabular.processors import Processor, as_processor, batch_of, processed, rows_of
 from headrace.tabular.sources import of_frame, open_files
 
 try:
-    from torch.utils.data import IterableDataset, get_worker_info
+    from torch.utils.data import get_worker_info
 
     from headrace.stream.loader.rebatched import refuse_batches_of_batches, refuse_sharing_again
     from headrace.stream.loader.torch_dataset import StreamingDataset
@@ -55,9 +51,10 @@ except ImportError as error:
 
 _SEED = 42  # unless said otherwise
 _PIECE_ROWS = 1 << 8  # handed to a worker at a time where rows are given one by one
+_OWN = ("shard_files", "batch_size", "_blocks", "_format", "_row_remainder", "_processors")  # what workers get of it
 
 
-class PipelineIterableDataset(IterableDataset[Any]):
+class PipelineIterableDataset(StreamingDataset):
     """Rows of one rank as dicts, or batches of them; every row of the source once over all ranks and workers.
 
     config: what the columns are, see `Fields`; other keys are left alone. The source is `file_dir`, with `filename` or
@@ -70,7 +67,8 @@ class PipelineIterableDataset(IterableDataset[Any]):
     "missing"), and which texts mean a missing one. Others: see `StreamOptions`; batch_format is of batches only.
 
     Every row and every batch says in "valid" what is real: a row that only fills a rank up to the number of rows of the
-    others is false there. remainder="drop" leaves out less than one row a rank instead.
+    others is false there. remainder="drop" leaves out less than one row a rank instead. What is not documented here is
+    that of a `StreamingDataset`.
     Raises `SettingsError` and `InputError` for what cannot be read as declared.
     """
 
@@ -93,7 +91,6 @@ class PipelineIterableDataset(IterableDataset[Any]):
         topology: Topology | None = None,
         **options: Unpack[StreamArguments],
     ) -> None:
-        super().__init__()
         _refuse_options_of_streams(options)
         if (file_dir is None) == (dataframe is None):
             raise SettingsError("PipelineIterableDataset: give either file_dir or dataframe, the one place of the rows")
@@ -109,7 +106,6 @@ class PipelineIterableDataset(IterableDataset[Any]):
             source = of_frame(dataframe)
         self.shard_files = list(source.files)
         self.batch_size = batch_size
-        self.num_workers = num_workers
         self._blocks = DeclaredBlocks(
             read_block=source.read_block,
             source_schema=source.index.schema,
@@ -120,28 +116,31 @@ class PipelineIterableDataset(IterableDataset[Any]):
         )
         self._format = options.get("batch_format", "torch")
         check_word("batch_format", self._format, get_args(BatchFormat))
-        self._remainder = options.get("remainder")
+        self._row_remainder = options.get("remainder")
         if batch_size is None:
             options["remainder"] = None  # rows are cut here, so that every rank has as many: see `plan`
         options["columns"] = self._columns(options.get("columns"))
         options["batch_format"] = "arrow"
         options.setdefault("shuffle", shuffle_shards)
         options.setdefault("seed", _SEED)
-        self._stream = StreamingDataset(
+        super().__init__(
             replace(source.index, schema=self._blocks.schema),
             self._blocks,
             StreamOptions(batch_size=_PIECE_ROWS if batch_size is None else batch_size, **options),
             num_workers=num_workers or 0,
             topology=topology,
         )
-        if self._remainder == "exact" and self._stream.topology.world_size > 1:  # of batches the stream refuses it
+        if self._row_remainder == "exact" and self.topology.world_size > 1:  # of batches the stream refuses it
             raise SettingsError(
-                f'remainder="exact" gives ranks unequal numbers of rows; here are {self._stream.topology.world_size}:'
+                f'remainder="exact" gives ranks unequal numbers of rows; here are {self.topology.world_size}:'
                 ' use "pad" (nothing lost, see row["valid"]) or "drop"'
             )
         self._processors: dict[str, Processor] = {}
         for name, processor in (processor_pipelines or {}).items():
             self.add_pipeline(name, processor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in _OWN}}
 
     # what is done to columns
 
@@ -182,7 +181,7 @@ class PipelineIterableDataset(IterableDataset[Any]):
             | dict.fromkeys((*fields.texts, *fields.cat_field_list), text)
             | dict(columns or {})
         )
-        self._reread()
+        self._reread(self._asked)
 
     def set_text_field_name(self, text_name: str | Sequence[str]) -> None:
         """Declare the text column, or the primary and the secondary one. Raises `SettingsError` for other numbers."""
@@ -206,42 +205,49 @@ class PipelineIterableDataset(IterableDataset[Any]):
         """Deliver these columns, in this order. Raises `SettingsError` for one that the data does not have."""
         self._declare(full_field_list=full_field_list)
 
-    # the stream
+    def _known(self, name: str, where: str) -> None:
+        if name not in self.index.schema.names:
+            raise SettingsError(f"{where}: column {name!r} is not in the data; it has {list(self.index.schema.names)}")
+
+    def _declare(self, **values: Any) -> None:
+        self._blocks.declare(replace(self._blocks.fields, **values))
+        self._reread(self._columns(None) if "full_field_list" in values else self._asked)
+
+    def _reread(self, columns: tuple[str, ...]) -> None:
+        """Read these columns from the next pass on, as they are declared now."""
+        assert isinstance(self.passes, RowPasses)
+        self.passes.declare(self._blocks.schema, columns)
+
+    def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        return self._blocks.fields.columns(self._blocks.schema.names) if columns is None else tuple(columns)
 
     @property
-    def topology(self) -> Topology:
-        """This rank of how many."""
-        return self._stream.topology
+    def _asked(self) -> tuple[str, ...]:
+        return tuple(self.options.columns or ())
+
+    # the stream
 
     @property
     def shuffle_shards(self) -> bool:
         """Whether the rows are shuffled anew in each epoch."""
-        return self._stream.options.shuffle
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next pass, or of the present one."""
-        return self._stream.epoch
+        return self.options.shuffle
 
     @property
     def _current_epoch(self) -> int:
-        """The same under the name that training code written for this interface reads, and sets."""
+        """The epoch, under the name that training code written for this interface reads, and sets."""
         return self.epoch
 
     @_current_epoch.setter
     def _current_epoch(self, epoch: int) -> None:
         self.set_epoch(epoch)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make the following passes this epoch, in persistent workers too; call it before the loop begins."""
-        self._stream.set_epoch(epoch)
-
     def plan(self) -> Plan:
-        """The present pass: batches of every rank, or single rows where rows are given."""
-        plan = self._stream.plan()
+        """Return the present pass: batches of every rank, or single rows where rows are given."""
+        plan = super().plan()
         if self.batch_size is not None:
             return plan
-        return replace(plan, batch_size=1, remainder=resolve_remainder(self._remainder, self.topology.world_size))
+        remainder = resolve_remainder(self._row_remainder, self.topology.world_size)
+        return replace(plan, batch_size=1, remainder=remainder)
 
     def __len__(self) -> int:
         """Rows of a pass on this rank, or batches with `batch_size`; the same on every rank, over all its workers.
@@ -249,169 +255,115 @@ class PipelineIterableDataset(IterableDataset[Any]):
         A DataLoader over rows divides this by its batch size. With workers it then gives up to num_workers - 1 batches
         more than its len says, because each worker ends with a batch of its own; with `batch_size` here len is exact.
         """
-        return len(self._stream) if self.batch_size is not None else self.plan().steps_per_rank
+        return super().__len__() if self.batch_size is not None else self.plan().steps_per_rank
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass of this worker, or of the rank if there are no workers.
+        """Give one pass of this worker, or of the rank if there are no workers.
 
         Raises `StreamError` as `StreamingDataset` does, and where a processor fails; `SettingsError` in a DataLoader
         with a batch_size of its own where this gives batches, and in what would share out this rank's rows again.
         """
         caller = sys._getframe(1)  # nothing else tells a dataset how it is read
         refuse_sharing_again(self, world_size=self.topology.world_size, caller=caller)
-        if self.batch_size is None:
-            return self._iterate_rows()
-        refuse_batches_of_batches(caller, self.batch_size, "PipelineIterableDataset(batch_size=…)")
-        return self._iterate_batches()
-
-    def _iterate_batches(self) -> Iterator[Any]:
-        in_worker = get_worker_info() is not None
-        with closing(self._stream.batches()) as pieces:
-            for table in pieces:
-                assert isinstance(table, pa.Table)
-                batch = batch_of(self._processed(table), self._format)
-                yield parcel_of(batch) if in_worker else batch
-
-    def data_loader(self, *, method: str = "spawn", persistent_workers: bool = False) -> WatchedLoader:
-        """A DataLoader over these batches with as many workers as were declared. method: how workers start.
-
-        What a worker raises on one rank is known on all. Raises `SettingsError` where rows are given one by one.
-        """
-        if self.batch_size is None:
-            raise SettingsError("data_loader: the dataset gives rows; build it with batch_size=, or wrap it yourself")
-        workers = self._stream.num_workers
-        return WatchedLoader(
-            self,
-            batch_size=None,
-            num_workers=workers,
-            multiprocessing_context=method if workers else None,
-            collate_fn=whole_batch,
-            persistent_workers=persistent_workers and bool(workers),
-        )
-
-    def watched(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches of a DataLoader over this dataset, one pass; see `StreamingDataset.watched`."""
-        return self._stream.watched(batches)
-
-    def begin_next(self) -> None:
-        """Go on to the next epoch if the last pass was taken to its end; see `StreamingDataset.begin_next`."""
-        self._stream.begin_next()
-
-    @property
-    def index(self) -> SplitIndex:
-        """The blocks that are read."""
-        return self._stream.index
-
-    def going_on_after(self, batches: int) -> AbstractContextManager[None]:
-        """As of a `StreamingDataset`: for workers in place of others that died."""
-        return self._stream.going_on_after(batches)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""
-        if self.batch_size is not None:
-            return self._stream.state_dict()
-        raise StreamError(
-            "state: a DataLoader batches these rows, and only the loop knows how many batches it received; call"
-            " state_after(batches, batch_size=…, num_workers=…), or build the dataset with batch_size="
-        )
-
-    def state_after(self, batches: int, *, batch_size: int | None = None, num_workers: int = 0) -> dict[str, Any]:
-        """The state after so many batches of the present pass on every rank, for `load_state_dict`.
-
-        batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
-        Raises `SettingsError` where rows are given and batch_size is not, `StreamError` if a pass has fewer batches.
-        """
-        if self.batch_size is not None:
-            return self._stream.state_after(batches)
-        if batch_size is None:
-            raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
-        present = self._stream.present
-        assert isinstance(present, RowPass)
-        left = left_after(
-            self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=self._stream.options.batch_size
-        )
-        return present.start.at(left).to_dict()
-
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved state, on any ranks, workers and batch size; before the DataLoader starts workers.
-
-        Raises `StreamError` if the state is not of this split, seed and shuffle.
-        """
-        self._stream.load_state_dict(values)
-
-    # diagnostics
-
-    def get_shard_distribution_info(self) -> dict[str, Any]:
-        """Which shards this rank or worker takes rows from in the present pass; see `distribution_info`."""
         info = get_worker_info()
-        return distribution_info(
-            self._stream.index,
-            self.plan(),
-            rank=self.topology.rank,
-            worker=None if info is None else info.id,
-            workers=1 if info is None else info.num_workers,
-            step_rows=self._stream.options.batch_size,
-            total_shards=len(self.shard_files) or len(self._stream.index.shards),
-        )
-
-    def verify_no_shard_overlap(self, dataloader: Any, num_ranks: int, num_workers: int) -> bool:
-        """The same as the function of this name, with this dataset."""
-        return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
+        if self.batch_size is not None:
+            refuse_batches_of_batches(caller, self.batch_size, "PipelineIterableDataset(batch_size=…)")
+            return self._iterate_batches(in_worker=info is not None)
+        if info is not None:
+            return self._rows_of_pieces(self.batches(), worker=info.id, workers=info.num_workers)
+        return self._iterate_rows()
 
     def _iterate_rows(self) -> Iterator[dict[str, Any]]:
-        info, stream = get_worker_info(), self._stream
-        if info is not None:
-            yield from self._rows_of_pieces(self._stream.batches(), worker=info.id, workers=info.num_workers)
-            return
-        stream.begin_next()
-        yield from stream.counted(self._rows_of_pieces(stream.read()), steps=len(self))
+        self.begin_next()
+        yield from self.counted(self._rows_of_pieces(self.read()), steps=len(self))
+
+    def _iterate_batches(self, *, in_worker: bool) -> Iterator[Any]:
+        with closing(self.batches()) as pieces:
+            for table in pieces:
+                batch = batch_of(self._processed(table), self._format)
+                yield parcel_of(batch) if in_worker else batch
 
     def _rows_of_pieces(
         self, pieces: Generator[Any, None, None], *, worker: int = 0, workers: int = 1
     ) -> Generator[dict[str, Any], None, None]:
         """The rows of every `workers`-th piece of this rank, up to the number of rows that all ranks have."""
-        rows, begin = None, worker * self._stream.options.batch_size
+        rows, begin = None, worker * self.options.batch_size
         with closing(pieces):
             for table in pieces:
-                assert isinstance(table, pa.Table)
                 if rows is None:  # a worker knows its pass from the first piece on
                     rows = len(self)
                 yield from rows_of(self._processed(table.slice(0, max(0, rows - begin))))
-                begin += workers * self._stream.options.batch_size
+                begin += workers * self.options.batch_size
 
     def _processed(self, table: pa.Table) -> dict[str, Any]:
         try:
             return processed(table, self._processors, self._asked)
         except StreamError as error:
             if get_worker_info() is None:  # a worker's error reaches the loader, which tells it
-                Watch(self._stream, contract=None).report(error)
+                Watch(self, contract=None).report(error)
             raise
 
-    @property
-    def _asked(self) -> tuple[str, ...]:
-        columns = self._stream.options.columns
-        assert columns is not None
-        return tuple(columns)
+    def data_loader(
+        self, *, method: str = "spawn", memory: Memory = "pageable", persistent_workers: bool = False
+    ) -> WatchedLoader:
+        """Make a DataLoader over these batches with as many workers as were declared. method: how workers start.
 
-    def _columns(self, columns: Sequence[str] | None) -> tuple[str, ...]:
-        fields = self._blocks.fields
-        return fields.columns(self._blocks.schema.names) if columns is None else tuple(columns)
+        What a worker raises on one rank is known on all. Raises `SettingsError` where rows are given one by one.
+        """
+        if self.batch_size is None:
+            raise SettingsError("data_loader: the dataset gives rows; build it with batch_size=, or wrap it yourself")
+        return WatchedLoader(
+            self,
+            batch_size=None,
+            num_workers=self.num_workers,
+            multiprocessing_context=method if self.num_workers else None,
+            pin_memory=memory == "pinned",
+            collate_fn=whole_batch,
+            persistent_workers=persistent_workers and bool(self.num_workers),
+        )
 
-    def _declare(self, **values: Any) -> None:
-        self._blocks.declare(replace(self._blocks.fields, **values))
-        self._reread(self._columns(None) if "full_field_list" in values else self._asked)
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream is: see `StreamingDataset.state_dict`. Of rows, use `state_after`."""
+        if self.batch_size is not None:
+            return super().state_dict()
+        raise StreamError(
+            "state: a DataLoader batches these rows, and only the loop knows how many batches it received; call"
+            " state_after(batches, batch_size=…, num_workers=…), or build the dataset with batch_size="
+        )
 
-    def _reread(self, columns: tuple[str, ...] | None = None) -> None:
-        """Read these columns from the next pass on, as they are declared now; None: the same columns."""
-        passes = self._stream.passes
-        assert isinstance(passes, RowPasses)
-        passes.declare(self._blocks.schema, self._asked if columns is None else columns)
+    def state_after(self, batches: int, *, batch_size: int | None = None, num_workers: int = 0) -> dict[str, Any]:
+        """Return the state after so many batches of the present pass on every rank, for `load_state_dict`.
 
-    def _known(self, name: str, where: str) -> None:
-        if name not in self._stream.index.schema.names:
-            raise SettingsError(
-                f"{where}: column {name!r} is not in the data; it has {list(self._stream.index.schema.names)}"
-            )
+        batch_size, num_workers: of the DataLoader that batches the rows; batches of a dataset's own need neither.
+        Raises `SettingsError` where rows are given and batch_size is not, `StreamError` if a pass has fewer batches.
+        """
+        if self.batch_size is not None:
+            return super().state_after(batches)
+        if batch_size is None:
+            raise SettingsError("state_after: give the batch_size and num_workers of the DataLoader over these rows")
+        present, piece_rows = self.present, self.options.batch_size
+        assert isinstance(present, RowPass)
+        left = left_after(self.plan(), batches, batch_size=batch_size, workers=num_workers, piece_rows=piece_rows)
+        return present.start.at(left).to_dict()
+
+    # diagnostics
+
+    def get_shard_distribution_info(self) -> dict[str, Any]:
+        """Return which shards this rank or worker takes rows from in the present pass; see `distribution_info`."""
+        info = get_worker_info()
+        return distribution_info(
+            self.index,
+            self.plan(),
+            rank=self.topology.rank,
+            worker=None if info is None else info.id,
+            workers=1 if info is None else info.num_workers,
+            step_rows=self.options.batch_size,
+            total_shards=len(self.shard_files) or len(self.index.shards),
+        )
+
+    def verify_no_shard_overlap(self, dataloader: Any, num_ranks: int, num_workers: int) -> bool:
+        """Return what the function of this name does."""
+        return verify_no_shard_overlap(dataloader, num_ranks, num_workers)
 
 
 def _refuse_options_of_streams(options: StreamArguments) -> None:

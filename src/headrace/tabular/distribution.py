@@ -1,19 +1,18 @@
-"""Who takes rows from which shards, and whether anybody takes a row twice: from the plan, row by row.
+"""Who takes which rows of which shards: what a rank or worker delivers, whether all is read once, what a stop leaves.
 
-The stream divides rows, not files, so a shard may serve several ranks; what must not overlap is rows. Cost is O(rows)
-of a pass at most; the bitmap that ranks exchange is a bit a row.
+The stream divides rows, not files, so a shard may serve several ranks; what must not overlap is rows. All of it follows
+from the plan, which every rank makes by itself. Cost is O(rows) of a pass at most.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.arrays import I64
 from headrace.dataset.index import SplitIndex
@@ -21,6 +20,7 @@ from headrace.errors import HeadraceError, StreamError
 from headrace.stream.order.epoch import natural_rows
 from headrace.stream.order.joined import MixedOrder, parts_of
 from headrace.stream.order.plan import Plan
+from headrace.stream.order.remaining import Remaining, check_batches
 
 _PART_ROWS = 1 << 18
 
@@ -65,101 +65,102 @@ def distribution_info(
 
 
 def verify_no_shard_overlap(dataloader: Any, num_ranks: int, num_workers: int) -> bool:
-    """Whether in the present pass each row of each shard has exactly one reader; the same verdict on every rank.
+    """Return whether in the present pass each row of each shard has exactly one reader; the same on every rank.
 
     dataloader: over a `PipelineIterableDataset`, or a `StreamingDataset`. num_ranks, num_workers: how many are expected
-    (0 and 1 workers are the same). Under torch.distributed a collective call: every rank must make it, and what all
-    ranks are about to read is compared. Without a process group, all ranks are judged from this one's plan.
-    What is wrong is logged as an error by the logger "headrace".
+    (0 and 1 workers are the same). Under torch.distributed a collective call: every rank must make it, and all must be
+    about to read by the same plan. Rows are counted by that plan. What is wrong is logged as an error by the logger
+    "headrace".
     """
+    workers = max(1, num_workers)
     mine, problem = None, None
     try:
-        mine = _evidence(dataloader, num_ranks, max(1, num_workers))
+        mine = _about_to_read(dataloader, num_ranks, workers)
     except HeadraceError as error:
         problem = str(error)
     found = _of_all_ranks((mine, problem))
     problems = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(found) if text is not None]
-    if not problems:
-        problems = _compared([part for part, _ in found if part is not None], num_ranks)
+    parts = [part for part, _ in found if part is not None]
+    ranks = sorted(rank for rank, _ in parts)
+    if not problems and len(found) > 1 and ranks != list(range(num_ranks)):
+        problems.append(f"the readers are ranks {ranks}, expected 0 to {num_ranks - 1}, each once")
+    for place, (_, reads) in enumerate(parts if not problems else []):
+        differ = [name for name in sorted(reads | parts[0][1]) if reads.get(name) != parts[0][1].get(name)]
+        if differ:
+            problems.append(
+                f"rank {place} reads another order or other files than rank 0: they differ in {', '.join(differ)};"
+                " give all ranks the same files, seed, epoch, state, batch size and workers"
+            )
+    problems = problems or _misread(dataloader.dataset, num_ranks)
     for line in problems:
         _log.error("shard overlap: %s", line)
     return not problems
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Evidence:
-    """What one process is about to read. order: what decides the order of rows, by name; rows: a bit for each row
-    read, or for each position where an epoch may have a row more than once."""
-
-    ranks: tuple[int, ...]
-    order: dict[str, Any]
-    total: int
-    dropped: int
-    twice: int
-    rows: npt.NDArray[np.uint8]
-
-
-def _evidence(dataloader: Any, num_ranks: int, num_workers: int) -> _Evidence:
+def _about_to_read(dataloader: Any, num_ranks: int, num_workers: int) -> tuple[int, dict[str, Any]]:
+    """This rank, and by name everything that decides who reads what."""
     dataset = dataloader.dataset
     if not hasattr(dataset, "plan") or not hasattr(dataset, "topology"):
         raise StreamError(
             f"dataset is a {type(dataset).__name__}, which has no plan; pass a DataLoader over a headrace dataset,"
             " or count what is delivered with headrace.audit"
         )
-    stream = getattr(dataset, "_stream", dataset)
-    topology, index = dataset.topology, stream.index
-    if topology.world_size != num_ranks:
-        raise StreamError(f"the dataset was built for {topology.world_size} ranks, {num_ranks} are expected")
+    if dataset.topology.world_size != num_ranks:
+        raise StreamError(f"the dataset was built for {dataset.topology.world_size} ranks, {num_ranks} are expected")
     if max(1, dataloader.num_workers) != num_workers:
         raise StreamError(f"the DataLoader has {dataloader.num_workers} workers, {num_workers} are expected")
     plan = dataset.plan()
-    ranks = (topology.rank,) if _group() else tuple(range(num_ranks))
+    own = {"total": plan.remaining.total, "batch_size": plan.batch_size, "remainder": plan.remainder}
+    return dataset.topology.rank, {**dataset.present.state_after(0), **own, "workers": num_workers}
+
+
+def _misread(dataset: Any, num_ranks: int) -> list[str]:
+    """What is wrong with who reads which rows by the plan; nothing if each row has one reader."""
+    plan, index = dataset.plan(), dataset.index
     by_position = isinstance(parts_of(plan.order)[0].order, MixedOrder)  # it may have a row several times
-    seen = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
-    twice = 0
-    for rank in ranks:
+    readers = np.zeros(plan.order.rows if by_position else index.total_rows, np.uint8)
+    for rank in range(num_ranks):
         for positions in _positions(plan, rank=rank):
-            read = positions if by_position else natural_rows(index, plan.order, positions)
-            twice += int(np.count_nonzero(seen[read]))
-            seen[read] = 1
-    return _Evidence(
-        ranks=ranks,
-        order={**stream.present.state_after(0), "workers": num_workers},
-        total=plan.remaining.total,
-        dropped=plan.dropped_rows,
-        twice=twice,
-        rows=np.packbits(seen),
-    )
+            np.add.at(readers, positions if by_position else natural_rows(index, plan.order, positions), np.uint8(1))
+    twice = int(np.count_nonzero(readers > 1))
+    missing = plan.remaining.total - plan.dropped_rows - int(np.count_nonzero(readers))
+    wrong = [f"{twice} rows have more than one reader"] if twice else []
+    return [*wrong, f"{missing} rows have no reader"] if missing else wrong
 
 
-def _compared(parts: Sequence[_Evidence], num_ranks: int) -> list[str]:
-    """What is wrong with what all ranks are about to read; nothing if each row has one reader."""
-    first = parts[0]
-    ranks = sorted(rank for part in parts for rank in part.ranks)
-    problems = []
-    if ranks != list(range(num_ranks)):
-        problems.append(f"the readers are ranks {ranks}, expected 0 to {num_ranks - 1}, each once")
-    for place, part in enumerate(parts):
-        if part.order != first.order or part.total != first.total:
-            names = sorted(part.order.keys() | first.order.keys())
-            differ = [name for name in names if part.order.get(name) != first.order.get(name)]
-            problems.append(
-                f"rank {place} reads another order or other files than rank 0: they differ in {', '.join(differ)};"
-                " give all ranks the same files, seed, epoch, state and workers"
-            )
-    if problems:
-        return problems
-    seen = np.zeros_like(first.rows)
-    twice = 0
-    for part in parts:
-        twice += part.twice + _count(seen & part.rows)
-        seen |= part.rows
-    missing = first.total - first.dropped - _count(seen)
-    if twice:
-        problems.append(f"{twice} rows have more than one reader")
-    if missing:
-        problems.append(f"{missing} rows have no reader")
-    return problems
+def left_after(plan: Plan, batches: int, *, batch_size: int, workers: int, piece_rows: int) -> Remaining:
+    """Return what remains of a pass after `batches` batches of `batch_size` rows on every rank.
+
+    The stream hands rows to workers in pieces: worker w of W gets the pieces w, w + W, … of its rank. A DataLoader
+    takes its workers in turn, skips those that have ended, and cuts the rows of each worker into batches of its own.
+    Every rank does the same, so the number of batches says which rows of every rank were received.
+
+    plan: of single rows, so that a step is one row of each rank. Raises `StreamError` if the pass has fewer batches.
+    Cost: O(pieces of a rank).
+    """
+    rank_rows, workers = plan.steps_per_rank, max(1, workers)
+    begins = np.arange(0, rank_rows, piece_rows, dtype=np.int64)
+    ends = np.minimum(begins + piece_rows, rank_rows)
+    turn, worker = np.divmod(np.arange(len(begins)), workers)
+    worker_rows = np.bincount(worker, ends - begins, minlength=workers).astype(np.int64)
+    received = np.minimum(_in_turn(-(-worker_rows // batch_size), batches) * batch_size, worker_rows)
+    begins += np.clip(received[worker] - turn * piece_rows, 0, ends - begins)
+    begins, ends = np.append(begins, rank_rows), np.append(ends, plan.remaining.total)  # and what "drop" leaves out
+    bounds, stride = np.array([0, plan.remaining.total], np.int64), plan.world_size
+    if plan.regions is not None:
+        bounds, stride = plan.regions.bounds(plan.remaining, plan.world_size), 1
+    starts, stops = (np.minimum(bounds[:-1, None] + stride * each, bounds[1:, None]) for each in (begins, ends))
+    return plan.remaining.keep(starts.ravel(), stops.ravel())
+
+
+def _in_turn(batches_of_worker: I64, batches: int) -> I64:
+    """How many of its batches each worker has given when all together gave this many: int64 [W]."""
+    check_batches(batches, int(batches_of_worker.sum()))
+    turns = range(int(batches_of_worker.max(initial=0)) + 1)
+    turn = bisect_right(turns, batches, key=lambda turn: int(np.minimum(batches_of_worker, turn).sum())) - 1
+    given = np.minimum(batches_of_worker, turn)
+    given[np.flatnonzero(batches_of_worker > turn)[: batches - int(given.sum())]] += 1
+    return given
 
 
 def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
@@ -169,21 +170,10 @@ def _positions(plan: Plan, *, rank: int) -> Iterator[I64]:
         yield plan.remaining.positions(share.places(start, start + _PART_ROWS))
 
 
-def _count(bits: npt.NDArray[np.uint8]) -> int:
-    return sum(int(np.unpackbits(bits[at : at + _PART_ROWS]).sum()) for at in range(0, len(bits), _PART_ROWS))
-
-
-def _group() -> Any:
-    """torch.distributed where a process group is initialised, else None; torch is never imported here."""
+def _of_all_ranks(part: Any) -> list[Any]:
+    """This process's part, or under torch.distributed those of all ranks; torch is never imported here."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed
-
-
-def _of_all_ranks(part: Any) -> list[Any]:
-    distributed = _group()
-    if distributed is None:
         return [part]
     parts: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(parts, part)

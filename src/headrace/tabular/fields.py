@@ -1,26 +1,33 @@
-"""What the columns are, as a configuration declares them. Only declared columns are changed. Pure.
+"""What the columns are, as a configuration declares them, and blocks that are read so.
 
     config = {"label_name": "label", "text_name": "text", "cat_field_list": ["sky"], "tab_field_list": ["height"]}
 
-A training configuration has many other keys; they are nobody's business here and are left alone.
+Only declared columns are changed: one that nobody declared keeps its type and its values. A training configuration has
+many other keys, which are left alone. Blocks are done whole, in the threads that decode them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.errors import SettingsError
+from headrace.checks import check_word
+from headrace.dataset.indexed import ReadBlock
+from headrace.errors import InputError, SettingsError
 from headrace.formats.schema import is_text, plain
+from headrace.formats.typed import nulled, typed
 
+BadNumbers = Literal["error", "missing"]
 LabelType = Literal["number", "text"]
 NumberType = Literal["float32", "float64"]
 
 _NAMES = ("label_name", "text_name", "primary_text_name", "secondary_text_name")
 _LISTS = ("full_field_list", "cat_field_list", "tab_field_list")
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +54,14 @@ class Fields:
             if value is not None and (not isinstance(value, str) or not value):
                 raise SettingsError(f"config: {name} is {value!r}; give the name of a column, or leave it out")
         for name in _LISTS:
-            object.__setattr__(self, name, _column_list(name, getattr(self, name)))
-        if self.label_type not in get_args(LabelType):
-            raise SettingsError(f'config: label_type is {self.label_type!r}; expected "number" or "text"')
+            given = getattr(self, name)
+            is_list = isinstance(given, Sequence) and not isinstance(given, str)
+            if not is_list or not all(isinstance(each, str) for each in given):
+                raise SettingsError(f"config: {name} is {given!r}; give a list of column names")
+            if len(set(given)) < len(given):
+                raise SettingsError(f"config: {name} names a column twice: {list(given)}; name each once")
+            object.__setattr__(self, name, tuple(given))
+        check_word("config: label_type", self.label_type, get_args(LabelType))
         both = [name for name in self.tab_field_list if name in (*self.cat_field_list, *self.texts)]
         if both:
             raise SettingsError(
@@ -59,7 +71,7 @@ class Fields:
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Fields:
-        """The declarations in a configuration; None and the empty text mean unset. Raises `SettingsError`."""
+        """Read the declarations in a configuration; None and the empty text mean unset. Raises `SettingsError`."""
         if not isinstance(config, Mapping):
             raise SettingsError(f"config is a {type(config).__name__}; give a dict, e.g. config.model_dump()")
         if config.get("header", 0) not in (0, "infer"):
@@ -75,62 +87,141 @@ class Fields:
         named = (self.text_name, self.primary_text_name, self.secondary_text_name)
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
+    @property
+    def _declared(self) -> tuple[str, ...]:
+        return (*self.full_field_list, *self.texts, *self.cat_field_list, *self.tab_field_list)
+
     def columns(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The columns to deliver, in order; of a list, those that are named elsewhere come behind it."""
+        """Return the columns to deliver, in order; of a list, those that are named elsewhere come behind it."""
         if not self.full_field_list:
             return tuple(available)
-        named = (*self.full_field_list, *self.texts, *self.cat_field_list, *self.tab_field_list)
         label = (self.label_name,) if self.label_name in available else ()
-        return tuple(dict.fromkeys(str(name) for name in (*named, *label)))
+        return tuple(dict.fromkeys(str(name) for name in (*self._declared, *label)))
 
     def schema(self, source: pa.Schema, number_type: NumberType) -> pa.Schema:
-        """The schema after declared columns were read as what they are.
+        """Return the schema after declared columns were read as what they are.
 
         Raises `SettingsError` if a declared column does not exist or cannot be that. A label may be absent: data to
         predict on has none.
         """
-        declared = (*self.full_field_list, *self.texts, *self.cat_field_list, *self.tab_field_list)
-        missing = [name for name in declared if name not in source.names]
+        missing = [name for name in self._declared if name not in source.names]
         if missing:
             raise SettingsError(f"config: columns {missing} are not in the data; it has {source.names}")
-        for name in self.tab_field_list:
-            if not is_number(source.field(name).type) and not is_text(plain(source.field(name).type)):
-                raise SettingsError(
-                    f"config: column {name!r} is {source.field(name).type}, which is no number; take it out of"
-                    " tab_field_list"
-                )
-        for name in (*self.cat_field_list, *self.texts):
-            if pa.types.is_nested(plain(source.field(name).type)):
-                raise SettingsError(
-                    f"config: column {name!r} is {source.field(name).type}, which is no text or category; leave it"
-                    " undeclared"
-                )
         return pa.schema([(each.name, self._type(each, number_type)) for each in source])
 
-    def _type(self, field: pa.Field, number_type: NumberType) -> pa.DataType:
-        kind = plain(field.type)
-        if field.name in self.tab_field_list:
+    def _type(self, column: pa.Field, number_type: NumberType) -> pa.DataType:
+        name, kind = column.name, plain(column.type)
+        if name in self.tab_field_list:
+            if not is_number(column.type) and not is_text(kind):
+                raise SettingsError(
+                    f"config: column {name!r} is {column.type}, which is no number; take it out of tab_field_list"
+                )
             return pa.float32() if number_type == "float32" else pa.float64()
-        if field.name in (*self.cat_field_list, *self.texts):
+        if name in (*self.cat_field_list, *self.texts):
+            if pa.types.is_nested(kind):
+                raise SettingsError(
+                    f"config: column {name!r} is {column.type}, which is no text or category; leave it undeclared"
+                )
             return pa.string()
-        if field.name == self.label_name and self.label_type == "number" and is_text(kind):
+        if name == self.label_name and self.label_type == "number" and is_text(kind):
             return pa.int64()
         return kind
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of this type are numbers or booleans."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind)
-    )
+    """Return whether values of this type are numbers or booleans."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    return any(test(kind) for test in tests)
 
 
-def _column_list(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-        raise SettingsError(f"config: {name} is {value!r}; give a list of column names")
-    if len(set(value)) < len(value):
-        raise SettingsError(f"config: {name} names a column twice: {list(value)}; name each once")
-    return tuple(value)
+@dataclass(kw_only=True)
+class DeclaredBlocks:
+    """Blocks of a source, as `fields` declares them; settings may be changed until workers are started.
+
+    null_values: texts that mean a missing number, beside the empty one. bad_numbers: what a text is that is no number.
+    fills: value of each column that stands for a missing one.
+    """
+
+    read_block: ReadBlock
+    source_schema: pa.Schema
+    fields: Fields
+    number_type: NumberType = "float64"
+    null_values: Sequence[str] = ()
+    bad_numbers: BadNumbers = "error"
+    fills: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_word("number_type", self.number_type, get_args(NumberType))
+        check_word("bad_numbers", self.bad_numbers, get_args(BadNumbers))
+        if isinstance(self.null_values, str):
+            raise SettingsError(f'null_values is the text {self.null_values!r}; give a list, e.g. ["NA"]')
+        self.null_values = tuple(self.null_values)
+        self.fills = dict.fromkeys(self.fields.cat_field_list, "") | self.fills
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What a block has after this. Raises `SettingsError` if the declarations do not fit the source."""
+        return self.fields.schema(self.source_schema, self.number_type)
+
+    def declare(self, fields: Fields) -> None:
+        """Change the declarations from now on. Raises `SettingsError`, changing nothing, if they do not fit."""
+        fields.schema(self.source_schema, self.number_type)
+        gone = set(self.fields.cat_field_list).difference(fields.cat_field_list)
+        kept = {name: value for name, value in self.fills.items() if name not in gone}
+        self.fields, self.fills = fields, dict.fromkeys(fields.cat_field_list, "") | kept
+
+    def fill(self, values: Mapping[str, Any]) -> None:
+        """Fill missing values of these columns from now on. Raises `SettingsError` on a value of another type."""
+        schema = self.schema
+        for name, value in values.items():
+            if name not in schema.names:
+                raise SettingsError(f"fill_missing_value: column {name!r} is not in the data; it has {schema.names}")
+            _scalar(name, value, schema.field(name).type)
+        self.fills = {**self.fills, **values}
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        """Read the rows of a block. Raises `InputError` for a text in a column of numbers that is none."""
+        table = self.read_block(number, columns)
+        schema = self.schema
+        for place, each in enumerate(table.schema):
+            name, kind = each.name, schema.field(each.name).type
+            before = table[name]
+            column = self._read(before, name, kind)
+            if name in self.fills:
+                missing = pc.is_null(column, nan_is_null=True)
+                if pc.any(missing).as_py():
+                    column = pc.if_else(missing, _scalar(name, self.fills[name], kind), column)
+            if column is not before:
+                table = table.set_column(place, pa.field(name, kind), column)
+        return table
+
+    def _read(self, values: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(plain(values.type))
+        if values.type == kind:
+            return values
+        if is_text(values.type) and is_number(kind):
+            is_declared = name in self.fields.tab_field_list
+            if self.bad_numbers == "missing" and is_declared:
+                texts = pc.utf8_trim_whitespace(nulled(values, self.null_values))
+                absent = pa.scalar(None, texts.type)
+                return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, absent).cast(kind)
+            if not pa.types.is_floating(kind):
+                values = nulled(values, self.null_values)
+            declared = "tab_field_list" if is_declared else "label_name"
+            return typed(pa.table({name: values}), {name: kind}, self.null_values, declared, 0)[name]
+        try:
+            return values.cast(kind, safe=not is_number(kind))
+        except pa.ArrowException as error:
+            raise InputError(
+                f"column {name}: {values.type} cannot be read as {kind} ({error}); declare it as what it is"
+            ) from error
+
+
+def _scalar(name: str, value: Any, kind: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SettingsError(
+            f"fill_missing_value: {value!r} is no {kind}, which column {name!r} is ({error}); give a value of that type"
+        ) from error

@@ -1,9 +1,9 @@
-"""What is done to a column on its way to training: steps that are chained with `>>`.
+"""What is done to a column on its way to training: steps that are chained with `>>`, and the forms of their results.
 
     lengths = FunctionProcessor(str.strip) >> FunctionProcessor(len)     # a value at a time
     lower = ColumnProcessor(pyarrow.compute.utf8_lower)                  # a whole column at a time
 
-A step of its own is a class with `process(value)`; it is called once per value. Where a column can be done at once,
+A step of your own is a class with `process(value)`; it is called once per value. Where a column can be done at once,
 give `process_column` too: nothing then runs per row. A column is a pyarrow array as it was read; after a step it is
 what that step gave: an Arrow array, a numpy array, a tensor whose first axis is the rows, or a list.
 """
@@ -11,13 +11,17 @@ what that step gave: an Arrow array, a numpy array, a tensor whose first axis is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import SettingsError, StreamError
+from headrace.errors import InputError, SettingsError, StreamError
+from headrace.stream.loader.options import VALID, BatchFormat
+from headrace.stream.read.batch import Batch, import_torch, make_batch
+from headrace.stream.read.columns import from_table, gather
+from headrace.tabular.fields import is_number
 
 _SHOWN = 60
 
@@ -32,10 +36,10 @@ class Processor(ABC):
 
     @abstractmethod
     def process(self, value: Any) -> Any:
-        """The result for one value; a missing one is None, or NaN in a column of floats."""
+        """Return the result for one value; a missing one is None, or NaN in a column of floats."""
 
     def process_column(self, column: Any) -> Any:
-        """The results for a column, in order, as many as it has values. Raises `StreamError` naming a bad value."""
+        """Return the results for a column, in order, one for each value. Raises `StreamError` naming a bad value."""
         values = values_of(column)
         done: list[Any] = []
         try:
@@ -49,11 +53,11 @@ class Processor(ABC):
         return done
 
     def __call__(self, value: Any) -> Any:
-        """As `process`."""
+        """Return what `process` gives."""
         return self.process(value)
 
     def __rshift__(self, after: Processor | Callable[[Any], Any]) -> Chain:
-        """This step, then the other. Raises `SettingsError` if that is neither a processor nor a function."""
+        """Chain this step and the other. Raises `SettingsError` if that is neither a processor nor a function."""
         return Chain((self, as_processor(after)))
 
     def __rrshift__(self, before: Callable[[Any], Any]) -> Chain:
@@ -64,38 +68,34 @@ class FunctionProcessor(Processor):
     """A function of one value."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = _callable(function)
+        if not callable(function):
+            raise SettingsError(
+                f"processor: {_shown(function)} is a {type(function).__name__}; give a Processor or function"
+            )
+        self.function = function
 
     @property
     def name(self) -> str:
         """The function's name."""
-        return _name(self.function)
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def process(self, value: Any) -> Any:
-        """What the function gives."""
+        """Return what the function gives."""
         return self.function(value)
 
 
-class ColumnProcessor(Processor):
+class ColumnProcessor(FunctionProcessor):
     """A function of a whole column, which gives as many values: the fast way.
 
     It gets an Arrow array, or what the step before gave; a list comes as an Arrow array.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = _callable(function)
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return _name(self.function)
-
     def process(self, value: Any) -> Any:
-        """The same for one value."""
+        """Return the result for one value."""
         return values_of(self.process_column([value]))[0]
 
     def process_column(self, column: Any) -> Any:
-        """What the function gives. Raises `StreamError` if it fails or gives another number of values."""
+        """Return what the function gives. Raises `StreamError` if it fails or gives another number of values."""
         try:
             done = self.function(pa.array(column) if isinstance(column, list) else column)
         except Exception as error:
@@ -127,50 +127,111 @@ class Chain(Processor):
         return " >> ".join(step.name for step in self.steps)
 
     def process(self, value: Any) -> Any:
-        """The value after every step."""
+        """Return the value after every step."""
         for step in self.steps:
             value = step.process(value)
         return value
 
     def process_column(self, column: Any) -> Any:
-        """The column after every step, each taking it whole where it can."""
+        """Return the column after every step, each taking it whole where it can."""
         for step in self.steps:
             column = step.process_column(column)
         return column
 
 
 def as_processor(step: Processor | Callable[[Any], Any]) -> Processor:
-    """The processor itself, or a function of one value as a processor. Raises `SettingsError` on anything else."""
+    """Return a processor as it is, a function of one value as one. Raises `SettingsError` on anything else."""
     return step if isinstance(step, Processor) else FunctionProcessor(step)
 
 
 def values_of(column: Any) -> list[Any]:
-    """A column as Python values, one a row: of an axis more, arrays or tensors. Missing is None, in floats NaN."""
+    """Return a column as Python values, or as arrays or tensors if it has more axes. Missing is None, in floats NaN."""
+    values: list[Any]
     if isinstance(column, pa.Array):
-        if pa.types.is_floating(column.type):
-            floats: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-            return floats
-        values: list[Any] = column.to_pylist()
-        return values
+        is_float = pa.types.is_floating(column.type)
+        values = column.to_numpy(zero_copy_only=False).tolist() if is_float else column.to_pylist()
+    elif getattr(column, "ndim", 0) == 1 and hasattr(column, "tolist"):
+        values = column.tolist()
+    else:
+        values = column if isinstance(column, list) else list(column)
+    return values
+
+
+def rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give each row as a dict of Python values."""
+    names = list(columns)
+    for values in zip(*map(values_of, columns.values()), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def processed(table: pa.Table, processors: Mapping[str, Processor], columns: tuple[str, ...]) -> dict[str, Any]:
+    """Return the table's columns in this order, each with its processor run over it; then the mask of real rows."""
+    found = {name: table[name].combine_chunks() for name in (*columns, VALID)}
+    return {
+        name: processors[name].process_column(column) if name in processors else column
+        for name, column in found.items()
+    }
+
+
+def batch_of(columns: Mapping[str, Any], batch_format: BatchFormat) -> Batch:
+    """Return the columns as a batch of the stream's form; what processors made keeps its own where it fits.
+
+    Raises `InputError` for missing values that the form cannot hold.
+    """
+    if batch_format == "arrow":
+        return pa.table({name: _in_arrow(name, column) for name, column in columns.items()})
+    if batch_format == "rows":
+        return list(rows_of(columns))
+    arrow = {name: column for name, column in columns.items() if isinstance(column, pa.Array)}
+    for name, column in arrow.items():
+        kind = column.type
+        if column.null_count and is_number(kind) and not pa.types.is_floating(kind):
+            raise InputError(
+                f"column {name}: {column.null_count} of {len(column)} values of a batch are missing, which {kind}"
+                f" cannot hold; fill them with fill_missing_value(columns={{{name!r}: …}}), or declare the column in"
+                " tab_field_list"
+            )
+    batch: Any = {}
+    if arrow:
+        batch = make_batch(gather([from_table(pa.table(arrow), arrow=False, where="batch")], None), batch_format)
+    convert = _in_torch if batch_format == "torch" else _in_numpy
+    return {name: batch[name] if name in batch else convert(column) for name, column in columns.items()}
+
+
+def _in_torch(column: Any) -> Any:
+    torch = import_torch()
+    if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        return torch.from_numpy(column if column.flags.writeable else column.copy())
+    if isinstance(column, list) and _all_numbers(column):
+        return torch.from_numpy(np.array(column))
+    return column.tolist() if isinstance(column, np.ndarray) else column
+
+
+def _in_numpy(column: Any) -> Any:
+    if hasattr(column, "detach"):
+        return column.detach().cpu().numpy()
     if isinstance(column, list):
-        return column
-    if getattr(column, "ndim", 1) == 1 and hasattr(column, "tolist"):
-        numbers: list[Any] = column.tolist()
-        return numbers
-    return list(column)
+        return np.array(column) if _all_numbers(column) else np.fromiter(column, object, len(column))
+    return column
 
 
-def _callable(function: Any) -> Callable[[Any], Any]:
-    if not callable(function):
-        raise SettingsError(
-            f"processor: {_shown(function)} is a {type(function).__name__}; give a Processor or function"
-        )
-    chosen: Callable[[Any], Any] = function
-    return chosen
+def _in_arrow(name: str, column: Any) -> pa.Array:
+    values = column.detach().cpu().numpy() if hasattr(column, "detach") else column
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        flat = pa.array(values.reshape(-1))
+        for size in reversed(values.shape[1:]):
+            flat = pa.FixedSizeListArray.from_arrays(flat, size)
+        return flat
+    try:
+        return values if isinstance(values, pa.Array) else pa.array(values)
+    except pa.ArrowException as error:
+        raise InputError(
+            f"column {name}: what its processor gave is no Arrow column ({error}); use another batch_format"
+        ) from error
 
 
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+def _all_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values)
 
 
 def _shown(value: Any) -> str:

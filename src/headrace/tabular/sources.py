@@ -42,7 +42,7 @@ def open_files(
     split: str | None,
     cache_dir: str | Path | None,
 ) -> Source:
-    """The shards of a directory, one file of it, or a split of a prepared dataset.
+    """Open the shards of a directory, one file of it, or a split of a prepared dataset.
 
     shard_pattern: one or several patterns such as "part-*.parquet"; None: files named part-*, else all data files.
     Raises `InputError` if there are none, or some of one format and some of another.
@@ -55,49 +55,13 @@ def open_files(
     if filename is None and shard_pattern is None and is_prepared(root):
         data = open_dataset(root)
         index = data.split_index(split)
-        return Source(
-            index=index, read_block=data.block_reader(split), files=tuple(data.root / name for name in index.shards)
-        )
+        files = tuple(data.root / name for name in index.shards)
+        return Source(index=index, read_block=data.block_reader(split), files=files)
     if split is not None:
         raise SettingsError(f"split is {split!r}, but {root} is no prepared dataset; give the directory of its shards")
-    files = [root / filename] if filename is not None else _matching(root, shard_pattern)
-    data = open_dataset(files, cache_dir=cache_dir)
-    return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(files))
-
-
-def of_frame(frame: Any) -> Source:
-    """The rows of a pandas or polars DataFrame, or of an Arrow table; kept in memory, and in every worker's.
-
-    Raises `InputError` if a column holds values of several types, `SettingsError` if it is something else.
-    """
-    table = _plain_table(_arrow(frame))
-    starts = list(range(0, table.num_rows, _FRAME_BLOCK_ROWS))
-    blocks = np.arange(len(starts), dtype=np.int64)
-    rows = [min(_FRAME_BLOCK_ROWS, table.num_rows - start) for start in starts]
-    index = SplitIndex(
-        split="all",
-        schema=table.schema,
-        shards=("dataframe",),
-        formats=("memory",),
-        shard_of_block=np.zeros(len(starts), np.int64),
-        block=blocks,
-        rows=np.array(rows, np.int64),
-        offset=np.zeros(len(starts), np.int64),
-        length=np.zeros(len(starts), np.int64),
-    )
-    return Source(index=index, read_block=TableBlocks(table), files=())
-
-
-@dataclass(frozen=True)
-class TableBlocks:
-    """Slices of a table in memory, by block number."""
-
-    table: pa.Table
-
-    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
-        """The rows of one block."""
-        part = self.table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
-        return part if columns is None else part.select(list(columns))
+    found = [root / filename] if filename is not None else _matching(root, shard_pattern)
+    data = open_dataset(found, cache_dir=cache_dir)
+    return Source(index=data.split_index(), read_block=data.block_reader(), files=tuple(found))
 
 
 def _matching(root: Path, shard_pattern: str | Sequence[str] | None) -> list[Path]:
@@ -127,19 +91,52 @@ def _data_files(root: Path, patterns: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
-def _arrow(frame: Any) -> pa.Table:
-    if isinstance(frame, pa.Table):
-        return frame
+def of_frame(frame: Any) -> Source:
+    """Take the rows of a pandas or polars DataFrame, or of an Arrow table, into memory, and into every worker's.
+
+    Dictionaries become their values, and columns of nothing but nulls text. Raises `InputError` if a column holds
+    values of several types, `SettingsError` if it is something else.
+    """
     library = type(frame).__module__.partition(".")[0]
-    if library == "polars" and hasattr(frame, "to_arrow") and hasattr(frame, "columns"):
-        table: pa.Table = frame.to_arrow()
-        return table
-    if library == "pandas" and hasattr(frame, "columns"):
-        return _of_pandas(frame)
-    raise SettingsError(
-        f"dataframe is a {type(frame).__module__}.{type(frame).__name__}; give a pandas or polars DataFrame,"
-        " or a pyarrow Table"
+    if isinstance(frame, pa.Table):
+        table = frame
+    elif library == "polars" and hasattr(frame, "to_arrow") and hasattr(frame, "columns"):
+        table = frame.to_arrow()
+    elif library == "pandas" and hasattr(frame, "columns"):
+        table = _of_pandas(frame)
+    else:
+        raise SettingsError(
+            f"dataframe is a {type(frame).__module__}.{type(frame).__name__}; give a pandas or polars DataFrame,"
+            " or a pyarrow Table"
+        )
+    kinds = [(each.name, pa.string() if pa.types.is_null(each.type) else plain(each.type)) for each in table.schema]
+    table = table.cast(pa.schema(kinds)).combine_chunks()
+    starts = np.arange(0, table.num_rows, _FRAME_BLOCK_ROWS, dtype=np.int64)
+    nothing = np.zeros(len(starts), np.int64)
+    index = SplitIndex(
+        split="all",
+        schema=table.schema,
+        shards=("dataframe",),
+        formats=("memory",),
+        shard_of_block=nothing,
+        block=np.arange(len(starts), dtype=np.int64),
+        rows=np.minimum(_FRAME_BLOCK_ROWS, table.num_rows - starts),
+        offset=nothing,
+        length=nothing,
     )
+    return Source(index=index, read_block=TableBlocks(table), files=())
+
+
+@dataclass(frozen=True)
+class TableBlocks:
+    """Slices of a table in memory, by block number."""
+
+    table: pa.Table
+
+    def __call__(self, number: int, columns: Sequence[str] | None) -> pa.Table:
+        """Return the rows of one block."""
+        part = self.table.slice(number * _FRAME_BLOCK_ROWS, _FRAME_BLOCK_ROWS)
+        return part if columns is None else part.select(list(columns))
 
 
 def _of_pandas(frame: Any) -> pa.Table:
@@ -157,9 +154,3 @@ def _of_pandas(frame: Any) -> pa.Table:
                 f"dataframe: column {name!r} holds values of several types ({error}); make them one type"
             ) from error
     return pa.table(dict(zip(names, arrays, strict=True)))
-
-
-def _plain_table(table: pa.Table) -> pa.Table:
-    """The table with one chunk a column, dictionaries as their values, columns of nothing but nulls as text."""
-    kinds = [(each.name, pa.string() if pa.types.is_null(each.type) else plain(each.type)) for each in table.schema]
-    return table.cast(pa.schema(kinds)).combine_chunks()

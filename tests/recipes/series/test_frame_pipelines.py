@@ -71,7 +71,7 @@ def test_an_entity_that_comes_twice_is_named_and_changes_nothing(pipeline) -> No
 def test_t12_rows_of_an_unseen_entity_are_an_error() -> None:
     fitted = GroupedPipeline(StandardScaler(), ["p"]).fit(table("ab"))
 
-    with pytest.raises(InputError, match="entity 'c': no scaler was fitted"):
+    with pytest.raises(InputError, match="entity 'c': no pipeline was fitted"):
         fitted.transform(table("abc"))
     slow = GroupedPipeline(QuantileTransformer(n_quantiles=5), ["p"]).fit(table("ab"))
     with pytest.raises(InputError, match="entity 'c': no pipeline was fitted"):
@@ -102,7 +102,7 @@ def test_messages_say_what_is_missing() -> None:
         GroupedPipeline(StandardScaler(), ["note"]).fit(table())
     with pytest.raises(InputError, match="3 rows have no entity"):
         pipeline.fit(table().with_columns(gauge_id=pl.when(pl.int_range(pl.len()) > 2).then("gauge_id")))
-    with pytest.raises(InputError, match="is no table"):
+    with pytest.raises(InputError, match="is not a table"):
         pipeline.fit(3)
     with pytest.raises(SettingsError, match="columns is empty"):
         GroupedPipeline(StandardScaler(), [])

@@ -131,7 +131,9 @@ def test_scikit_learns_imputers_fill_with_what_trains(steps, tmp_path: Path) -> 
         expected = make_pipeline(SimpleImputer(), StandardScaler()).fit_transform(own)
         np.testing.assert_allclose(scaled[offsets[group] : offsets[group + 1]], expected, rtol=1e-12, atol=1e-12)
     assert not verify(out.out).problems
-    with pytest.raises(SettingsError, match="target: SimpleImputer has no inverse_transform"):
+    with pytest.raises(
+        SettingsError, match="target: predictions could not be brought back: SimpleImputer has no inverse_transform"
+    ):
         resolved(target=features)
 
 

@@ -100,7 +100,10 @@ def test_t4_every_parameter_of_a_pipeline_is_in_the_run_id(tmp_path) -> None:
             "ColumnTransformer is no step here; give a list of pipelines",
         ),
         ("StandardScalr", "step is 'StandardScalr'; known: StandardScaler"),
-        ({"step": "StandardScaler", "with_meen": True}, "'with_meen' is no parameter; did you mean 'with_mean'"),
+        (
+            {"step": "StandardScaler", "with_meen": True},
+            "'with_meen' is not a parameter here; did you mean 'with_mean'",
+        ),
         ({"step": "StandardScaler", "with_mean": "yes"}, "with_mean is 'yes'; give true or false"),
         ({"step": "MinMaxScaler", "feature_range": [1, 0]}, "feature_range is .*; give two ascending numbers"),
         ({"step": "FunctionTransformer", "func": "eval"}, "func is 'eval'; give one of"),

@@ -319,7 +319,7 @@ def test_rows_that_may_be_dropped_are_counted(tmp_path: Path) -> None:
         ({"features": ["rain", "flow"]}, "target 'flow' is also a feature"),
         ({"features": ["rain", "rain"]}, "more than one role"),
         ({"features": ["date"]}, "more than one role"),
-        ({"frequency": "often"}, "is no frequency; give"),
+        ({"frequency": "often"}, "is not a frequency; give"),
         ({"static": "x.csv"}, "static files and static_features go together"),
         ({"static": "x.csv", "static_features": ["area"]}, "static_entity is missing"),
         ({"region_time_series_base_dirs": {"a": "x"}}, "either source or region_time_series_base_dirs"),

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 
 Anchor = Literal["start", "end"]
 
@@ -44,19 +44,21 @@ class Frequency:
 
     @classmethod
     def parse(cls, word: str) -> Frequency:
-        """ "1d", "15m", "1h", "1w", "1mo", "1q", "1y" … Raises `ValueError` on other words."""
+        """Read "1d", "15m", "1h", "1w", "1mo", "1q", "1y" and the like. Raises `ValueError` on other words."""
         match = _WORD.fullmatch(word.strip())
         count = int(match[1] or 1) if match else 0
         unit = match[2].lower() if match else ""
         if count < 1 or unit not in {*_UNITS_US, *_UNITS_MONTHS}:
-            raise ValueError(f"{word!r} is no frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d")
+            raise ValueError(
+                f"{word!r} is not a frequency; give a number and us, ms, s, m, h, d, w, mo, q or y, e.g. 1d"
+            )
         if unit in _UNITS_MONTHS:
             return cls(0, count * _UNITS_MONTHS[unit])
         return cls(count * _UNITS_US[unit])
 
     @property
     def word(self) -> str:
-        """As `parse` reads it, in the largest unit that fits."""
+        """The step as `parse` reads it, in the largest unit that fits."""
         if self.months:
             return f"{self.months}mo"
         unit = next(each for each in ("d", "h", "m", "s", "ms", "us") if self.micros % _UNITS_US[each] == 0)
@@ -64,7 +66,7 @@ class Frequency:
 
     @property
     def steps_per_year(self) -> float:
-        """Of 365.25 days."""
+        """Steps in 365.25 days."""
         return 12 / self.months if self.months else YEAR_US / self.micros
 
 
@@ -78,19 +80,25 @@ class Axis:
     anchor: Anchor = "start"
 
     def times(self) -> I64:
-        """Of every row, [rows]."""
-        steps = np.arange(self.rows, dtype=np.int64)
-        if not self.frequency.months:
-            return np.asarray(self.first + steps * self.frequency.micros, np.int64)
-        months, since, until = month_places(np.array([self.first], np.int64))
-        wanted = months[0] + steps * self.frequency.months
-        if self.anchor == "start":
-            return np.asarray(_start_of(wanted) + since[0], np.int64)
-        return np.asarray(_start_of(wanted + 1) - until[0], np.int64)
+        """Return the time of every row, [rows]."""
+        first, from_end = np.array([self.first], np.int64), np.array([self.anchor == "end"])
+        return times_at(self.frequency, first, from_end, np.arange(self.rows, dtype=np.int64))
 
     def tail(self, start: int, stop: int) -> Axis:
-        """Its rows from `start` to before `stop`."""
+        """Return its rows from `start` to before `stop`."""
         return Axis(self.frequency, int(self.times()[start]) if start else self.first, stop - start, self.anchor)
+
+
+def times_at(frequency: Frequency, first: I64, from_end: Bools, steps: I64) -> I64:
+    """Return the times this many steps behind the first times; int64, shapes broadcast.
+
+    from_end: whether calendar months are counted from their end, as month ends are.
+    """
+    if not frequency.months:
+        return np.asarray(first + steps * frequency.micros, np.int64)
+    months, since, until = month_places(first)
+    wanted = months + steps * frequency.months
+    return np.where(from_end, _start_of(wanted + 1) - until, _start_of(wanted) + since)
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ def place(times: I64, frequency: Frequency) -> Placed:
 
 
 def infer(times: I64) -> Frequency | None:
-    """The frequency of most steps between distinct times, [N] in any order; None of fewer than three of them."""
+    """Return the most common step between distinct times [N], in any order; None for fewer than three of them."""
     distinct = np.unique(times)
     if len(distinct) < 3:
         return None
@@ -148,7 +156,7 @@ def infer(times: I64) -> Frequency | None:
 
 
 def month_places(times: I64) -> tuple[I64, I64, I64]:
-    """Months since 1970 of times, microseconds since the month's start, and until its end."""
+    """Return months since 1970 of times, microseconds since the month's start, and microseconds until its end."""
     months = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
     return months, times - _start_of(months), _start_of(months + 1) - times
 
@@ -158,7 +166,7 @@ def _start_of(months: I64) -> I64:
 
 
 def _most_common(values: I64) -> int:
-    """The smallest of those that come most often."""
+    """The smallest of the most frequent values."""
     if (values == values[0]).all():  # the usual case, and far cheaper than a sort
         return int(values[0])
     distinct, counts = np.unique(values, return_counts=True)

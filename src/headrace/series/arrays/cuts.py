@@ -38,11 +38,11 @@ def cut(observed: npt.NDArray[np.bool_], train: float, val: float) -> Cut:
 
 
 def cut_at(observed: npt.NDArray[np.bool_], val_row: int, test_row: int) -> Cut:
-    """The cut whose parts begin at these rows. observed: as in `cut`."""
+    """Return the cut whose parts begin at these rows. observed: as in `cut`."""
     parts = np.split(observed, [val_row, test_row])
     return Cut(val_row, test_row, *(int(part.sum()) for part in parts))
 
 
 def share_of(count: int, share: float) -> int:
-    """floor(count × share), where what is meant to be whole is whole."""
+    """Return floor(count × share), where a product that is meant to be whole is whole."""
     return int(np.floor(count * share + _ROUNDING))

@@ -3,8 +3,8 @@
 A gap is a run of missing values between two observed values of a column. Runs at the ends of a column are not gaps:
 nothing is known on one side of them. A gap is filled whole or left whole: filling the first steps of a long outage
 would invent a plateau. Before a cut nobody can know how long a gap through it will be, so such a gap is left. Values
-are only carried forward. All functions take float64 [T, C] with NaN for missing
-(T steps, C columns) and are vectorised over both.
+are only carried forward. All functions take float64 [T, C] with NaN for missing (T steps, C columns) and are vectorised
+over both.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ class Gaps:
     length: I64
 
     def take(self, places: Bools) -> Gaps:
-        """Some of them."""
+        """Return some of them."""
         return Gaps(self.column[places], self.start[places], self.length[places])
 
     def inside(self, cuts: Sequence[int]) -> Bools:
-        """Which gaps, with the value that ends them, lie on one side of every cut; cuts: ascending rows."""
-        ends = self.start + self.length
-        return np.asarray(
-            np.searchsorted(cuts, self.start, side="right") == np.searchsorted(cuts, ends, side="right"), np.bool_
-        )
+        """Find gaps that lie, with the value that ends them, on one side of every cut; cuts: ascending rows."""
+        sides = [np.searchsorted(cuts, rows, side="right") for rows in (self.start, self.start + self.length)]
+        return np.asarray(sides[0] == sides[1], np.bool_)
 
     def per_column(self, columns: int) -> tuple[I64, I64, I64]:
-        """Of each column: how many gaps, how many values they miss, the longest: three int64 [C]."""
+        """Return for each column how many gaps it has, how many values they miss, and the longest: int64 [C] each."""
         count = np.bincount(self.column, minlength=columns).astype(np.int64)
         values = np.zeros(columns, np.int64)
         np.add.at(values, self.column, self.length)
@@ -47,7 +45,7 @@ class Gaps:
 
 
 def span(observed: Bools, *, least: int = 0) -> tuple[int, int]:
-    """The rows that are left when both ends are trimmed: [start, stop) of observed [T, C].
+    """Trim both ends: return the rows [start, stop) of observed [T, C] that are left.
 
     They begin where every column has had a value, and end where one has had its last, but not before `least` rows.
     start == stop if nothing is left, as where a column is never observed.
@@ -61,7 +59,7 @@ def span(observed: Bools, *, least: int = 0) -> tuple[int, int]:
 
 
 def find(missing: Bools) -> Gaps:
-    """The gaps of each column of missing [T, C]."""
+    """Find the gaps of each column of missing [T, C]."""
     steps, columns = missing.shape
     wide = np.zeros((columns, steps + 2), np.int8)
     wide[:, 1:-1] = missing.T
@@ -74,14 +72,10 @@ def find(missing: Bools) -> Gaps:
 
 
 def fill(values: F64, gaps: Gaps) -> Bools:
-    """Fill these gaps of `values` in place, each with the value before it; which values were filled: bool [T, C]."""
+    """Fill these gaps of `values` in place, each with the value before it; return which were filled: bool [T, C]."""
     filled = np.zeros(values.shape, np.bool_)
-    total = int(gaps.length.sum())
-    if not total:
-        return filled
     begins = np.cumsum(gaps.length) - gaps.length
-    offset = np.arange(total) - np.repeat(begins, gaps.length)
-    rows = np.repeat(gaps.start, gaps.length) + offset
+    rows = np.arange(int(gaps.length.sum())) + np.repeat(gaps.start - begins, gaps.length)
     columns = np.repeat(gaps.column, gaps.length)
     values[rows, columns] = np.repeat(values[gaps.start - 1, gaps.column], gaps.length)
     filled[rows, columns] = True

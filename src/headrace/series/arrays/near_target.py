@@ -19,30 +19,28 @@ LEAST_VALUES = 30
 
 
 def correlations(matrix: F64, offsets: I64, target: int) -> F64:
-    """Pearson's correlation of each column with the column `target` in each group, [G, C]; NaN where it tells nothing.
+    """Correlate each column with the column `target` in each group (Pearson's), [G, C]; NaN where it tells nothing.
 
     Over rows where both have a value; at least `LEAST_VALUES` of them.
     """
-    both = ~np.isnan(matrix) & ~np.isnan(matrix[:, target : target + 1])
-    x = np.where(both, matrix, np.nan)
-    y = np.where(both, matrix[:, target : target + 1], np.nan)
-    n, x_mean = means(x, offsets)
-    _, y_mean = means(y, offsets)
-    paired = np.concatenate([x, y], axis=1)
-    columns = matrix.shape[1]
+    wanted, columns = matrix[:, target : target + 1], matrix.shape[1]
+    both = ~np.isnan(matrix) & ~np.isnan(wanted)
+    paired = np.concatenate([np.where(both, matrix, np.nan), np.where(both, wanted, np.nan)], axis=1)
+    n, mean = means(paired, offsets)
 
     def products(rows: F64, group: I64) -> F64:
-        return present((rows[:, :columns] - x_mean[group]) * (rows[:, columns:] - y_mean[group]))
+        apart = rows - mean[group]
+        return present(apart[:, :columns] * apart[:, columns:])
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        x_var, y_var = variances(x, offsets, n, x_mean), variances(y, offsets, n, y_mean)
-        flat = (x_var <= 1e-20 * np.square(x_mean)) | (y_var <= 1e-20 * np.square(y_mean)) | (n < LEAST_VALUES)
-        r = sums(paired, offsets, products) / n / np.sqrt(x_var * y_var)
-    return np.where(flat, np.nan, r)
+        var = variances(paired, offsets, n, mean)
+        flat = (var <= 1e-20 * np.square(mean)) | (n < LEAST_VALUES)
+        r = sums(paired, offsets, products) / n[:, :columns] / np.sqrt(var[:, :columns] * var[:, columns:])
+    return np.where(flat[:, :columns] | flat[:, columns:], np.nan, r)
 
 
 def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
-    """Column → [groups where it is the target in another unit, groups where that could be told]; the target itself not.
+    """Count, by column, [groups where it is the target in another unit, groups where that could be told].
 
     r: from `correlations`, of columns without the target. Tallies of batches add up.
     """
@@ -51,22 +49,18 @@ def tally(columns: Sequence[str], r: F64) -> dict[str, list[int]]:
 
 
 def add(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """The tally of all groups of several tallies."""
-    total: dict[str, list[int]] = {}
-    for each in tallies:
-        for name, (alike, judged) in each.items():
-            before = total.get(name, [0, 0])
-            total[name] = [before[0] + alike, before[1] + judged]
-    return dict(sorted(total.items()))
+    """Add up tallies of different groups."""
+    names = sorted({name for each in tallies for name in each})
+    return {name: [sum(each[name][at] for each in tallies if name in each) for at in (0, 1)] for name in names}
 
 
 def suspects(tallies: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """The columns that are the target in another unit for more than half of the groups where that could be told."""
+    """Return the columns that are the target in another unit in more than half of the groups that could be judged."""
     return {name: counts for name, counts in add(tallies).items() if counts[0] * 2 > counts[1]}
 
 
 def warning(target: str, found: Mapping[str, Sequence[int]]) -> str | None:
-    """What to tell of these suspects; None where there are none."""
+    """Write a warning about these suspects; None where there are none."""
     if not found:
         return None
     told = "; ".join(f"{name} in {alike:,} of {judged:,} entities" for name, (alike, judged) in found.items())

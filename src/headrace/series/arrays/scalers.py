@@ -1,16 +1,20 @@
-"""Fitted scalers of many entities as plain arrays: applied and inverted for all rows at once, kept as JSON.
+"""Fitted scalers of many entities as plain arrays: fitted, applied and inverted for all rows at once, kept as JSON.
 
-One `Scalers` is one pipeline over some columns, fitted for every entity on its own or once for all. What is kept of a
-step is what was measured (means, variances, least and greatest values); what is computed with follows from it by the
-rules of scikit-learn. Work is in float64, in blocks of rows, so memory beside the result is bounded.
+One `Scalers` is one pipeline of native steps over some columns, fitted for every entity on its own or once for all.
+What is kept of a step is what was measured (means, variances, least and greatest values); what is computed with follows
+from it by the rules of scikit-learn, and so do the results. Work is in float64, in blocks of rows, so memory beside the
+result is bounded. Fitting costs a few passes over the rows for each step; `RobustScaler` sorts them, and
+`PowerTransformer` searches its exponent for each group and column with scikit-learn (extra `series`).
 """
 
 from __future__ import annotations
 
 import base64
 import difflib
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,173 +22,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F64, I64
-from headrace.errors import CorruptShard, InputError, SettingsError
-from headrace.series.arrays.fitted_step import FittedStep
-from headrace.series.arrays.statistics import row_groups
-from headrace.series.arrays.steps import NATIVE, complete, why_not_invertible
+from headrace.arrays import F64, I64, Bools
+from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
+from headrace.series.arrays.statistics import counts, extremes, means, quantiles, row_groups, variances
+from headrace.series.arrays.steps import NATIVE, FittedStep, StepData, complete, power, why_not_invertible
 
 Values = npt.NDArray[np.floating[Any]]
 
 _BLOCK = 1 << 13  # rows that stay in the processor's cache
 _READABLE = 1000  # entities whose numbers a person may still want to look up in the JSON
-
-
-@dataclass(frozen=True, repr=False)
-class Scalers:
-    """One pipeline over `columns`, fitted for each of `entities`, or once for all (entities None).
-
-    entities: ascending, each once. The arrays of `steps` have a row for each entity, in this order; one row for all.
-    """
-
-    columns: tuple[str, ...]
-    entities: tuple[str, ...] | None
-    steps: tuple[FittedStep, ...]
-
-    def __repr__(self) -> str:
-        whom = "one for all" if self.entities is None else f"{len(self.entities):,} entities"
-        return f"Scalers({', '.join(self.columns)}: {self._words()}, {whom})"
-
-    def places(self, entities: Sequence[str] | pa.Array) -> I64:
-        """Where each entity's fit stands, [len(entities)]. Raises `InputError` for one that was not fitted."""
-        if self.entities is None:
-            return np.zeros(len(entities), np.int64)
-        texts = entities if isinstance(entities, pa.Array) else pa.array(list(entities), pa.string())
-        found = pc.index_in(texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string()))
-        if found.null_count:
-            stranger = texts[int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])].as_py()
-            near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
-            raise InputError(
-                f"entity {stranger!r}: no scaler was fitted for it ({len(self.entities):,} entities have one"
-                f"{f', near: {near[0]!r}' if near else ''}), and unscaled values are never handed out; give entities "
-                f"of this run, or prepare with strategy: unified, which fits one scaler for all"
-            )
-        return np.asarray(found.to_numpy(), np.int64)
-
-    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
-        """Scaled values [R, C] of `dtype`; NaN stays NaN. entities: of the groups that `offsets` [len+1] mark.
-
-        Raises `InputError` for an entity without fit, and where a value that is there has none behind a step.
-        """
-        places, out = self.places(entities), np.empty(matrix.shape, dtype)
-        for start in range(0, len(out), _BLOCK):
-            stop = min(len(out), start + _BLOCK)
-            groups = row_groups(offsets, start, stop)
-            x = before = np.asarray(matrix[start:stop], np.float64)
-            for each in self.steps:
-                x = each.forward(x, places[groups])
-            lost = ~np.isfinite(x) & ~np.isnan(before)
-            if lost.any():
-                row, column = (int(each[0]) for each in np.nonzero(lost))
-                raise self._lost(entities[int(groups[row])], column, float(before[row, column]))
-            with np.errstate(over="ignore"):
-                out[start:stop] = x
-            lost = np.isinf(out[start:stop])
-            if lost.any():  # it is finite, and more than the type holds
-                row, column = (int(each[0]) for each in np.nonzero(lost))
-                raise InputError(
-                    f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
-                    f"{float(before[row, column])!r} scaled is {float(x[row, column])!r}, which {np.dtype(dtype)} "
-                    f"cannot hold; name it in missing_numbers, correct the data, or choose other steps"
-                )
-        return out
-
-    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
-        """The values [R, C] that `apply` made `scaled` of. Raises `InputError` for an entity without fit."""
-        places, out = self.places(entities), np.empty(scaled.shape, dtype)
-        for start in range(0, len(out), _BLOCK):
-            stop = min(len(out), start + _BLOCK)
-            out[start:stop] = self.backward(scaled[start:stop], places[row_groups(offsets, start, stop)])
-        return out
-
-    def backward(self, scaled: Values, places: I64) -> F64:
-        """`invert` for rows whose fits stand at `places` [N]. Raises `SettingsError` if a step has no inverse."""
-        y = np.asarray(scaled, np.float64)
-        for each in reversed(self.steps):
-            reason = why_not_invertible(each.step)
-            if reason is not None and not each.step.params.get("clip"):
-                raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
-            y = each.backward(y, places)
-        return y
-
-    def invert_column(self, scaled: Values, column: str, places: I64) -> F64:
-        """Bring back values [N, ...] of one column, e.g. predictions of several steps; places [N] from `places`."""
-        return self.only([column]).backward(scaled.reshape(-1, 1), _each(places, scaled)).reshape(scaled.shape)
-
-    def only(self, columns: Sequence[str]) -> Scalers:
-        """The same for some of the columns. Raises `SettingsError` if it lacks one."""
-        strange = [each for each in columns if each not in self.columns]
-        if strange:
-            raise SettingsError(f"column {strange[0]!r} is not among the scaled ones: {', '.join(self.columns)}")
-        at = [self.columns.index(each) for each in columns]
-        steps = tuple(
-            FittedStep(each.step, {name: values[:, at] for name, values in each.fitted.items()}) for each in self.steps
-        )
-        return Scalers(tuple(columns), self.entities, steps)
-
-    def select(self, entities: Sequence[str]) -> Scalers:
-        """The same for some of the entities, ascending. Raises `InputError` for one that was not fitted."""
-        if self.entities is None:
-            return self
-        wanted = tuple(sorted(set(entities)))
-        return self._taken(self.places(wanted), wanted)
-
-    def _taken(self, places: I64, entities: tuple[str, ...]) -> Scalers:
-        steps = tuple(
-            FittedStep(each.step, {name: values[places] for name, values in each.fitted.items()}) for each in self.steps
-        )
-        return Scalers(self.columns, entities, steps)
-
-    def _words(self) -> str:
-        return " -> ".join(str(each.step.params.get("func") or each.step.word) for each in self.steps) or "no step"
-
-    def _lost(self, entity: str, column: int, value: float) -> InputError:
-        return InputError(
-            f"entity {entity!r}, column {self.columns[column]!r}: {value!r} has no finite value behind "
-            f"{self._words()}; correct the data, or choose steps that are defined for it"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; numbers keep all their bits.
-
-        Of more than `_READABLE` entities the arrays are base64 of little-endian float64: a tenth of the memory.
-        """
-        return {
-            "columns": list(self.columns),
-            "entities": None if self.entities is None else list(self.entities),
-            "steps": [
-                {
-                    "step": each.step.word,
-                    "params": dict(each.step.params),
-                    "fitted": {name: _encoded(values) for name, values in sorted(each.fitted.items())},
-                }
-                for each in self.steps
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Scalers:
-        """What `to_json` gave. Raises `CorruptShard` for anything else."""
-        try:
-            columns = tuple(str(each) for each in record["columns"])
-            entities = None if record["entities"] is None else tuple(str(each) for each in record["entities"])
-            shape = (1 if entities is None else len(entities), len(columns))
-            if entities is not None and list(entities) != sorted(set(entities)):
-                raise ValueError("entities are not ascending")
-            steps = []
-            for each in record["steps"]:
-                if each["step"] not in NATIVE:
-                    raise ValueError(f"step {each['step']!r} is not known")
-                fitted = {name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()}
-                if set(fitted) != set(MEASURED[each["step"]]) or not all(map(_finite, fitted.values())):
-                    raise ValueError(f"step {each['step']!r} has not the numbers it needs")
-                steps.append(FittedStep(complete(each["step"], each["params"]), fitted))
-            return cls(columns, entities, tuple(steps))
-        except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
-            raise CorruptShard(
-                f"fitted pipelines: are damaged ({error}); restore them or prepare the run again"
-            ) from error
-
 
 MEASURED = {
     "StandardScaler": ("mean", "seen", "var"),
@@ -197,30 +43,194 @@ MEASURED = {
 }
 
 
-def merge(parts: Sequence[Scalers]) -> Scalers:
-    """One fit of all entities of several fits of the same pipeline. Raises `ValueError` where they do not fit."""
-    first = parts[0]
-    if any(
-        part.columns != first.columns or [each.step for each in part.steps] != [each.step for each in first.steps]
-        for part in parts
-    ):
-        raise ValueError("only fits of the same pipeline over the same columns can be merged")
-    if first.entities is None:
-        if len(parts) > 1:
-            raise ValueError("one fit for all is not merged with another")
-        return first
-    entities = [entity for part in parts for entity in part.entities or ()]
-    order = sorted(range(len(entities)), key=entities.__getitem__)
-    names = tuple(entities[place] for place in order)
-    if len(set(names)) < len(names):
-        raise ValueError("an entity was fitted twice")
-    steps = tuple(
-        FittedStep(
-            each.step, {name: np.concatenate([part.steps[at].fitted[name] for part in parts]) for name in each.fitted}
+@dataclass(frozen=True)
+class Part(ABC):
+    """One fitted pipeline over `columns`: a fit for each of `entities`, which are ascending, or one for all (None)."""
+
+    columns: tuple[str, ...]
+    entities: tuple[str, ...] | None
+    pipeline: tuple[StepData, ...]
+
+    @abstractmethod
+    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
+        """Return scaled values [R, C] of `dtype`; NaN stays NaN. entities: of the groups that `offsets` [len+1] mark.
+
+        Raises `InputError` for an entity without a fit, and where a value that is there has none behind a step.
+        """
+
+    @abstractmethod
+    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
+        """Return the values [R, C] that `apply` scaled.
+
+        Raises `InputError` for an entity without a fit, `SettingsError` if a step has no inverse.
+        """
+
+    def places(self, entities: Sequence[str] | pa.Array) -> I64:
+        """Return where each entity's fit stands, [len(entities)]. Raises `InputError` for one that was not fitted."""
+        if self.entities is None:
+            return np.zeros(len(entities), np.int64)
+        texts = entities if isinstance(entities, pa.Array) else pa.array(list(entities), pa.string())
+        found = pc.index_in(texts.cast(pa.string()), value_set=pa.array(self.entities, pa.string()))
+        if found.null_count:
+            stranger = texts.filter(found.is_null())[0].as_py()
+            near = difflib.get_close_matches(str(stranger), self.entities[:10_000], n=1)
+            raise InputError(
+                f"entity {stranger!r}: no pipeline was fitted for it ({len(self.entities):,} entities have one"
+                f"{f', near: {near[0]!r}' if near else ''}), and unscaled values are never handed out; give entities "
+                f"of this run, or prepare with strategy: unified, which fits one pipeline for all"
+            )
+        return np.asarray(found.to_numpy(), np.int64)
+
+    def _words(self) -> str:
+        return " -> ".join(str(each.get("func") or each["step"]) for each in self.pipeline) or "no step"
+
+    def _check_finite(self, made: Values, before: Values, entities: Sequence[str], groups: I64) -> None:
+        """Raise `InputError` if a value that was there has no finite one. groups: of each row, among the entities."""
+        lost = ~np.isfinite(made) & ~np.isnan(before)
+        if lost.any():
+            row, column = (int(each[0]) for each in np.nonzero(lost))
+            raise InputError(
+                f"entity {entities[int(groups[row])]!r}, column {self.columns[column]!r}: "
+                f"{float(before[row, column])!r} has no finite value behind {self._words()} as {made.dtype}; correct "
+                f"the data or name it in missing_numbers, or choose other steps"
+            )
+
+
+@dataclass(frozen=True, repr=False)
+class Scalers(Part):
+    """A pipeline of native steps. measured: for each step, arrays [G, C] with a row for each entity, or one for all."""
+
+    measured: tuple[Mapping[str, F64], ...]
+
+    def __repr__(self) -> str:
+        whom = "one for all" if self.entities is None else f"{len(self.entities):,} entities"
+        return f"Scalers({', '.join(self.columns)}: {self._words()}, {whom})"
+
+    @cached_property
+    def steps(self) -> tuple[FittedStep, ...]:
+        """The steps, each with what was measured for it."""
+        return tuple(map(FittedStep, self.pipeline, self.measured))
+
+    def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
+        """Return scaled values; see `Part`."""
+        places, out = self.places(entities), np.empty(matrix.shape, dtype)
+        for start in range(0, len(out), _BLOCK):
+            stop = min(len(out), start + _BLOCK)
+            groups = row_groups(offsets, start, stop)
+            x = before = np.asarray(matrix[start:stop], np.float64)
+            own = places[groups]
+            for each in self.steps:
+                x = each.forward(x, own)
+            with np.errstate(over="ignore"):
+                out[start:stop] = x
+            self._check_finite(out[start:stop], before, entities, groups)
+        return out
+
+    def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
+        """Return values in their own units; see `Part`."""
+        for step in self.pipeline:
+            reason = why_not_invertible(step)
+            if reason is not None and not step.get("clip"):
+                raise SettingsError(f"columns {', '.join(self.columns)} cannot be brought back: {reason}")
+        places, out = self.places(entities), np.empty(scaled.shape, dtype)
+        for start in range(0, len(out), _BLOCK):
+            stop = min(len(out), start + _BLOCK)
+            y, own = np.asarray(scaled[start:stop], np.float64), places[row_groups(offsets, start, stop)]
+            for each in reversed(self.steps):
+                y = each.backward(y, own)
+            out[start:stop] = y
+        return out
+
+    def only(self, columns: Sequence[str]) -> Scalers:
+        """Return the same for some of the columns. Raises `SettingsError` if it lacks one."""
+        if tuple(columns) == self.columns:
+            return self
+        strange = [each for each in columns if each not in self.columns]
+        if strange:
+            raise SettingsError(f"column {strange[0]!r} is not among the scaled ones: {', '.join(self.columns)}")
+        at = [self.columns.index(each) for each in columns]
+        return self._taken(tuple(columns), self.entities, lambda values: values[:, at])
+
+    def select(self, entities: Sequence[str]) -> Scalers:
+        """Return the same for some of the entities. Raises `InputError` for one that was not fitted."""
+        if self.entities is None:
+            return self
+        wanted = tuple(sorted(set(entities)))
+        places = self.places(wanted)
+        return self._taken(self.columns, wanted, lambda values: values[places])
+
+    @classmethod
+    def merge(cls, parts: Sequence[Scalers]) -> Scalers:
+        """Join fits of the same pipeline for different entities. Raises `ValueError` where they do not fit."""
+        first = parts[0]
+        if any(part.columns != first.columns or part.pipeline != first.pipeline for part in parts):
+            raise ValueError("only fits of the same pipeline over the same columns can be merged")
+        if first.entities is None:
+            if len(parts) > 1:
+                raise ValueError("one fit for all is not merged with another")
+            return first
+        joined = tuple(
+            {name: np.concatenate([part.measured[at][name] for part in parts]) for name in each}
+            for at, each in enumerate(first.measured)
         )
-        for at, each in enumerate(first.steps)
-    )
-    return Scalers(first.columns, names, steps)._taken(np.array(order, np.int64), names)
+        entities = tuple(name for part in parts for name in part.entities or ())
+        return cls(first.columns, entities, first.pipeline, joined)._ascending()
+
+    def _ascending(self) -> Scalers:
+        """The same with entities, each of which was fitted once, in their order."""
+        entities = self.entities or ()
+        if len(set(entities)) < len(entities):
+            raise ValueError("an entity was fitted twice")
+        order = sorted(range(len(entities)), key=entities.__getitem__)
+        names = tuple(entities[place] for place in order)
+        return self._taken(self.columns, names, lambda values: values[order])
+
+    def _taken(self, columns: tuple[str, ...], entities: tuple[str, ...] | None, take: Callable[[F64], F64]) -> Scalers:
+        measured = tuple({name: take(values) for name, values in each.items()} for each in self.measured)
+        return Scalers(columns, entities, self.pipeline, measured)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON; numbers keep all their bits.
+
+        Of more than `_READABLE` entities the arrays are base64 of little-endian float64: a tenth of the memory.
+        """
+        return {
+            "columns": list(self.columns),
+            "entities": None if self.entities is None else list(self.entities),
+            "steps": [
+                {
+                    "step": each.step["step"],
+                    "params": {name: value for name, value in each.step.items() if name != "step"},
+                    "fitted": {name: _encoded(values) for name, values in sorted(each.fitted.items())},
+                }
+                for each in self.steps
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Scalers:
+        """Read what `to_json` gave. Raises `CorruptShard` for anything else."""
+        try:
+            columns = tuple(str(each) for each in record["columns"])
+            entities = None if record["entities"] is None else tuple(str(each) for each in record["entities"])
+            shape = (1 if entities is None else len(entities), len(columns))
+            if entities is not None and list(entities) != sorted(set(entities)):
+                raise ValueError("entities are not ascending")
+            steps, measured = [], []
+            for each in record["steps"]:
+                word = each["step"]
+                if word not in NATIVE:
+                    raise ValueError(f"step {word!r} is not known")
+                fitted = {name: _decoded(values).reshape(shape) for name, values in each["fitted"].items()}
+                if set(fitted) != set(MEASURED[word]) or not all(np.isfinite(each).all() for each in fitted.values()):
+                    raise ValueError(f"step {word!r} has not the numbers it needs")
+                steps.append(complete(word, each["params"]))
+                measured.append(fitted)
+            return cls(columns, entities, tuple(steps), tuple(measured))
+        except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
+            raise CorruptShard(
+                f"fitted pipelines: are damaged ({error}); restore them or prepare the run again"
+            ) from error
 
 
 def _encoded(values: F64) -> list[Any] | str:
@@ -235,9 +245,106 @@ def _decoded(values: Any) -> F64:
     return np.array(values, np.float64)
 
 
-def _each(places: I64, scaled: Values) -> I64:
-    return np.repeat(places, scaled.size // len(scaled)) if len(scaled) else places
+def fit_scalers(
+    steps: Sequence[StepData],
+    columns: Sequence[str],
+    matrix: F64,
+    offsets: I64 | None = None,
+    entities: Sequence[str] | None = None,
+) -> Scalers:
+    """Fit native steps for each entity on its own rows, or once on all rows (entities None).
+
+    matrix: float64 [R, C], NaN is missing; offsets: [len(entities) + 1]. Each step is fitted on what the steps before
+    it made of the rows. Raises `InputError` where a column of an entity has no value, or one that a step cannot take.
+    """
+    matrix = np.asarray(matrix, np.float64)
+    if offsets is None or entities is None:
+        offsets = np.array([0, len(matrix)], np.int64)
+
+    def who(group: int, column: int | None = None) -> str:
+        name = "the entities to fit on" if entities is None else f"entity {entities[group]!r}"
+        return name if column is None else f"{name}, column {columns[column]!r}"
+
+    short = np.flatnonzero(np.diff(offsets) < 1)
+    if len(short):
+        raise InputError(f"{who(int(short[0]))}: has no rows to fit a scaler on; leave it out")
+    groups = row_groups(offsets, 0, len(matrix)) if len(matrix) else np.empty(0, np.int64)
+    found = _first(np.isinf(matrix))
+    if found is not None:
+        row, column = found
+        raise InputError(
+            f"{who(int(groups[row]), column)}: holds {matrix[row, column]}, which cannot be scaled; "
+            f"correct the data or leave the entity out"
+        )
+    found = _first(counts(matrix, offsets) == 0) if steps else None
+    if found is not None:
+        raise InputError(
+            f"{who(*found)}: has no value among the rows to fit a scaler on; leave the entity or the column out"
+        )
+    measured: list[Mapping[str, F64]] = []
+    for step in steps:
+        measured.append(_measure(step, matrix, offsets))
+        now = FittedStep(step, measured[-1])
+        if len(measured) == len(steps) and now.is_always_finite:
+            break
+        before, matrix = matrix, now.forward(matrix, groups)
+        found = _first(~np.isfinite(matrix) & ~np.isnan(before))
+        if found is not None:
+            row, column = found
+            raise InputError(
+                f"{who(int(groups[row]), column)}: {float(before[row, column])!r} has no finite value behind "
+                f"{step.get('func') or step['step']}; correct the data, or choose a step that is defined for it"
+            )
+    if entities is None:
+        return Scalers(tuple(columns), None, tuple(steps), tuple(measured))
+    return Scalers(tuple(columns), tuple(entities), tuple(steps), tuple(measured))._ascending()
 
 
-def _finite(values: F64) -> bool:
-    return bool(np.isfinite(values).all())
+def _first(places: Bools) -> tuple[int, int] | None:
+    if not places.any():
+        return None
+    row, column = (int(each[0]) for each in np.nonzero(places))
+    return row, column
+
+
+def _measure(step: StepData, matrix: F64, offsets: I64) -> dict[str, F64]:
+    word = step["step"]
+    if word == "FunctionTransformer":
+        return {}
+    if word == "Log":
+        _, mean = means(matrix, offsets)
+        return {"offset": step["offset"] + step["mean_share"] * mean}
+    if word == "PowerTransformer":
+        exponents = _search_exponents(step["method"], matrix, offsets)
+        made = power(step["method"], matrix, exponents[row_groups(offsets, 0, len(matrix))])
+        return {"lambda": exponents, **_moments(made, offsets)}
+    if word == "StandardScaler":
+        return _moments(matrix, offsets)
+    seen = counts(matrix, offsets)
+    if word == "RobustScaler":
+        low, high = (share / 100 for share in step["quantile_range"])
+        found = quantiles(matrix, offsets, (low, 0.5, high))
+        return {"low": found[0], "median": found[1], "high": found[2], "seen": seen}
+    least, greatest = extremes(matrix, offsets)
+    if word == "MinMaxScaler":
+        return {"data_min": least, "data_max": greatest, "seen": seen}
+    return {"max_abs": np.maximum(np.abs(least), np.abs(greatest)), "seen": seen}
+
+
+def _moments(matrix: F64, offsets: I64) -> dict[str, F64]:
+    seen, mean = means(matrix, offsets)
+    return {"mean": mean, "var": variances(matrix, offsets, seen, mean), "seen": seen}
+
+
+def _search_exponents(method: str, matrix: F64, offsets: I64) -> F64:
+    try:
+        from sklearn.preprocessing import PowerTransformer
+    except ImportError:
+        raise MissingExtra("scikit-learn", "series") from None
+    exponents = np.empty((len(offsets) - 1, matrix.shape[1]))
+    for group, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        try:
+            exponents[group] = PowerTransformer(method=method, standardize=False).fit(matrix[start:stop]).lambdas_
+        except ValueError as error:
+            raise InputError(f"PowerTransformer({method}): {error}; choose another step") from error
+    return exponents

@@ -21,19 +21,19 @@ _BLOCK = 1 << 13  # stays in the processor's cache
 
 
 def counts(matrix: F64, offsets: I64) -> F64:
-    """How many values of each column of each group are there. [G, C] float64."""
+    """Count the values that are there in each column of each group, [G, C] float64."""
     return sums(matrix, offsets, lambda block, _: ~np.isnan(block))
 
 
 def means(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """(counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
+    """Return (counts, means) of the values that are there, each [G, C]; the mean of none is NaN."""
     n = counts(matrix, offsets)
     with np.errstate(invalid="ignore"):
         return n, sums(matrix, offsets, lambda block, _: present(block)) / n
 
 
 def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
-    """Population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
+    """Return population variances of the values that are there, [G, C], by the corrected two-pass algorithm."""
     columns = matrix.shape[1]
 
     def deviations_and_squares(block: F64, group: I64) -> F64:
@@ -49,13 +49,13 @@ def variances(matrix: F64, offsets: I64, n: F64, mean: F64) -> F64:
 
 
 def present(block: F64) -> F64:
-    """The values, 0 where one is missing."""
+    """Return the values, 0 where one is missing."""
     missing = np.isnan(block)
     return np.where(missing, 0.0, block) if missing.any() else block
 
 
 def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
-    """(least, greatest) value of each column of each group, each [G, C]; NaN where there is none."""
+    """Return (least, greatest) value of each column of each group, each [G, C]; NaN where there is none."""
     if len(offsets) == 1:
         empty = np.empty((0, matrix.shape[1]))
         return empty, empty.copy()
@@ -64,29 +64,27 @@ def extremes(matrix: F64, offsets: I64) -> tuple[F64, F64]:
 
 
 def quantiles(matrix: F64, offsets: I64, shares: tuple[float, ...]) -> F64:
-    """Quantiles of the values that are there, by linear interpolation. shares in [0, 1]; [len(shares), G, C]."""
-    groups = len(offsets) - 1
-    found = np.empty((len(shares), groups, matrix.shape[1]))
-    for group, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+    """Return quantiles of the values that are there, by linear interpolation. shares in [0, 1]; [len(shares), G, C].
+
+    The bits are those of `np.nanquantile`, which takes four times as long.
+    """
+    columns = np.arange(matrix.shape[1])
+    found = np.empty((len(shares), len(offsets) - 1, len(columns)))
+    for group, (start, stop) in enumerate(pairwise(offsets.tolist())):
         ordered = np.sort(matrix[start:stop], axis=0)  # NaN last
-        n = (stop - start) - np.isnan(ordered).sum(axis=0)
+        last = np.maximum((stop - start) - np.isnan(ordered).sum(axis=0) - 1, 0)
         for place, share in enumerate(shares):
-            found[place, group] = _between(ordered, n, share)
+            position = share * last
+            below = np.floor(position).astype(np.int64)
+            low, high = ordered[below, columns], ordered[np.minimum(below + 1, last), columns]
+            part = position - below
+            # from the nearer end, so that both ends are met exactly
+            found[place, group] = np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
     return found
 
 
-def _between(ordered: F64, n: I64, share: float) -> F64:
-    position = share * np.maximum(n - 1, 0)
-    below = np.floor(position).astype(np.int64)
-    above = np.minimum(below + 1, np.maximum(n - 1, 0))
-    columns = np.arange(ordered.shape[1])
-    low, high, part = ordered[below, columns], ordered[above, columns], position - below
-    # from the nearer end, so that both ends are met exactly
-    return np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
-
-
 def row_groups(offsets: I64, start: int, stop: int) -> I64:
-    """The group of each of the rows start..stop-1."""
+    """Return the group of each of the rows start..stop-1."""
     first = int(np.searchsorted(offsets, start, "right")) - 1
     last = int(np.searchsorted(offsets, stop, "left"))
     edges = np.clip(offsets[first : last + 1], start, stop)
@@ -94,21 +92,18 @@ def row_groups(offsets: I64, start: int, stop: int) -> I64:
 
 
 def sums(matrix: F64, offsets: I64, of: Callable[[F64, I64], npt.NDArray[Any]]) -> F64:
-    """The sum of `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is asked block by block."""
-    groups = len(offsets) - 1
-    starts = _starts(offsets)
-    runs = [np.arange(start, stop, _RUN) for start, stop in zip(starts.tolist(), offsets[1:].tolist(), strict=True)]
-    run_starts = np.concatenate(runs) if runs else np.empty(0, np.int64)
-    partial = []
-    cuts = [*range(0, len(run_starts), _BLOCK // _RUN), len(run_starts)]
-    for begin, end in pairwise(cuts):
-        start = int(run_starts[begin])
-        stop = int(run_starts[end]) if end < len(run_starts) else int(offsets[-1])
-        block = of(matrix[start:stop], row_groups(offsets, start, stop))
-        partial.append(np.add.reduceat(block, run_starts[begin:end] - start, axis=0, dtype=np.float64))
-    if not groups:
+    """Sum `of(rows, their groups)` [rows, C] over each group, [G, C]; `of` is asked block by block."""
+    if len(_starts(offsets)) == 0:
         return np.asarray(of(matrix[:0], np.empty(0, np.int64)), np.float64)
-    first_run = np.cumsum([0, *(len(run) for run in runs)][:-1])
+    runs = [np.arange(start, stop, _RUN) for start, stop in pairwise(offsets.tolist())]
+    borders = np.append(np.concatenate(runs), offsets[-1])
+    partial, each = [], _BLOCK // _RUN  # runs of a block
+    for begin in range(0, len(borders) - 1, each):
+        own = borders[begin : begin + each + 1]
+        start, stop = int(own[0]), int(own[-1])
+        block = of(matrix[start:stop], row_groups(offsets, start, stop))
+        partial.append(np.add.reduceat(block, own[:-1] - start, axis=0, dtype=np.float64))
+    first_run = np.cumsum([0, *map(len, runs)][:-1])
     return np.add.reduceat(np.concatenate(partial), first_run, axis=0)
 
 

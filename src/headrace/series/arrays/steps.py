@@ -1,7 +1,7 @@
-"""The steps that are computed here, without scikit-learn: their names, parameters and defaults.
+"""The steps that are computed here, without scikit-learn: what they may be told, and what they do with what was fitted.
 
-A step is data: a word and its parameters. Words and parameters are scikit-learn's where it has such a transformer, and
-so are the results; `Log` has none there.
+A step is data: a word and its parameters. Words, parameters and results are scikit-learn's where it has such a
+transformer; it has none for `Log`.
 """
 
 from __future__ import annotations
@@ -9,52 +9,114 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
-from headrace.errors import SettingsError
-from headrace.series.arrays.functions import FUNCTIONS
+import numpy as np
 
-_Check = Callable[[Any], str | None]
+from headrace.arrays import F64, I64
+from headrace.errors import SettingsError
+
+StepData = dict[str, Any]  # {"step": WORD, parameter: value, …}
+
+ENCODERS = ("OneHotEncoder", "OrdinalEncoder")
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a pipeline: a word of `NATIVE` and all of its parameters."""
+class Function:
+    """A function of single values that a pipeline may name.
 
-    word: str
-    params: Mapping[str, Any]
+    inverse: the name of its inverse; None: it has none. above: the result is finite for values greater than this, and
+    at `above` itself only where `closed`.
+    """
 
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "true or false"
-
-
-def _number(value: Any) -> str | None:
-    return None if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else "a number"
+    call: Callable[..., Any]
+    inverse: str | None = None
+    above: float = -np.inf
+    closed: bool = False
 
 
-def _pair(low: float, high: float) -> _Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, list | tuple) or len(value) != 2 or any(_number(each) for each in value):
-            return "two numbers"
-        return None if low <= value[0] < value[1] <= high else f"two ascending numbers from {low:g} to {high:g}"
+FUNCTIONS = {
+    "arcsinh": Function(np.arcsinh, "sinh"),
+    "cbrt": Function(np.cbrt, "power_3"),
+    "exp": Function(np.exp, "log"),
+    "exp2": Function(np.exp2, "log2"),
+    "expm1": Function(np.expm1, "log1p"),
+    "identity": Function(np.positive, "identity"),
+    "log": Function(np.log, "exp", 0.0),
+    "log10": Function(np.log10, "power_of_10", 0.0),
+    "log1p": Function(np.log1p, "expm1", -1.0),
+    "log2": Function(np.log2, "exp2", 0.0),
+    "negative": Function(np.negative, "negative"),
+    "power_3": Function(lambda x: x * x * x, "cbrt"),
+    "power_of_10": Function(lambda x: np.power(10.0, x), "log10"),
+    "sinh": Function(np.sinh, "arcsinh"),
+    "sqrt": Function(np.sqrt, "square", 0.0, closed=True),
+    "square": Function(np.square, "sqrt"),
+    "tanh": Function(np.tanh, "arctanh"),
+    "arctanh": Function(np.arctanh, "tanh", -1.0),
+}
 
-    return check
+
+# Parameters. Each is converted to what the data of a step hold; a ValueError says what it should have been.
 
 
-def _function(value: Any) -> str | None:
-    return None if value is None or value in FUNCTIONS else f"one of {', '.join(FUNCTIONS)}"
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
 
 
-def _method(value: Any) -> str | None:
-    return None if value in ("yeo-johnson", "box-cox") else "yeo-johnson or box-cox"
+def _number(value: Any, least: float = -1e300) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e300:
+        raise ValueError("a number" if least < 0 else "0 or more")
+    return float(value)
 
 
-def _share(value: Any) -> str | None:
-    return _number(value) or (None if value >= 0 else "0 or more")
+def _pair(low: float, high: float) -> Callable[[Any], list[float]]:
+    def convert(value: Any) -> list[float]:
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise ValueError("two numbers")
+        first, second = _number(value[0]), _number(value[1])
+        if not low <= first < second <= high:
+            raise ValueError(f"two ascending numbers from {low:g} to {high:g}")
+        return [first, second]
+
+    return convert
 
 
-NATIVE: dict[str, dict[str, tuple[Any, _Check]]] = {
+def _one_of(*words: Any) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if (not isinstance(value, str) and value is not None) or value not in words:
+            raise ValueError(f"one of {', '.join(map(str, words))}")
+        return value
+
+    return convert
+
+
+def _categories(value: Any) -> Any:
+    if isinstance(value, str) and value == "auto":
+        return value
+    lists = isinstance(value, list | tuple) and all(
+        isinstance(each, list | tuple) and each and all(isinstance(text, str) for text in each) for each in value
+    )
+    if not lists or any(len(set(each)) < len(each) for each in value):
+        raise ValueError("auto, or for each column a list of different texts")
+    return [list(each) for each in value]
+
+
+def _unknown_value(value: Any) -> Any:
+    if value is not None:
+        _number(value)
+    return value
+
+
+_FUNCTION = _one_of(None, *FUNCTIONS)
+
+_PARAMETERS: dict[str, dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # name → default, conversion
     "StandardScaler": {"with_mean": (True, _flag), "with_std": (True, _flag)},
     "MinMaxScaler": {"feature_range": ([0, 1], _pair(-1e30, 1e30)), "clip": (False, _flag)},
     "MaxAbsScaler": {"clip": (False, _flag)},
@@ -64,42 +126,173 @@ NATIVE: dict[str, dict[str, tuple[Any, _Check]]] = {
         "quantile_range": ([25.0, 75.0], _pair(0, 100)),
         "unit_variance": (False, _flag),
     },
-    "PowerTransformer": {"method": ("yeo-johnson", _method), "standardize": (True, _flag)},
-    "FunctionTransformer": {"func": (None, _function), "inverse_func": (None, _function)},
-    "Log": {"offset": (0.0, _number), "mean_share": (0.0, _share)},
+    "PowerTransformer": {
+        "method": ("yeo-johnson", _one_of("yeo-johnson", "box-cox")),
+        "standardize": (True, _flag),
+    },
+    "FunctionTransformer": {"func": (None, _FUNCTION), "inverse_func": (None, _FUNCTION)},
+    "Log": {"offset": (0.0, _number), "mean_share": (0.0, lambda value: _number(value, 0.0))},
+    "OneHotEncoder": {
+        "categories": ("auto", _categories),
+        "drop": (None, _one_of(None, "first", "if_binary")),
+        "handle_unknown": ("error", _one_of("error", "ignore")),
+    },
+    "OrdinalEncoder": {
+        "categories": ("auto", _categories),
+        "handle_unknown": ("error", _one_of("error", "use_encoded_value")),
+        "unknown_value": (None, _unknown_value),
+    },
 }
 
+NATIVE = tuple(word for word in _PARAMETERS if word not in ENCODERS)
 
-def complete(word: str, params: Mapping[str, Any]) -> Step:
-    """The step with all its parameters, defaults filled in. Raises `SettingsError` for what it does not know."""
-    known = NATIVE[word]
+
+def complete(word: str, params: Mapping[str, Any]) -> StepData:
+    """Return the step of a word of `NATIVE` or `ENCODERS` with all its parameters, defaults filled in.
+
+    Raises `SettingsError` for a parameter or a value that it does not know.
+    """
+    known = _PARAMETERS[word]
     for name in params:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise SettingsError(f"{word}: {name!r} is no parameter; {hint}")
+            raise SettingsError(f"{word}: {name!r} is not a parameter here; {hint}")
     full = {}
-    for name, (default, check) in known.items():
+    for name, (default, convert) in known.items():
         value = params.get(name, default)
-        wanted = check(value)
-        if wanted is not None:
-            raise SettingsError(f"{word}: {name} is {value!r}; give {wanted}")
-        full[name] = _plain(value)
+        try:
+            full[name] = convert(value)
+        except ValueError as error:
+            raise SettingsError(f"{word}: {name} is {value!r}; give {error}") from None
     if word == "Log" and not full["offset"] and not full["mean_share"]:
         raise SettingsError("Log: offset is 0 and mean_share is 0, so zeros have no logarithm; give offset, e.g. 0.01")
-    return Step(word, full)
+    if word == "OrdinalEncoder":
+        value = full["unknown_value"]
+        if (value is not None) != (full["handle_unknown"] == "use_encoded_value"):
+            raise SettingsError(
+                f"{word}: unknown_value is {value!r} and handle_unknown {full['handle_unknown']!r}; give a number, "
+                f"e.g. -1, with handle_unknown: use_encoded_value, and none otherwise"
+            )
+    return {"step": word, **full}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [float(each) for each in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def why_not_invertible(step: Step) -> str | None:
-    """Why values cannot be brought back through this step; None if they can."""
-    if step.word == "FunctionTransformer" and step.params["func"] and not step.params["inverse_func"]:
-        return f"FunctionTransformer({step.params['func']}) has no inverse; give inverse_func"
-    if step.params.get("clip"):
-        return f"{step.word} clips, and what is clipped cannot be brought back; set clip: false"
+def why_not_invertible(step: StepData) -> str | None:
+    """Return why values cannot be brought back through this step; None if they can."""
+    if step["step"] == "FunctionTransformer" and step["func"] and not step["inverse_func"]:
+        return f"FunctionTransformer({step['func']}) has no inverse; give inverse_func"
+    if step.get("clip"):
+        return f"{step['step']} clips, and what is clipped cannot be brought back; set clip: false"
     return None
+
+
+@dataclass(frozen=True)
+class FittedStep:
+    """A step and what was measured for it: arrays [G, C], a row for each fit.
+
+    A step is a curve and then a linear part, (x - offset) / scale; most steps have only one of the two.
+    """
+
+    step: StepData
+    fitted: Mapping[str, F64]
+
+    @cached_property
+    def linear(self) -> tuple[F64, F64] | None:
+        """(offset, scale) [G, C]; None for a step without a linear part."""
+        word, step, fitted = self.step["step"], self.step, self.fitted
+        if word == "StandardScaler":
+            return self._standard(with_mean=step["with_mean"], with_std=step["with_std"])
+        if word == "PowerTransformer" and step["standardize"]:
+            return self._standard()
+        if word == "MinMaxScaler":
+            low, high = step["feature_range"]
+            scale = _no_zero(fitted["data_max"] - fitted["data_min"]) / (high - low)
+            return fitted["data_min"] - low * scale, scale
+        if word == "MaxAbsScaler":
+            return np.zeros_like(fitted["max_abs"]), _no_zero(fitted["max_abs"])
+        if word == "RobustScaler":
+            offset = fitted["median"] if step["with_centering"] else np.zeros_like(fitted["median"])
+            if not step["with_scaling"]:
+                return offset, np.ones_like(offset)
+            scale = _no_zero(fitted["high"] - fitted["low"])
+            if step["unit_variance"]:
+                low, high = (NormalDist().inv_cdf(share / 100) for share in step["quantile_range"])
+                scale = scale / (high - low)
+            return offset, scale
+        return None
+
+    def _standard(self, *, with_mean: bool = True, with_std: bool = True) -> tuple[F64, F64]:
+        mean, var, seen = self.fitted["mean"], self.fitted["var"], self.fitted["seen"]
+        constant = var <= seen * _EPS * var + np.square(seen * mean * _EPS)
+        scale = np.where(constant, 1.0, np.sqrt(var)) if with_std else np.ones_like(var)
+        return mean if with_mean else np.zeros_like(mean), scale
+
+    @property
+    def is_always_finite(self) -> bool:
+        """Whether every finite value has a finite result."""
+        return self.linear is not None and self.step["step"] != "PowerTransformer"
+
+    def forward(self, x: F64, group: I64) -> F64:
+        """Return the values [N, C] of the groups [N] behind this step; NaN or infinite where there is none."""
+        word, step = self.step["step"], self.step
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            if word == "PowerTransformer":
+                x = power(step["method"], x, self.fitted["lambda"][group])
+            elif word == "Log":
+                x = np.log(x + self.fitted["offset"][group])
+            elif word == "FunctionTransformer" and step["func"] is not None:
+                x = np.asarray(FUNCTIONS[step["func"]].call(x))
+            if self.linear is not None:
+                offset, scale = self.linear
+                x = (x - offset[group]) / scale[group]
+            return np.clip(x, *step.get("feature_range", (-1.0, 1.0))) if step.get("clip") else x
+
+    def backward(self, y: F64, group: I64) -> F64:
+        """Return the values [N, C] before this step."""
+        word, step = self.step["step"], self.step
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            if self.linear is not None:
+                offset, scale = self.linear
+                y = y * scale[group] + offset[group]
+            if word == "PowerTransformer":
+                return _power_back(step["method"], y, self.fitted["lambda"][group])
+            if word == "Log":
+                return np.exp(y) - self.fitted["offset"][group]
+            if word == "FunctionTransformer" and step["inverse_func"] is not None:
+                return np.asarray(FUNCTIONS[step["inverse_func"]].call(y))
+            return y
+
+
+def _no_zero(scale: F64) -> F64:
+    return np.where(scale < 10 * _EPS, 1.0, scale)
+
+
+def power(method: str, x: F64, exponent: F64) -> F64:
+    """Apply the power transforms of Yeo and Johnson (2000), or Box and Cox (1964), with an exponent for each value.
+
+    NaN stays; Box-Cox of 0 or less is NaN.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if method == "box-cox":
+            return np.where(x > 0, _raised(np.log(np.where(x > 0, x, np.nan)), exponent), np.nan)
+        above = _raised(np.log1p(np.maximum(x, 0.0)), exponent)
+        below = -_raised(np.log1p(-np.minimum(x, 0.0)), 2.0 - exponent)
+        return np.where(x >= 0, above, below)  # NaN is not >= 0, and np.minimum keeps it
+
+
+def _power_back(method: str, y: F64, exponent: F64) -> F64:
+    if method == "box-cox":
+        return np.exp(_lowered(y, exponent))
+    above = np.expm1(_lowered(np.maximum(y, 0.0), exponent))
+    below = -np.expm1(_lowered(-np.minimum(y, 0.0), 2.0 - exponent))
+    return np.where(y >= 0, above, below)
+
+
+def _raised(logarithm: F64, exponent: F64) -> F64:
+    flat = np.abs(exponent) < _EPS
+    return np.where(flat, logarithm, np.expm1(exponent * logarithm) / np.where(flat, 1.0, exponent))
+
+
+def _lowered(y: F64, exponent: F64) -> F64:
+    flat = np.abs(exponent) < _EPS
+    return np.where(flat, y, np.log1p(exponent * y) / np.where(flat, 1.0, exponent))

@@ -14,9 +14,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.arrays import I64
+from headrace.arrays import F32, I64, Bools
 
 Targets = Literal["all", "any", "none"]
 
@@ -32,7 +31,7 @@ class Runs:
 
     @classmethod
     def of_rows(cls, rows: I64) -> Runs:
-        """Of ascending row numbers, each once."""
+        """Join ascending row numbers, each given once, to runs."""
         if not len(rows):
             return cls(rows, rows)
         last = np.flatnonzero(np.diff(rows) != 1)
@@ -50,23 +49,18 @@ class Missing:
     columns: int
 
     @classmethod
-    def find(cls, values: npt.NDArray[np.float32], *, first_row: int = 0) -> Missing:
-        """All NaN of a row-major matrix [rows, columns], whose first row has this number."""
-        flat = values.reshape(-1)
-        base = first_row * values.shape[1]
-        found = [
-            np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin)
-            for begin in range(0, len(flat), _SCAN_VALUES)
-        ]
-        return cls(np.concatenate([np.empty(0, np.int64), *found]), values.shape[1])
-
-    @classmethod
-    def join(cls, parts: Sequence[Missing], columns: int) -> Missing:
-        """Those of matrices whose rows follow one another."""
-        return cls(np.concatenate([np.empty(0, np.int64), *(part.places for part in parts)]), columns)
+    def find(cls, matrices: Sequence[F32], columns: int) -> Missing:
+        """Find all NaN of row-major matrices [rows, columns] whose rows follow one another."""
+        found, base = [np.empty(0, np.int64)], 0
+        for matrix in matrices:
+            flat = matrix.reshape(-1)
+            for begin in range(0, len(flat), _SCAN_VALUES):
+                found.append(np.flatnonzero(np.isnan(flat[begin : begin + _SCAN_VALUES])) + (base + begin))
+            base += len(flat)
+        return cls(np.concatenate(found), columns)
 
     def runs(self, columns: slice | int) -> Runs:
-        """Runs of rows where any of these columns is missing."""
+        """Find runs of rows where any of these columns is missing."""
         wanted = np.zeros(self.columns, bool)
         wanted[columns] = True
         row, column = np.divmod(self.places, self.columns)
@@ -96,22 +90,17 @@ class Segments:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def locate(self, numbers: I64) -> tuple[I64, I64]:
-        """(start row, entity) of each window number 0..len-1; int64, same length."""
+        """Return (start row, entity) of each window number 0..len-1; int64, same length."""
         segment = np.searchsorted(self.ends, numbers, side="right")
         inside = numbers - (self.ends[segment] - self.count[segment])
         return self.first[segment] + inside * self.stride, self.entity[segment]
 
-    def expand(self) -> I64:
-        """The start row of every window; int64 [len]."""
-        before = np.repeat(self.ends - self.count, self.count)
-        return np.repeat(self.first, self.count) + (np.arange(len(self)) - before) * self.stride
-
     def per_entity(self, entities: int) -> I64:
-        """How many windows each of so many entities has; int64 [entities]."""
+        """Count the windows of each entity; int64 [entities]."""
         return np.bincount(self.entity, self.count, entities).astype(np.int64)
 
-    def of_entities(self, wanted: npt.NDArray[np.bool_]) -> Segments:
-        """Only those of the entities that are true; bool [entities]."""
+    def of_entities(self, wanted: Bools) -> Segments:
+        """Return only those of the entities that are true; bool [entities]."""
         kept = wanted[self.entity]
         return Segments(self.entity[kept], self.first[kept], self.count[kept], self.stride)
 
@@ -129,7 +118,7 @@ def find_valid_sequences(
     targets: Targets = "all",
     stride: int = 1,
 ) -> Segments:
-    """The windows inside the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
+    """Find the windows inside the entities' rows, begins[e]..ends[e]-1, that miss nothing they need.
 
     inputs: runs of rows that no window may have among its inputs; future: that none may have in its horizon; target:
     runs of rows without a target. targets: "all" horizons must have one, "any" of them, or it does not matter.
@@ -177,31 +166,21 @@ def _without_target(
 def _depth(ranges: list[Runs]) -> tuple[I64, I64]:
     """Borders, ascending, and how many of the ranges cover the stretch from each border to the next."""
     borders = np.concatenate([part for each in ranges for part in (each.begins, each.ends)])
-    deltas = np.concatenate(
-        [part for each in ranges for part in (np.ones(len(each.begins), np.int64), np.full(len(each.ends), -1))]
+    deltas = np.repeat(
+        [step for _ in ranges for step in (1, -1)], [len(each.begins) for each in ranges for _ in (1, -1)]
     )
-    order = np.argsort(borders, kind="stable")
+    order = np.argsort(borders, kind="stable")  # of ascending parts, which is nearly a merge; np.unique is far slower
     borders, deltas = borders[order], deltas[order]
-    ends = np.flatnonzero(np.concatenate([borders[1:] != borders[:-1], [True]])) if len(borders) else borders
-    return borders[ends], np.cumsum(deltas)[ends]
+    last = np.append(borders[1:] != borders[:-1], True)[: len(borders)]
+    return borders[last], np.cumsum(deltas)[last]
 
 
 def _difference(allowed: Runs, blocked: list[Runs]) -> tuple[I64, I64, I64]:
     """What is left of the allowed ranges without the blocked ones: (number of the allowed range, begin, end)."""
-    borders, depth = _depth(blocked)
-    free = np.flatnonzero(depth == 0)
-    # Everything outside the blocked stretches: from the end of one (or the beginning) to the begin of the next.
-    if len(borders):
-        lows = np.concatenate([[np.iinfo(np.int64).min], borders[free]])
-        highs = np.concatenate([borders[:1], borders[np.minimum(free + 1, len(borders) - 1)]])
-        highs[-1] = np.iinfo(np.int64).max  # behind the last border nothing is blocked
-    else:
-        lows, highs = np.array([np.iinfo(np.int64).min]), np.array([np.iinfo(np.int64).max])
-    first = np.searchsorted(highs, allowed.begins, side="right")
-    stop = np.searchsorted(lows, allowed.ends, side="left")
-    counts = np.maximum(stop - first, 0)
-    owner = np.repeat(np.arange(len(counts)), counts)
-    stretch = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
-    begin = np.maximum(allowed.begins[owner], lows[stretch])
-    end = np.minimum(allowed.ends[owner], highs[stretch])
-    return owner, begin, end
+    limits = np.iinfo(np.int64)
+    # An empty range between two neighbours is a border too, so what is left never reaches from one into the other.
+    outside = Runs(np.append(limits.min, allowed.ends), np.append(allowed.begins, limits.max))
+    borders, depth = _depth([outside, *blocked])
+    free = np.flatnonzero(depth[:-1] == 0)
+    begins = borders[free]
+    return np.searchsorted(allowed.begins, begins, side="right") - 1, begins, borders[free + 1]

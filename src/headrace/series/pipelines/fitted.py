@@ -13,20 +13,21 @@ given train rows only: that no other row reaches it is the caller's part, and `h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from headrace.arrays import F64, I64, Bools
-from headrace.errors import InputError, SettingsError
-from headrace.series.arrays.functions import FUNCTIONS
-from headrace.series.arrays.scalers import Scalers, Values
-from headrace.series.arrays.scalers import merge as merge_scalers
-from headrace.series.arrays.scaling import fit_groups, fit_one
-from headrace.series.pipelines.objects import ObjectScalers, fit_objects, merge_objects
+from headrace.digest import canonical_json
+from headrace.errors import CorruptShard, SettingsError
+from headrace.series.arrays.scalers import Scalers, Values, fit_scalers
+from headrace.series.arrays.steps import FUNCTIONS
+from headrace.series.pipelines.objects import ObjectScalers, fit_objects, from_skops, to_skops
 from headrace.series.pipelines.settings import PipelineSettings, Strategy
+from headrace.series.pipelines.step_data import is_native
 
 Part = Scalers | ObjectScalers
 
@@ -45,7 +46,7 @@ class Fitted:
     def transform(
         self, columns: Sequence[str], matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32
     ) -> Values:
-        """Scaled values [R, C] of these columns, in their order. NaN stays NaN.
+        """Return scaled values [R, C] of these columns, in their order. NaN stays NaN.
 
         Raises `InputError` for an entity that was not fitted, and for a value that has none behind its steps;
         `SettingsError` for a column without pipeline.
@@ -58,14 +59,14 @@ class Fitted:
     def inverse_transform(
         self, columns: Sequence[str], scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64
     ) -> Values:
-        """The values that `transform` made these of, in the columns' own units. Raises as `transform`."""
+        """Return the values that `transform` scaled, in the columns' own units. Raises as `transform`."""
         out = np.empty(scaled.shape, dtype)
         for part, at in self._where(columns):
             out[:, at] = part.invert(scaled[:, at], offsets, entities, dtype)
         return out
 
     def part(self, column: str) -> Part:
-        """The fitted pipeline of a column. Raises `SettingsError` if there is none."""
+        """Return the fitted pipeline of a column. Raises `SettingsError` if there is none."""
         for each in self.parts:
             if column in each.columns:
                 return each
@@ -75,13 +76,58 @@ class Fitted:
         place = {column: at for at, column in enumerate(columns)}
         for column in columns:
             self.part(column)
-        found = []
+        found: list[tuple[Part, list[int]]] = []
         for part in self.parts:
-            if not set(part.columns) <= set(place):
-                part = _only(part, [column for column in part.columns if column in place])
-            if part.columns:
-                found.append((part, [place[column] for column in part.columns]))
+            wanted = [column for column in part.columns if column in place]
+            if wanted:
+                found.append((part.only(wanted), [place[column] for column in wanted]))
         return found
+
+    def split(self) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+        """Return the JSON of every part, and scikit-learn's objects of those that have some."""
+        records: list[dict[str, Any]] = []
+        objects: list[list[Any]] = []
+        for part in self.parts:
+            if isinstance(part, Scalers):
+                records.append(part.to_json())
+                continue
+            entities = None if part.entities is None else list(part.entities)
+            steps = [dict(each) for each in part.pipeline]
+            records.append(
+                {"columns": list(part.columns), "entities": entities, "objects": steps, "place": len(objects)}
+            )
+            objects.append(list(part.objects))
+        return records, objects
+
+    @classmethod
+    def together(cls, records: Sequence[Mapping[str, Any]], objects: Any, where: str) -> Fitted:
+        """Join what `split` took apart. Raises `CorruptShard` where it does not fit together."""
+        parts: list[Part] = []
+        try:
+            for each in records:
+                if "objects" not in each:
+                    parts.append(Scalers.from_json(each))
+                    continue
+                entities = None if each["entities"] is None else tuple(map(str, each["entities"]))
+                made = tuple(objects[each["place"]])
+                if len(made) != (1 if entities is None else len(entities)):
+                    raise ValueError("there are not as many objects as entities")
+                parts.append(ObjectScalers(tuple(map(str, each["columns"])), entities, tuple(each["objects"]), made))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CorruptShard(f"{where}: is damaged ({error}); restore it or prepare the run again") from error
+        return cls(tuple(parts))
+
+
+def to_bytes(part: Part) -> bytes:
+    """Return one fitted pipeline as bytes; the same fit is the same bytes."""
+    records, objects = Fitted((part,)).split()
+    return canonical_json(records) + b"\n" + (to_skops(objects) if objects else b"")
+
+
+def from_bytes(data: bytes) -> Part:
+    """Read what `to_bytes` gave."""
+    head, _, tail = data.partition(b"\n")
+    return Fitted.together(json.loads(head), from_skops(tail, "pipeline") if tail else None, "pipeline").parts[0]
 
 
 def fit(
@@ -106,57 +152,43 @@ def fit(
             raise SettingsError(f"{each.encoder['step']} makes numbers of texts; it is fitted by fit_encoder")
         names = tuple(each.columns or ())
         rows = matrix[:, [list(columns).index(column) for column in names]]
-        native = each.native_steps
+        make = fit_scalers if is_native(each.pipeline) else fit_objects
         if strategy == "per_group":
-            if native is not None:
-                parts.append(fit_groups(native, names, rows, offsets, entities))
-            else:
-                parts.append(fit_objects(each.pipeline, names, rows, offsets, entities))
-            continue
-        if each.fit_on_n_basins is not None and each.fit_on_n_basins < len(entities):
-            rows = rows[: int(offsets[each.fit_on_n_basins])]
-        if native is not None:
-            parts.append(fit_one(native, names, rows))
+            parts.append(make(each.pipeline, names, rows, offsets, entities))
         else:
-            parts.append(fit_objects(each.pipeline, names, rows, np.array([0, len(rows)]), None))
+            if each.fit_on_n_basins is not None and each.fit_on_n_basins < len(entities):
+                rows = rows[: int(offsets[each.fit_on_n_basins])]
+            parts.append(make(each.pipeline, names, rows, offsets, None))
     return Fitted(tuple(parts))
 
 
 def merge(batches: Sequence[Fitted]) -> Fitted:
-    """One of all entities of several batches' fits of the same pipelines."""
-    if not batches:
-        return Fitted(())
+    """Join several batches' fits of the same pipelines for different entities."""
     parts: list[Part] = []
     for each in zip(*(batch.parts for batch in batches), strict=True):
-        native = [part for part in each if isinstance(part, Scalers)]
-        objects = [part for part in each if isinstance(part, ObjectScalers)]
-        parts.append(merge_scalers(native) if native else merge_objects(objects))
+        parts.append(type(each[0]).merge(each))
     return Fitted(tuple(parts))
 
 
 def join(fits: Sequence[Fitted]) -> Fitted:
-    """The pipelines of all of them, which are over different columns."""
-    parts = tuple(part for each in fits for part in each.parts)
-    columns = [column for part in parts for column in part.columns]
-    if len(set(columns)) < len(columns):
+    """Join pipelines over different columns."""
+    made = Fitted(tuple(part for each in fits for part in each.parts))
+    if len(set(made.columns)) < len(made.columns):
         raise ValueError("a column has two fitted pipelines")
-    return Fitted(parts)
+    return made
 
 
 def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], trains: F64) -> str | None:
-    """Why an entity cannot be scaled, for the quality report and before any fit; None if it can.
+    """Say why an entity cannot be scaled, for the quality report and before any fit; None if it can.
 
     trains: the rows that train. Looked at are infinite values, columns without a value, and values that the first step
     has no result for.
     """
-    missing = np.asarray(np.isnan(trains).all(axis=0), np.bool_)
     outside = without_result(pipelines, columns, trains)
     for each in pipelines:
-        if not each.pipeline:
-            continue
-        for name in each.columns or ():
+        for name in each.columns or () if each.pipeline else ():
             at = list(columns).index(name)
-            if missing[at]:
+            if np.isnan(trains[:, at]).all():
                 return f"column {name} has no value that trains"
             if outside[:, at].any():
                 value = float(trains[int(np.argmax(outside[:, at])), at])
@@ -165,7 +197,7 @@ def reasons(pipelines: Sequence[PipelineSettings], columns: Sequence[str], train
 
 
 def without_result(pipelines: Sequence[PipelineSettings], columns: Sequence[str], rows: F64) -> Bools:
-    """The values that the first step of their pipeline has no result for: bool [R, C]."""
+    """Find the values that the first step of their pipeline has no result for: bool [R, C]."""
     found = np.zeros(rows.shape, np.bool_)
     for each in pipelines:
         if each.pipeline:
@@ -185,13 +217,3 @@ def _domain(pipeline: PipelineSettings) -> tuple[float, bool]:
     if first["step"] == "Log" and not first["mean_share"]:
         return -float(first["offset"]), False
     return -np.inf, True
-
-
-def _only(part: Part, columns: Sequence[str]) -> Part:
-    if isinstance(part, ObjectScalers):
-        if not columns:
-            return ObjectScalers((), part.entities, part.steps, part.objects)
-        raise InputError(
-            f"columns {', '.join(part.columns)} are scaled together by scikit-learn; give all of them at once"
-        )
-    return part.only(columns)

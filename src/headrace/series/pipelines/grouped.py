@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import polars as pl
 
 from headrace.errors import InputError
-from headrace.series.pipelines.fitted import Fitted, Part, merge
-from headrace.series.pipelines.frame_pipeline import FramePipeline
-from headrace.series.pipelines.frames import Rows, as_polars, rows_of
-from headrace.series.pipelines.frozen import from_bytes, to_bytes
+from headrace.series.arrays.steps import StepData
+from headrace.series.pipelines.fitted import Fitted, from_bytes, merge
+from headrace.series.pipelines.objects import to_sklearn
 from headrace.series.pipelines.settings import Strategy
-from headrace.series.pipelines.sklearn_objects import to_sklearn
-from headrace.series.pipelines.step_data import StepData, steps_of
+from headrace.series.pipelines.unified import FramePipeline, Rows, check_column, matrix_of
 
 
 class GroupedPipeline(FramePipeline):
@@ -29,25 +30,13 @@ class GroupedPipeline(FramePipeline):
         super().__init__(pipeline, columns)
         self.group_identifier = group_identifier
 
-    @classmethod
-    def of_part(cls, part: Part, group_identifier: str = "gauge_id") -> GroupedPipeline:
-        """A fitted one."""
-        made = cls(steps_of(part.steps), part.columns, group_identifier)
-        made._part = part
-        return made
-
     @property
     def entities(self) -> tuple[str, ...]:
         """The entities that it was fitted for, ascending. Raises `SettingsError` before `fit`."""
         return self.part.entities or ()
 
-    def fit(self, frame: Any) -> GroupedPipeline:
-        """Fit every entity of the table, anew; itself. Raises `InputError` where a column has nothing to fit on."""
-        self._part = self._fitted(frame).parts[0]
-        return self
-
-    def add(self, frame: Any) -> GroupedPipeline:
-        """Fit the entities of one more table; itself. Raises `InputError` for an entity that was fitted before."""
+    def add(self, frame: Any) -> Self:
+        """Fit the entities of one more table, and return itself. Raises `InputError` for one that was fitted before."""
         if self._part is None:
             return self.fit(frame)
         more = self._fitted(frame)
@@ -61,15 +50,23 @@ class GroupedPipeline(FramePipeline):
         return self
 
     def sklearn(self, entity: str) -> Any:
-        """The fitted scikit-learn Pipeline of one entity. Raises `InputError` for one that was not fitted."""
+        """Return the fitted scikit-learn Pipeline of one entity. Raises `InputError` for one that was not fitted."""
         return to_sklearn(self.part, entity)
 
-    def _rows(self, frame: Any) -> Rows:
-        return rows_of(as_polars(frame), self.columns, self.group_identifier)
+    def _rows(self, frame: pl.DataFrame) -> Rows:
+        """Rows of an entity keep their order. Raises `InputError` for rows without entity."""
+        matrix = matrix_of(frame, self.columns)
+        check_column(frame, self.group_identifier)
+        names = frame[self.group_identifier].cast(pl.String)
+        if names.null_count():
+            raise InputError(f"column {self.group_identifier!r}: {names.null_count()} rows have no entity; name them")
+        codes = names.rank("dense").to_numpy().astype(np.int64) - 1
+        order = np.argsort(codes, kind="stable")
+        offsets = np.append(0, np.cumsum(np.bincount(codes))).astype(np.int64)
+        return Rows(matrix[order], offsets, names.unique().sort().to_list(), order)
 
     def __reduce__(self) -> Any:
-        plain = (list(self.steps), list(self.columns), self.group_identifier)
-        return (_grouped, (None if self._part is None else to_bytes(self._part), *plain))
+        return (_grouped, (*self._plain(), self.group_identifier))
 
 
 def _grouped(fitted: bytes | None, steps: list[StepData], columns: list[str], group: str) -> GroupedPipeline:

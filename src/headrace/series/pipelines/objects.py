@@ -1,5 +1,6 @@
-"""Pipelines with a step that only scikit-learn computes: an object for every entity, or one for all. The slow path.
+"""Fits as scikit-learn's own objects: those of steps that only it computes, and native ones for further use.
 
+A pipeline with a step that only scikit-learn computes has an object for every entity, or one for all: the slow path.
 They are kept by skops, whose files are read without running anything they name beyond scikit-learn's own types. skops
 numbers what it writes by addresses in memory and zips the hour in; `canonical` takes both out, so that the same fit is
 the same bytes (with the same versions of scikit-learn and skops).
@@ -19,124 +20,99 @@ import numpy as np
 
 from headrace.arrays import F64, I64
 from headrace.errors import CorruptShard, InputError, MissingExtra, SettingsError
-from headrace.series.arrays.scalers import Values
-from headrace.series.arrays.steps import NATIVE
-from headrace.series.pipelines.step_data import StepData, build, goes_back
+from headrace.series.arrays.scalers import Part, Scalers, Values
+from headrace.series.arrays.steps import NATIVE, FittedStep, StepData
+from headrace.series.pipelines.step_data import build, goes_back
 
 _HARMLESS = ("numpy.dtype",)  # an imputer keeps the type of what it was fitted on; a name and a size, nothing to run
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class ObjectScalers:
-    """One pipeline over `columns`: an object for each of `entities` in their order, or one for all (entities None)."""
+class ObjectScalers(Part):
+    """A pipeline of any of scikit-learn's steps: a fitted object for each entity, in their order, or one for all."""
 
-    columns: tuple[str, ...]
-    entities: tuple[str, ...] | None
-    steps: tuple[StepData, ...]
     objects: tuple[Any, ...]
 
-    def places(self, entities: Sequence[str]) -> I64:
-        """Where each entity's object stands. Raises `InputError` for one that was not fitted."""
-        if self.entities is None:
-            return np.zeros(len(entities), np.int64)
-        known = {entity: place for place, entity in enumerate(self.entities)}
-        for entity in entities:
-            if entity not in known:
-                raise InputError(
-                    f"entity {entity!r}: no pipeline was fitted for it ({len(known):,} entities have one), and "
-                    f"unscaled values are never handed out; give entities of this run"
-                )
-        return np.array([known[entity] for entity in entities], np.int64)
-
     def apply(self, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float32) -> Values:
-        """Scaled values [R, C]. Raises `InputError` for an entity without fit or values that cannot be transformed."""
+        """Return scaled values; see `Part`."""
         return self._each("transform", matrix, offsets, entities, dtype)
 
     def invert(self, scaled: Values, offsets: I64, entities: Sequence[str], dtype: Any = np.float64) -> Values:
-        """The values [R, C] that `apply` made `scaled` of."""
+        """Return values in their own units; see `Part`."""
         return self._each("inverse_transform", scaled, offsets, entities, dtype)
-
-    def _verb(self, verb: str, place: int) -> Callable[..., Any] | None:
-        pipeline = self.objects[place]
-        if verb == "inverse_transform":
-            steps = zip(self.steps, (made for _, made in pipeline.steps), strict=True)
-            if not all(goes_back(step, made) for step, made in steps):
-                return None
-        return getattr(pipeline, verb, None)
 
     def _each(self, verb: str, matrix: Values, offsets: I64, entities: Sequence[str], dtype: Any) -> Values:
         out = np.empty(matrix.shape, dtype)
         for group, place in enumerate(self.places(entities).tolist()):
             start, stop = int(offsets[group]), int(offsets[group + 1])
-            if start < stop:
-                rows = np.asarray(matrix[start:stop], np.float64)
-                made = call(self._verb(verb, place), rows, entities[group], self.columns, self.steps)
-                if verb == "transform":
-                    _check_shape(made, rows, self.steps)
-                    with np.errstate(over="ignore"):
-                        lost = ~np.isfinite(made.astype(dtype)) & ~np.isnan(rows)
-                    if lost.any():
-                        row, column = (int(each[0]) for each in np.nonzero(lost))
-                        value = float(rows[row, column])
-                        raise InputError(
-                            f"entity {entities[group]!r}, column {self.columns[column]!r}: {value!r} has no finite "
-                            f"value behind {_words(self.steps)}; correct the data, or choose other steps"
-                        )
+            if start == stop:
+                continue
+            rows, pipeline = np.asarray(matrix[start:stop], np.float64), self.objects[place]
+            made_steps = zip(self.pipeline, (made for _, made in pipeline.steps), strict=True)
+            if verb == "inverse_transform" and not all(goes_back(step, made) for step, made in made_steps):
+                raise SettingsError(f"{_words(self.pipeline)} has no inverse_transform; values cannot be brought back")
+            made = _call(getattr(pipeline, verb), rows, entities[group], self.columns, self.pipeline)
+            with np.errstate(over="ignore"):
                 out[start:stop] = made
+            if verb == "transform":
+                self._check_finite(out[start:stop], rows, entities, np.full(len(rows), group))
         return out
+
+    def only(self, columns: Sequence[str]) -> ObjectScalers:
+        """Raise `InputError` for fewer than all columns, as scikit-learn scales them together."""
+        if tuple(columns) == self.columns:
+            return self
+        raise InputError(
+            f"columns {', '.join(self.columns)} are scaled together by scikit-learn; give all of them at once"
+        )
+
+    @classmethod
+    def merge(cls, parts: Sequence[ObjectScalers]) -> ObjectScalers:
+        """Join fits of the same pipeline for different entities. Raises `ValueError` for an entity fitted twice."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        made = {entity: each for part in parts for entity, each in zip(part.entities or (), part.objects, strict=True)}
+        if len(made) != sum(len(part.objects) for part in parts):
+            raise ValueError("an entity was fitted twice")
+        order = sorted(made)
+        return cls(first.columns, tuple(order), first.pipeline, tuple(made[each] for each in order))
 
 
 def fit_objects(
     steps: Sequence[StepData], columns: Sequence[str], matrix: F64, offsets: I64, entities: Sequence[str] | None
 ) -> ObjectScalers:
-    """A fitted scikit-learn pipeline for each entity on its own rows, or one on all rows (entities None).
+    """Fit a scikit-learn pipeline for each entity on its own rows, or one on all rows (entities None).
 
     Raises `InputError` for values that a step cannot take, `SettingsError` for a step that changes the columns.
     """
-    names = list(entities) if entities is not None else ["all"]
-    spans = (
-        zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True) if entities is not None else [(0, len(matrix))]
-    )
+    if any(each["step"] == "Log" for each in steps):
+        raise SettingsError(
+            f"step Log is ours and stands beside {_words(steps)}, which scikit-learn computes; give "
+            f"FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
+        )
+    names, edges = (["all"], [0, len(matrix)]) if entities is None else (list(entities), offsets.tolist())
     made = {}
-    for name, (start, stop) in zip(names, spans, strict=True):
-        rows = np.asarray(matrix[start:stop], np.float64)
-        pipeline = unfitted(steps)
-        _check_shape(call(pipeline.fit_transform, rows, name, columns, steps), rows, steps)
-        made[name] = pipeline
+    for name, start, stop in zip(names, edges[:-1], edges[1:], strict=True):
+        made[name] = _pipeline(steps, [build(step) for step in steps])
+        _call(made[name].fit_transform, np.asarray(matrix[start:stop], np.float64), name, columns, steps)
     order = sorted(names)
-    return ObjectScalers(
-        tuple(columns),
-        tuple(order) if entities is not None else None,
-        tuple(steps),
-        tuple(made[each] for each in order),
-    )
+    known = None if entities is None else tuple(order)
+    return ObjectScalers(tuple(columns), known, tuple(steps), tuple(made[each] for each in order))
 
 
-def unfitted(steps: Sequence[StepData]) -> Any:
-    """A scikit-learn Pipeline of the steps. Raises `SettingsError` for one that scikit-learn does not have."""
+def _pipeline(steps: Sequence[StepData], objects: Sequence[Any]) -> Any:
     try:
         from sklearn.pipeline import Pipeline
     except ImportError:
         raise MissingExtra("scikit-learn", "series") from None
-    made = []
-    for number, step in enumerate(steps):
-        each = build(step)
-        if each is None:
-            raise SettingsError(
-                f"step {step['step']} is ours and stands beside {_words(steps)}, which scikit-learn computes; give "
-                f"FunctionTransformer, or steps out of {', '.join(NATIVE)} only"
-            )
-        made.append((f"{number}_{step['step']}", each))
-    return Pipeline(made)
+    named = [(f"{number}_{step['step']}", made) for number, (step, made) in enumerate(zip(steps, objects, strict=True))]
+    return Pipeline(named or [("as_is", "passthrough")])
 
 
-def call(
-    verb: Callable[..., Any] | None, rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]
-) -> F64:
-    """What scikit-learn makes of the rows. Raises `InputError` or `SettingsError` instead of its errors."""
-    if verb is None:
-        raise SettingsError(f"{_words(steps)} has no inverse_transform; values cannot be brought back")
+def _call(verb: Callable[..., Any], rows: F64, who: str, columns: Sequence[str], steps: Sequence[StepData]) -> F64:
+    """Return what scikit-learn makes of the rows. Raises `InputError` or `SettingsError` instead of its errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -146,23 +122,88 @@ def call(
                 f"entity {who!r}, columns {', '.join(columns)}: {_words(steps)} cannot take its values ({error}); "
                 f"leave the entity out, or choose other steps"
             ) from error
-    return np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
+    made = np.asarray(made.toarray() if hasattr(made, "toarray") else made, np.float64)
+    if made.shape != rows.shape:
+        raise SettingsError(
+            f"{_words(steps)} makes {made.shape[-1]} columns of {rows.shape[1]}; choose steps that keep the columns"
+        )
+    return made
 
 
-def merge_objects(parts: Sequence[ObjectScalers]) -> ObjectScalers:
-    """One of all entities of several fits of the same pipeline."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    made = {entity: each for part in parts for entity, each in zip(part.entities or (), part.objects, strict=True)}
-    if len(made) != sum(len(part.objects) for part in parts) or first.entities is None:
-        raise ValueError("an entity was fitted twice")
-    order = sorted(made)
-    return ObjectScalers(first.columns, tuple(order), first.steps, tuple(made[each] for each in order))
+def _words(steps: Sequence[StepData]) -> str:
+    return " -> ".join(each["step"] for each in steps)
+
+
+def to_sklearn(part: Part, entity: str | None) -> Any:
+    """Return the fitted scikit-learn Pipeline of an entity; None: of a fit for all.
+
+    Raises `InputError` for an entity that was not fitted, `SettingsError` for a step that scikit-learn does not have.
+    """
+    place = int(part.places([entity or "all"])[0])
+    if isinstance(part, ObjectScalers):
+        return part.objects[place]
+    assert isinstance(part, Scalers)
+    return _pipeline(part.pipeline, [_fitted_object(each, place) for each in part.steps])
+
+
+def _fitted_object(step: FittedStep, place: int) -> Any:
+    word = step.step["step"]
+    fitted = {name: values[place].copy() for name, values in step.fitted.items()}
+    if word == "Log":
+        return _log(fitted["offset"])
+    made = build(step.step)
+    scale = None if step.linear is None else step.linear[1][place]
+    if word == "StandardScaler":
+        return _standard(made, fitted, scale)
+    if fitted:
+        made.n_features_in_ = len(next(iter(fitted.values())))
+    if word == "PowerTransformer":
+        made.lambdas_ = fitted["lambda"]
+        if scale is not None:
+            made._scaler = _standard(build({"step": "StandardScaler"}), fitted, scale)
+    if word in ("MinMaxScaler", "MaxAbsScaler"):
+        made.n_samples_seen_ = int(fitted["seen"].max())
+    if word == "MinMaxScaler":
+        assert scale is not None
+        made.data_min_, made.data_max_ = fitted["data_min"], fitted["data_max"]
+        made.data_range_ = made.data_max_ - made.data_min_
+        made.scale_ = 1.0 / scale
+        made.min_ = made.feature_range[0] - made.data_min_ * made.scale_
+    if word == "MaxAbsScaler":
+        made.max_abs_, made.scale_ = fitted["max_abs"], scale
+    if word == "RobustScaler":
+        made.center_ = fitted["median"] if made.with_centering else None
+        made.scale_ = scale if made.with_scaling else None
+    return made
+
+
+def _standard(made: Any, fitted: Mapping[str, F64], scale: F64 | None) -> Any:
+    made.mean_, made.n_features_in_ = fitted["mean"], len(fitted["mean"])
+    made.var_, made.scale_ = (fitted["var"], scale) if made.with_std else (None, None)
+    seen = fitted["seen"].astype(np.int64)
+    made.n_samples_seen_ = int(seen[0]) if len(set(seen.tolist())) == 1 else seen
+    return made
+
+
+def _log(offset: F64) -> Any:
+    from sklearn.preprocessing import FunctionTransformer
+
+    if len(set(offset.tolist())) > 1:
+        raise SettingsError("Log has no counterpart in scikit-learn where columns have offsets of their own")
+    value = {"offset": float(offset[0])}
+    return FunctionTransformer(func=_log_of, inverse_func=_back, kw_args=value, inv_kw_args=value)
+
+
+def _log_of(x: F64, offset: float) -> F64:
+    return np.asarray(np.log(x + offset))
+
+
+def _back(x: F64, offset: float) -> F64:
+    return np.asarray(np.exp(x) - offset)
 
 
 def to_skops(value: Any) -> bytes:
-    """The bytes of fitted objects, the same for the same fits. Raises `MissingExtra`."""
+    """Return the bytes of fitted objects, the same for the same fits. Raises `MissingExtra`."""
     try:
         from skops.io import dumps
     except ImportError:
@@ -171,7 +212,7 @@ def to_skops(value: Any) -> bytes:
 
 
 def from_skops(data: bytes, where: str) -> Any:
-    """What `to_skops` was given; types that skops trusts, harmless ones, and no others.
+    """Read what `to_skops` was given; types that skops trusts, harmless ones, and no others.
 
     Raises `CorruptShard`, `MissingExtra`.
     """
@@ -191,7 +232,7 @@ def from_skops(data: bytes, where: str) -> Any:
 
 
 def canonical(data: bytes) -> bytes:
-    """A skops archive whose nodes are numbered in the order of the document, each with its own copy of its array.
+    """Rewrite a skops archive so that nodes are numbered as they come in the document, each with its own array.
 
     skops numbers by address and shares what happens to be one object in memory; members carry the time. None of that
     belongs to the fit.
@@ -200,23 +241,21 @@ def canonical(data: bytes) -> bytes:
         members = {name: archive.read(name) for name in archive.namelist()}
     schema = json.loads(members.pop("schema.json"))
     numbered: dict[str, bytes] = {}
+    count = 0
 
     def renumber(node: Any) -> None:
-        if isinstance(node, list):
-            for each in node:
-                renumber(each)
-        if not isinstance(node, dict):
+        nonlocal count
+        if not isinstance(node, dict | list):
             return
-        for each in node.values():
+        for each in node.values() if isinstance(node, dict) else node:
             renumber(each)
-        if "__id__" in node:
-            counter[0] += 1
-            node["__id__"] = counter[0]
-        if node.get("file") in members:
-            name = f"{counter[0]}.{node['file'].rpartition('.')[2]}"
+        if isinstance(node, dict) and "__id__" in node:
+            count += 1
+            node["__id__"] = count
+        if isinstance(node, dict) and node.get("file") in members:
+            name = f"{count}.{node['file'].rpartition('.')[2]}"
             numbered[name], node["file"] = members[node["file"]], name
 
-    counter = [0]
     renumber(schema)
     numbered["schema.json"] = json.dumps(schema, separators=(",", ":")).encode()
     out = io.BytesIO()
@@ -224,23 +263,3 @@ def canonical(data: bytes) -> bytes:
         for name, member in numbered.items():
             archive.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), member, zipfile.ZIP_DEFLATED)
     return out.getvalue()
-
-
-def _check_shape(made: F64, rows: F64, steps: Sequence[StepData]) -> None:
-    if made.shape != rows.shape:
-        raise SettingsError(
-            f"{_words(steps)} makes {made.shape[-1]} columns of {rows.shape[1]}; choose steps that keep the columns"
-        )
-
-
-def _words(steps: Sequence[StepData]) -> str:
-    return " -> ".join(each["step"] for each in steps)
-
-
-def describe(scalers: ObjectScalers) -> Mapping[str, Any]:
-    """What stands in the JSON beside the skops file."""
-    return {
-        "columns": list(scalers.columns),
-        "entities": None if scalers.entities is None else list(scalers.entities),
-        "objects": [dict(each) for each in scalers.steps],
-    }

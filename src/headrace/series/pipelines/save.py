@@ -21,9 +21,8 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.run.context import TaskFiles
 from headrace.series.arrays.encoders import Encoder
-from headrace.series.arrays.scalers import Scalers, Values
-from headrace.series.pipelines.fitted import Fitted
-from headrace.series.pipelines.frozen import needs_objects, split, together
+from headrace.series.arrays.scalers import Values
+from headrace.series.pipelines.fitted import Fitted, Part
 from headrace.series.pipelines.grouped import GroupedPipeline
 from headrace.series.pipelines.objects import from_skops, to_skops
 from headrace.series.pipelines.unified import UnifiedPipeline
@@ -46,29 +45,28 @@ class Pipelines:
     static_encoders: tuple[Encoder, ...] = ()
 
     def save(self, files: TaskFiles, *, joblib: Literal["write", "never"] = "write") -> dict[str, str]:
-        """Write all files of the run; file name → SHA-256, which belongs in the manifest's facts as `pipelines`."""
+        """Write all files of the run, and return their SHA-256, which the manifest's facts hold as `pipelines`."""
         digests = {}
         record: dict[str, Any] = {"format": 1, "target": self.target}
         for role, fitted, skops in (
             ("time_series", self.time_series, TIME_SERIES_SKOPS),
             ("static_features", self.static_features, STATIC_SKOPS),
         ):
-            record[role], objects = split(fitted)
+            record[role], objects = fitted.split()
             if objects:
                 digests[skops] = files.write(skops, to_skops(objects)).digest
         if self.static_encoders:
             record["static_encoders"] = [each.to_json() for each in self.static_encoders]
         digests[PIPELINES] = files.write(PIPELINES, _json(record)).digest
         if joblib == "write":
-            target, features = _pipelines(self.time_series, self.target)
-            bundle = {"features": features[0] if len(features) == 1 else features, "target": target}
-            digests[TIME_SERIES_JOBLIB] = files.write(TIME_SERIES_JOBLIB, pickle.dumps(bundle, _PICKLE_PROTOCOL)).digest
-            if self.static_features.parts or self.static_encoders:
-                static = [*_pipelines(self.static_features, None)[1], *self.static_encoders]
-                bundle_static = static[0] if len(static) == 1 else static
-                digests[STATIC_JOBLIB] = files.write(
-                    STATIC_JOBLIB, pickle.dumps(bundle_static, _PICKLE_PROTOCOL)
-                ).digest
+            bundles: dict[str, Any] = {
+                TIME_SERIES_JOBLIB: {"features": _one_or_list(self.features), "target": self.target_pipeline}
+            }
+            static = [*map(_frame_pipeline, self.static_features.parts), *self.static_encoders]
+            if static:
+                bundles[STATIC_JOBLIB] = _one_or_list(static)
+            for name, bundle in bundles.items():
+                digests[name] = files.write(name, pickle.dumps(bundle, _PICKLE_PROTOCOL)).digest
         return dict(sorted(digests.items()))
 
     def inverse_transform(self, values: Values, *, entity: str | Sequence[str], column: str | None = None) -> Values:
@@ -77,39 +75,29 @@ class Pipelines:
         values [N, ...]: entity is one name for all of them or one name for each of the N. Raises `InputError` for an
         entity that was not fitted.
         """
-        values = np.asarray(values)
-        part = self.time_series.part(self.target if column is None else column)
+        values, column = np.asarray(values), self.target if column is None else column
         names = [entity] * len(values) if isinstance(entity, str) else list(entity)
         if len(names) != len(values):
             raise SettingsError(
                 f"entity has {len(names)} names for {len(values)} values; give one name, or one a value"
             )
-        if isinstance(part, Scalers):
-            return part.invert_column(values, column or self.target, part.places(names))
-        if len(part.columns) != 1:
-            raise SettingsError(
-                f"columns {', '.join(part.columns)} are scaled together by scikit-learn; use time_series."
-                f"inverse_transform with all of them"
-            )
-        width = values.size // max(1, len(values))
-        offsets = np.arange(len(values) + 1, dtype=np.int64) * width
+        part = self.time_series.part(column).only([column])
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * (values.size // max(1, len(values)))
         return part.invert(values.reshape(-1, 1), offsets, names).reshape(values.shape)
 
     @property
     def features(self) -> list[GroupedPipeline | UnifiedPipeline]:
         """The pipelines of features, as objects that work on data frames."""
-        return _pipelines(self.time_series, self.target)[1]
+        return [_frame_pipeline(part) for part in self.time_series.parts if part.columns != (self.target,)]
 
     @property
     def target_pipeline(self) -> GroupedPipeline | UnifiedPipeline:
         """The pipeline of the target, as an object that works on data frames."""
-        found = _pipelines(self.time_series, self.target)[0]
-        assert found is not None
-        return found
+        return _frame_pipeline(self.time_series.part(self.target))
 
 
 def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
-    """The fitted pipelines of a finished run: of the newest in a dataset directory, unless `run` names another.
+    """Load the fitted pipelines of a finished run: the newest in a dataset directory, unless `run` names another.
 
     trust="safe" reads plain numbers, and skops where scikit-learn's own objects are needed; "joblib" reads the pickles
     instead, which may run anything that whoever wrote them wanted. Either way the bytes must be those that the manifest
@@ -125,7 +113,7 @@ def load_pipelines(path: str | Path, *, run: str | None = None, trust: Literal["
 
 
 def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "joblib"] = "safe") -> Pipelines:
-    """The pipelines of a run directory, whose files have these digests. Raises as `load_pipelines`."""
+    """Load the pipelines of a run directory, whose files have these digests. Raises as `load_pipelines`."""
     if trust == "joblib":
         return _from_joblib(run, digests)
     record = _record(_read(run, PIPELINES, digests), run / PIPELINES)
@@ -134,10 +122,9 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
         stored = record.get(role)
         if not isinstance(stored, list):
             raise CorruptShard(f"{run / PIPELINES}: has no {role}; restore it or prepare the run again")
-        objects = None
-        if needs_objects(stored):
-            objects = from_skops(_read(run, skops, digests), str(run / skops))
-        fits[role] = together(stored, objects, str(run / PIPELINES))
+        needs_objects = any("objects" in each for each in stored)
+        objects = from_skops(_read(run, skops, digests), str(run / skops)) if needs_objects else None
+        fits[role] = Fitted.together(stored, objects, str(run / PIPELINES))
     try:
         encoders = tuple(Encoder.from_json(each) for each in record.get("static_encoders", ()))
     except (SettingsError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -147,45 +134,35 @@ def load(run: Path, digests: Mapping[str, str], *, trust: Literal["safe", "jobli
 
 def save_part(files: TaskFiles, stem: str, fitted: Fitted) -> None:
     """Write the fits of one batch, an intermediate of the run: `<stem>.json`, and `<stem>.skops` if it needs one."""
-    parts, objects = split(fitted)
+    parts, objects = fitted.split()
     files.write(f"{stem}.json", _json({"parts": parts}))
     if objects:
         files.write(f"{stem}.skops", to_skops(objects))
 
 
 def load_part(run: Path, stem: str) -> Fitted:
-    """The fits that `save_part` wrote; receipts vouch for the bytes."""
+    """Load the fits that `save_part` wrote; receipts vouch for the bytes."""
     path = run / f"{stem}.json"
     stored = _record(path.read_bytes(), path)["parts"]
-    objects = None
-    if needs_objects(stored):
-        skops = run / f"{stem}.skops"
-        objects = from_skops(skops.read_bytes(), str(skops))
-    return together(stored, objects, str(path))
+    skops = run / f"{stem}.skops"
+    objects = from_skops(skops.read_bytes(), str(skops)) if any("objects" in each for each in stored) else None
+    return Fitted.together(stored, objects, str(path))
 
 
-def _pipelines(
-    fitted: Fitted, target: str | None
-) -> tuple[GroupedPipeline | UnifiedPipeline | None, list[GroupedPipeline | UnifiedPipeline]]:
-    of_target, others = None, []
-    for part in fitted.parts:
-        made = UnifiedPipeline.of_part(part) if part.entities is None else GroupedPipeline.of_part(part)
-        if part.columns == (target,):
-            of_target = made
-        else:
-            others.append(made)
-    return of_target, others
+def _frame_pipeline(part: Part) -> GroupedPipeline | UnifiedPipeline:
+    return UnifiedPipeline.of_part(part) if part.entities is None else GroupedPipeline.of_part(part)
+
+
+def _one_or_list(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values
 
 
 def _from_joblib(run: Path, digests: Mapping[str, str]) -> Pipelines:
     if TIME_SERIES_JOBLIB not in digests:
         raise InputError(f"{run}: was prepared with joblib: never, it has no {TIME_SERIES_JOBLIB}; load the safe form")
     bundle = pickle.loads(_read(run, TIME_SERIES_JOBLIB, digests))
-    features = bundle["features"] if isinstance(bundle["features"], list) else [bundle["features"]]
-    static: list[Any] = []
-    if STATIC_JOBLIB in digests:
-        loaded = pickle.loads(_read(run, STATIC_JOBLIB, digests))
-        static = loaded if isinstance(loaded, list) else [loaded]
+    loaded = pickle.loads(_read(run, STATIC_JOBLIB, digests)) if STATIC_JOBLIB in digests else []
+    features, static = (each if isinstance(each, list) else [each] for each in (bundle["features"], loaded))
     target = bundle["target"]
     return Pipelines(
         target.columns[0],

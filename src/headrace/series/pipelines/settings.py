@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from headrace.digest import derive_key, hash_texts
 from headrace.errors import SettingsError
-from headrace.series.arrays.encoders import ENCODERS
-from headrace.series.arrays.steps import Step, complete, why_not_invertible
-from headrace.series.pipelines.step_data import StepData, as_steps, is_native, refuse_fitted
+from headrace.series.arrays.steps import ENCODERS, StepData, why_not_invertible
+from headrace.series.pipelines.step_data import as_steps, build, goes_back, is_native, refuse_fitted
 from headrace.settings import Names, Settings
 
 Strategy = Literal["per_group", "unified"]
@@ -41,25 +42,20 @@ class PipelineSettings(Settings):
             return value
         try:
             refuse_fitted(value.get("pipeline") if isinstance(value, dict) else value)
+            if not isinstance(value, dict):
+                raise ValueError(f"a pipeline is {value!r}; give strategy and pipeline")
+            pipeline = value.get("pipeline")
+            for_strategy = getattr(pipeline, "headrace_strategy", None)
+            if pipeline is not None and for_strategy is not None:  # GroupedPipeline, UnifiedPipeline
+                if value.get("strategy", for_strategy) != for_strategy:
+                    raise ValueError(
+                        f"strategy is {value['strategy']!r} and the pipeline is a {type(pipeline).__name__}; "
+                        f"give strategy {for_strategy!r}, or another pipeline"
+                    )
+                value = {"columns": pipeline.columns, **value, "pipeline": list(pipeline.steps)}
+            return {**value, "pipeline": tuple(as_steps(value["pipeline"]))} if "pipeline" in value else value
         except SettingsError as error:
             raise ValueError(str(error)) from error
-        if not isinstance(value, dict):
-            raise ValueError(f"a pipeline is {value!r}; give strategy and pipeline")
-        pipeline = value.get("pipeline")
-        for_strategy = getattr(pipeline, "headrace_strategy", None)
-        if pipeline is not None and for_strategy is not None:  # GroupedPipeline, UnifiedPipeline
-            if value.get("strategy", for_strategy) != for_strategy:
-                raise ValueError(
-                    f"strategy is {value['strategy']!r} and the pipeline is a {type(pipeline).__name__}; "
-                    f"give strategy {for_strategy!r}, or another pipeline"
-                )
-            value = {"columns": pipeline.columns, **value, "pipeline": list(pipeline.steps)}
-        if "pipeline" in value:
-            try:
-                value = {**value, "pipeline": tuple(as_steps(value["pipeline"]))}
-            except SettingsError as error:
-                raise ValueError(str(error)) from error
-        return value
 
     @field_validator("columns")
     @classmethod
@@ -72,6 +68,9 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> PipelineSettings:
+        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
+            words = " -> ".join(each["step"] for each in self.pipeline)
+            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
         if self.strategy == "per_group" and self.fit_on_n_basins is not None:
             raise ValueError(
                 f"fit_on_n_basins is {self.fit_on_n_basins} and strategy is per_group, which fits every entity on its "
@@ -79,28 +78,11 @@ class PipelineSettings(Settings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _encodes_alone(self) -> PipelineSettings:
-        if self.encoder is None and any(each["step"] in ENCODERS for each in self.pipeline):
-            words = " -> ".join(each["step"] for each in self.pipeline)
-            raise ValueError(f"pipeline is {words}; an encoder is the only step of its pipeline, give it its own")
-        return self
-
     @property
     def encoder(self) -> StepData | None:
         """The step that makes numbers of texts; None if this pipeline scales numbers."""
         alone = len(self.pipeline) == 1 and self.pipeline[0]["step"] in ENCODERS
         return self.pipeline[0] if alone else None
-
-    @property
-    def native_steps(self) -> list[Step] | None:
-        """The steps as computed here; None if one needs scikit-learn."""
-        if not is_native(self.pipeline):
-            return None
-        return [
-            complete(each["step"], {name: value for name, value in each.items() if name != "step"})
-            for each in self.pipeline
-        ]
 
 
 def _one_or_more(value: object) -> object:
@@ -124,7 +106,7 @@ class Preprocessing(Settings):
     joblib: Literal["write", "never"] = "write"
 
     def resolved(self, *, target: str, features: Sequence[str], static_features: Sequence[str] = ()) -> Resolved:
-        """Every pipeline with its columns. Raises `SettingsError` where the pipelines do not fit the columns."""
+        """Return every pipeline with its columns. Raises `SettingsError` where they do not fit the columns."""
         if target in features:
             raise SettingsError(
                 f"target {target!r} is among the features, which hands the answer to the model; take it out "
@@ -132,61 +114,48 @@ class Preprocessing(Settings):
             )
         for role, pipelines in (("features", self.features), ("target", (self.target,))):
             for each in pipelines:
+                where = f"preprocessing_configs.{role}"
                 if each.encoder is not None:
                     raise SettingsError(
-                        f"preprocessing_configs.{role}: {each.encoder['step']} makes numbers of texts, and {role} are "
-                        f"numbers; use it in static_features"
+                        f"{where}: {each.encoder['step']} makes numbers of texts, and {role} are numbers; use it in "
+                        f"static_features"
                     )
-        for each in self.features:
-            if target in (each.columns or ()):
-                raise SettingsError(
-                    f"preprocessing_configs.features: target {target!r} is among the columns; take it out, the target "
-                    f"has a pipeline of its own"
-                )
+                if role == "features" and target in (each.columns or ()):
+                    raise SettingsError(
+                        f"{where}: target {target!r} is among the columns; take it out, the target has a pipeline of "
+                        f"its own"
+                    )
+                if each.strategy == "unified" and each.fit_on_n_basins is None:
+                    raise SettingsError(
+                        f"{where}: strategy is unified without fit_on_n_basins; give how many entities it is fitted "
+                        f"on, e.g. fit_on_n_basins: 100 (their train rows are held in memory)"
+                    )
         if tuple(self.target.columns or (target,)) != (target,):
             raise SettingsError(
                 f"preprocessing_configs.target: columns are {', '.join(self.target.columns or ())}, the target is "
                 f"{target}; leave columns out"
             )
-        for step in self.target.native_steps or ():
-            reason = why_not_invertible(step)
+        for step in self.target.pipeline:
+            reason = None
+            if is_native(self.target.pipeline):
+                reason = why_not_invertible(step)
+            elif step["step"] != "Log" and not goes_back(step, build(step)):
+                reason = f"{step['step']} has no inverse_transform"
             if reason is not None:
                 raise SettingsError(
                     f"preprocessing_configs.target: predictions could not be brought back: {reason}, or choose another "
                     f"step"
                 )
-        self._check_invertible_objects()
-        for role, pipelines in (("features", self.features), ("target", (self.target,))):
-            for each in pipelines:
-                if each.strategy == "unified" and each.fit_on_n_basins is None:
-                    raise SettingsError(
-                        f"preprocessing_configs.{role}: strategy is unified without fit_on_n_basins; give how many "
-                        f"entities it is fitted on, e.g. fit_on_n_basins: 100 (their train rows are held in memory)"
-                    )
-        for each in self.static_features:
-            if each.strategy == "per_group" and static_features:
-                raise SettingsError(
-                    "preprocessing_configs.static_features: strategy is per_group, but an entity has one row of static "
-                    "features, and on its own it would be scaled to nothing; give strategy: unified"
-                )
+        if static_features and any(each.strategy == "per_group" for each in self.static_features):
+            raise SettingsError(
+                "preprocessing_configs.static_features: strategy is per_group, but an entity has one row of static "
+                "features, and on its own it would be scaled to nothing; give strategy: unified"
+            )
         return Resolved(
             features=_covered("features", self.features, features),
             target=(self.target.model_copy(update={"columns": (target,)}),),
             static_features=_covered("static_features", self.static_features, static_features),
         )
-
-    def _check_invertible_objects(self) -> None:
-        if self.target.native_steps is not None:
-            return
-        from headrace.series.pipelines.step_data import build, goes_back
-
-        for each in self.target.pipeline:
-            made = build(each)
-            if made is not None and not goes_back(each, made):
-                raise SettingsError(
-                    f"preprocessing_configs.target: {each['step']} has no inverse_transform, so predictions could not "
-                    f"be brought back; choose another step"
-                )
 
 
 class Resolved(Settings):
@@ -229,43 +198,32 @@ def chosen_entities(entities: Sequence[str], count: int, seed: int) -> list[str]
     the rows that were read.
     """
     names = sorted(set(entities))
-    high, low = hash_texts(derive_key(seed, "series.unified"), _texts(names))
-    order = sorted(range(len(names)), key=lambda place: (int(high[place]), int(low[place])))
-    return [names[place] for place in order[:count]]
-
-
-def _texts(names: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(names, pa.string())
+    high, low = hash_texts(derive_key(seed, "series.unified"), pa.array(names, pa.string()))
+    return [names[place] for place in np.lexsort((low, high))[:count].tolist()]
 
 
 def _covered(role: str, pipelines: Sequence[PipelineSettings], columns: Sequence[str]) -> tuple[PipelineSettings, ...]:
+    """The pipelines of a role, which together name each of its columns once. Raises `SettingsError` if they do not."""
     if not columns:
         return ()
     if len(pipelines) == 1 and pipelines[0].columns is None:
         return (pipelines[0].model_copy(update={"columns": tuple(sorted(columns))}),)
-    if any(each.columns is None for each in pipelines):
-        raise SettingsError(
-            f"preprocessing_configs.{role}: has {len(pipelines)} pipelines, and one does not name its "
-            f"columns; name them"
-        )
     named = [column for each in pipelines for column in each.columns or ()]
-    unknown = sorted(set(named) - set(columns))
-    if unknown:
-        raise SettingsError(
-            f"preprocessing_configs.{role}: columns {', '.join(unknown)} are not among the {role}: "
-            f"{', '.join(sorted(columns))}; correct the names"
-        )
+    unknown, left = sorted(set(named) - set(columns)), sorted(set(columns) - set(named))
     twice = sorted({column for column in named if named.count(column) > 1})
-    if twice:
-        raise SettingsError(
-            f"preprocessing_configs.{role}: columns {', '.join(twice)} are in two pipelines; choose one"
+    wrong = ""
+    if any(each.columns is None for each in pipelines):
+        wrong = f"has {len(pipelines)} pipelines, and one does not name its columns; name them"
+    elif unknown:
+        names = ", ".join(sorted(columns))
+        wrong = f"columns {', '.join(unknown)} are not among the {role}: {names}; correct the names"
+    elif twice:
+        wrong = f"columns {', '.join(twice)} are in two pipelines; choose one"
+    elif left:
+        wrong = (
+            f"columns {', '.join(left)} are in no pipeline; add them, or a pipeline without steps (pipeline: []) that "
+            f"leaves them as they are"
         )
-    left = sorted(set(columns) - set(named))
-    if left:
-        raise SettingsError(
-            f"preprocessing_configs.{role}: columns {', '.join(left)} are in no pipeline; add them, or a pipeline "
-            f"without steps (pipeline: []) that leaves them as they are"
-        )
+    if wrong:
+        raise SettingsError(f"preprocessing_configs.{role}: {wrong}")
     return tuple(pipelines)

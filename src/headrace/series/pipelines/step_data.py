@@ -8,21 +8,19 @@ already: its data do not hold what it learned, so a run would fit it anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import MissingExtra, SettingsError
-from headrace.series.arrays.encoders import ENCODERS, complete_encoder
-from headrace.series.arrays.functions import FUNCTIONS, name_of
-from headrace.series.arrays.steps import NATIVE, complete
-
-StepData = dict[str, Any]
+from headrace.series.arrays.steps import ENCODERS, FUNCTIONS, NATIVE, StepData, complete
 
 _NAN = "nan"  # JSON has no such number
 
-# Parameters that change no number: they are left out of the data.
+# Parameters that change no number, which are left out of the data; those of encoders, and what may only be left so.
 _NO_EFFECT = {"copy", "n_jobs", "verbose", "memory", "transform_input"}
+_NO_EFFECT_ENCODING = {"dtype", "sparse_output", "encoded_missing_value"}
+_LEFT_ENCODING = {"min_frequency": None, "max_categories": None, "feature_name_combiner": "concat"}
 _CONTAINERS = {
     "ColumnTransformer": "give a list of pipelines, each with its columns",
     "FeatureUnion": "give one pipeline of steps; a step must keep the columns as they are",
@@ -33,11 +31,10 @@ _NOT_LEARNED = {"n_features_in_", "feature_names_in_"}  # steps that learn nothi
 
 
 def as_steps(value: Any) -> list[StepData]:
-    """The steps of what was given as a pipeline: a word, a mapping, a list of them, or scikit-learn objects.
+    """Return the steps of what was given as a pipeline: a word, a mapping, a list of them, or scikit-learn objects.
 
     Raises `SettingsError` for what cannot be written as data, `MissingExtra` for a step that needs scikit-learn.
     """
-    refuse_fitted(value)
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         return _one(value)
     steps: list[StepData] = []
@@ -84,37 +81,29 @@ def _fitted_word(value: Any) -> str | None:
 
 
 def is_native(steps: Sequence[StepData]) -> bool:
-    """Whether all steps are computed here, as arrays."""
+    """Return whether all steps are computed here, as arrays."""
     return all(each["step"] in NATIVE for each in steps)
 
 
-def steps_of(steps: Sequence[Any]) -> list[StepData]:
-    """The steps of a fit, as data."""
-    return [dict(each) if isinstance(each, dict) else {"step": each.step.word, **each.step.params} for each in steps]
-
-
 def goes_back(step: StepData, made: Any) -> bool:
-    """Whether scikit-learn's object of a step brings values back. An imputer has the method, for columns it added."""
+    """Return whether scikit-learn's object of a step brings values back. An imputer does so for added columns only."""
     return step["step"] != "SimpleImputer" and hasattr(made, "inverse_transform")
 
 
 def build(step: StepData) -> Any:
-    """The unfitted scikit-learn object of a step; `Log` has none (None). Raises `MissingExtra`."""
-    word = step["step"]
-    params: dict[str, Any] = {
-        name: float("nan") if value == _NAN else value for name, value in step.items() if name != "step"
-    }
-    if word == "Log":
-        return None
+    """Return the unfitted scikit-learn object of a step. Raises `MissingExtra`."""
+    word, params = step["step"], _without(step, {"step"})
+    for name, value in params.items():
+        if value == _NAN:
+            params[name] = float("nan")
+        elif name in ("feature_range", "quantile_range"):
+            params[name] = tuple(value)
+        elif word == "FunctionTransformer" and value is not None:
+            params[name] = FUNCTIONS[value].call
     if word == "FunctionTransformer":
-        params = {name: None if value is None else FUNCTIONS[value].call for name, value in params.items()}
         params["check_inverse"] = False  # it takes NaN for a failure
-    if word == "MinMaxScaler":
-        params["feature_range"] = tuple(params["feature_range"])
-    if word == "RobustScaler":
-        params["quantile_range"] = tuple(params["quantile_range"])
     if word == "MaxAbsScaler" and not params["clip"]:
-        params = {}  # older versions know no clip
+        del params["clip"]  # older versions know none
     return _class(word)(**params)
 
 
@@ -133,8 +122,7 @@ def _one(value: Any) -> list[StepData]:
 
 def _from_mapping(value: Mapping[str, Any]) -> list[StepData]:
     if "step" in value:
-        params = {name: each for name, each in value.items() if name != "step"}
-        return _from_word(str(value["step"]), params)
+        return _from_word(str(value["step"]), _without(value, {"step"}))
     if len(value) == 1:
         ((word, params),) = value.items()
         if params is None or isinstance(params, Mapping):
@@ -148,13 +136,17 @@ def _from_word(word: str, params: Mapping[str, Any]) -> list[StepData]:
     if word == "passthrough":
         return []
     if word in ENCODERS:
-        return [complete_encoder(word, params)]
+        left = {name for name, value in _LEFT_ENCODING.items() if name in params and params[name] == value}
+        return [complete(word, _without(params, left | _NO_EFFECT_ENCODING))]
     if word not in NATIVE:
         return [_checked(word, params)]
     if word == "FunctionTransformer" and "inverse_func" not in params and params.get("func") in FUNCTIONS:
         params = {**params, "inverse_func": FUNCTIONS[params["func"]].inverse}
-    step = complete(word, {name: value for name, value in params.items() if name not in _NO_EFFECT})
-    return [{"step": word, **step.params}]
+    return [complete(word, _without(params, _NO_EFFECT))]
+
+
+def _without(params: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name not in names}
 
 
 def _from_object(value: Any) -> StepData:
@@ -169,7 +161,7 @@ def _from_object(value: Any) -> StepData:
             f"{kind.__module__}.{word} cannot be written as data, so no run id could tell its versions apart; give "
             f"scikit-learn's transformers or the steps {', '.join(NATIVE)}, or make the column beforehand"
         )
-    params = {name: each for name, each in value.get_params(deep=False).items() if name not in _NO_EFFECT}
+    params = _without(value.get_params(deep=False), _NO_EFFECT)
     if word == "FunctionTransformer":
         return _from_word(word, _functions(params))[0]
     if word in NATIVE or word in ENCODERS:
@@ -178,10 +170,11 @@ def _from_object(value: Any) -> StepData:
 
 
 def _functions(params: Mapping[str, Any]) -> dict[str, Any]:
-    named = {}
+    named: dict[str, str | None] = {}
     for name in ("func", "inverse_func"):
         given = params[name]
-        named[name] = None if given is None else name_of(given)
+        # a function of numpy's is the object itself; comparing anything else could call code of its own
+        named[name] = next((word for word, known in FUNCTIONS.items() if known.call is given), None)
         if given is not None and named[name] is None:
             raise SettingsError(
                 f"FunctionTransformer: {name} is {getattr(given, '__name__', given)!r}, which cannot be written as "
@@ -200,7 +193,7 @@ def _checked(word: str, params: Mapping[str, Any]) -> StepData:
         made = _class(word)(**params)
     except TypeError as error:
         raise SettingsError(f"{word}: {error}; see its page in scikit-learn's documentation") from error
-    full = {name: each for name, each in made.get_params(deep=False).items() if name not in _NO_EFFECT}
+    full = _without(made.get_params(deep=False), _NO_EFFECT)
     if "random_state" in full and full["random_state"] is None:
         full["random_state"] = 0  # the same bytes on every run
     for name, value in full.items():

@@ -1,16 +1,105 @@
-"""One pipeline, fitted once for all entities."""
+"""Pipelines over data frames: one fitted once for all rows here, one for every entity in `grouped`."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from headrace.series.pipelines.fitted import Part
-from headrace.series.pipelines.frame_pipeline import FramePipeline
-from headrace.series.pipelines.frames import Rows, as_polars, rows_of
-from headrace.series.pipelines.frozen import from_bytes, to_bytes
-from headrace.series.pipelines.settings import Strategy
-from headrace.series.pipelines.sklearn_objects import to_sklearn
-from headrace.series.pipelines.step_data import StepData, steps_of
+import numpy as np
+import polars as pl
+
+from headrace.arrays import F64, I64
+from headrace.errors import InputError, SettingsError
+from headrace.series.arrays.scalers import Values
+from headrace.series.arrays.steps import StepData
+from headrace.series.pipelines.fitted import Fitted, Part, fit, from_bytes, to_bytes
+from headrace.series.pipelines.objects import to_sklearn
+from headrace.series.pipelines.settings import PipelineSettings, Strategy
+
+
+@dataclass(frozen=True)
+class Rows:
+    """matrix [R, C] float64 with the rows of each entity end to end; order: where each row stood in the frame."""
+
+    matrix: F64
+    offsets: I64
+    entities: list[str]
+    order: I64
+
+
+class FramePipeline(ABC):
+    """Scales columns of a table; what is fitted is a `Part`. A subclass says how rows are grouped."""
+
+    headrace_strategy: ClassVar[Strategy]
+
+    def __init__(self, pipeline: Any, columns: Sequence[str]) -> None:
+        self._settings = PipelineSettings(strategy=self.headrace_strategy, pipeline=pipeline, columns=tuple(columns))
+        self._part: Part | None = None
+
+    @classmethod
+    def of_part(cls, part: Part) -> Self:
+        """Return a fitted one."""
+        made = cls(list(part.pipeline), part.columns)
+        made._part = part
+        return made
+
+    @property
+    def steps(self) -> tuple[StepData, ...]:
+        """The steps as data."""
+        return self._settings.pipeline
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it scales."""
+        return self._settings.columns or ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` has been called, or it was taken from a run."""
+        return self._part is not None
+
+    @property
+    def part(self) -> Part:
+        """What was fitted. Raises `SettingsError` before `fit`."""
+        if self._part is None:
+            raise SettingsError("the pipeline is not fitted; call fit first, with the rows that train")
+        return self._part
+
+    def fit(self, frame: Any) -> Self:
+        """Fit on all rows of the table, anew, and return itself. Raises `InputError` where a column has no value."""
+        self._part = self._fitted(frame).parts[0]
+        return self
+
+    def transform(self, frame: Any) -> Any:
+        """Return the table with scaled columns, float64; rows, order and other columns as they were.
+
+        Raises `SettingsError` before `fit`, `InputError` for columns that are missing or hold no numbers.
+        """
+        rows = self._rows(as_polars(frame))
+        values = self.part.apply(rows.matrix, rows.offsets, rows.entities, np.float64)
+        return _put_back(frame, self.columns, rows, values)
+
+    def inverse_transform(self, frame: Any) -> Any:
+        """Return the table with its scaled columns in their own units, float64. Raises as `transform`."""
+        rows = self._rows(as_polars(frame))
+        values = self.part.invert(rows.matrix, rows.offsets, rows.entities)
+        return _put_back(frame, self.columns, rows, values)
+
+    @abstractmethod
+    def _rows(self, frame: pl.DataFrame) -> Rows:
+        """The scaled columns of a table, its entities end to end."""
+
+    def _fitted(self, frame: Any) -> Fitted:
+        rows = self._rows(as_polars(frame))
+        strategy = self.headrace_strategy
+        return fit([self._settings], self.columns, rows.matrix, rows.offsets, rows.entities, strategy=strategy)
+
+    def _plain(self) -> tuple[bytes | None, list[StepData], list[str]]:
+        """What a pickle holds: bytes and plain data, the same on every version."""
+        fitted = None if self._part is None else to_bytes(self._part)
+        return fitted, list(self.steps), list(self.columns)
 
 
 class UnifiedPipeline(FramePipeline):
@@ -22,31 +111,63 @@ class UnifiedPipeline(FramePipeline):
 
     headrace_strategy: ClassVar[Strategy] = "unified"
 
-    @classmethod
-    def of_part(cls, part: Part) -> UnifiedPipeline:
-        """A fitted one."""
-        made = cls(steps_of(part.steps), part.columns)
-        made._part = part
-        return made
-
-    def fit(self, frame: Any) -> UnifiedPipeline:
-        """Fit on all rows of the table, anew; itself. Raises `InputError` where a column has nothing to fit on."""
-        self._part = self._fitted(frame).parts[0]
-        return self
-
     def sklearn(self) -> Any:
-        """The fitted scikit-learn Pipeline. Raises `SettingsError` before `fit`."""
+        """Return the fitted scikit-learn Pipeline. Raises `SettingsError` before `fit`."""
         return to_sklearn(self.part, None)
 
-    def _rows(self, frame: Any) -> Rows:
-        return rows_of(as_polars(frame), self.columns, None)
+    def _rows(self, frame: pl.DataFrame) -> Rows:
+        matrix = matrix_of(frame, self.columns)
+        return Rows(matrix, np.array([0, len(matrix)], np.int64), ["all"], np.arange(len(matrix)))
 
     def __reduce__(self) -> Any:
-        plain = (list(self.steps), list(self.columns))
-        return (_unified, (None if self._part is None else to_bytes(self._part), *plain))
+        return (_unified, self._plain())
 
 
 def _unified(fitted: bytes | None, steps: list[StepData], columns: list[str]) -> UnifiedPipeline:
     made = UnifiedPipeline(steps, columns)
     made._part = None if fitted is None else from_bytes(fitted)
     return made
+
+
+def as_polars(frame: Any) -> pl.DataFrame:
+    """Return a polars, pandas or Arrow table as polars. Raises `InputError` for anything else."""
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    try:
+        return pl.from_pandas(frame) if hasattr(frame, "itertuples") else pl.DataFrame(frame)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise InputError(
+            f"{type(frame).__name__}: is not a table ({error}); give a polars, pandas or Arrow table"
+        ) from error
+
+
+def matrix_of(frame: pl.DataFrame, columns: Sequence[str]) -> F64:
+    """Return columns as float64 [R, C], NaN for nulls. Raises `InputError` if one is missing or holds no numbers."""
+    for name in columns:
+        check_column(frame, name)
+    try:
+        return frame.select(pl.col(list(columns)).cast(pl.Float64).fill_null(float("nan"))).to_numpy()
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"columns {', '.join(columns)}: are not all numbers ({error}); give numbers") from error
+
+
+def check_column(frame: pl.DataFrame, name: str) -> None:
+    """Raise `InputError` unless the table has this column."""
+    if name not in frame.columns:
+        raise InputError(f"the table has no column {name!r}; it has {', '.join(frame.columns)}")
+
+
+def _put_back(frame: Any, columns: Sequence[str], rows: Rows, values: Values) -> Any:
+    """The frame with these columns replaced, as the kind of table that was given."""
+    unsorted = np.empty_like(values)
+    unsorted[rows.order] = values
+    table = as_polars(frame).with_columns(
+        pl.Series(name, np.ascontiguousarray(unsorted[:, at])).fill_nan(None) for at, name in enumerate(columns)
+    )
+    if isinstance(frame, pl.DataFrame):
+        return table
+    if hasattr(frame, "itertuples"):
+        made = table.to_pandas()
+        made.index = frame.index
+        return made
+    return table.to_arrow()

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.arrays import I64, Bools
+from headrace.arrays import F64, I64, Bools
 from headrace.checks import check_integer, check_word
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import derive_key, hash_texts
@@ -34,24 +34,20 @@ from headrace.errors import SettingsError
 from headrace.recipe import Recipe
 from headrace.run.identity import fingerprint, run_id
 from headrace.run.prepare import prepare
-from headrace.series.arrays.chunks import choose_entities
+from headrace.series.pipelines.save import Pipelines
+from headrace.series.pipelines.save import load as load_pipelines
+from headrace.series.windows.chunks import check_chunks
 from headrace.series.windows.found import WindowCounts, check_some, count_windows
-from headrace.series.windows.inverse import target_scale
-from headrace.series.windows.loader import WindowLoader
-from headrace.series.windows.options import WindowArguments, WindowOptions
-from headrace.series.windows.order import Shuffle
+from headrace.series.windows.loader import Shuffle, WindowLoader
+from headrace.series.windows.options import WindowOptions
 from headrace.series.windows.store import SeriesStore, open_store
 from headrace.series.windows.torch import SLOWER_WORKERS, WindowDataset
 from headrace.series.windows.windows import Windows, windows_of
 from headrace.settings import load_yaml
-from headrace.stream.loader.resumed import (
-    CountedLoader,
-    ResumedModule,
-)
+from headrace.stream.loader.resumed import CountedLoader, ResumedModule
 from headrace.stream.order.remaining import Remainder
 
 Validation = Literal["time", "entity", "both", "none"]
-VALIDATIONS: tuple[Validation, ...] = get_args(Validation)
 
 _SHARE = 10  # one in so many entities validates
 
@@ -68,11 +64,6 @@ class EpochLoader(CountedLoader[WindowLoader]):
                 return
             self.stream.set_epoch(epoch)
         yield from self.stream
-
-    def resume(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint kept; see `CountedLoader.resumed`."""
-        self.stream.load_state_dict(saved["stream"])
-        self.resumed(saved)
 
     def follow(self) -> None:
         """Make the epoch of the next pass that of the stream, unless it is, so that its length is known."""
@@ -125,31 +116,28 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         num_workers: int = 0,
         cache_dir: str | Path | None = None,
         disk_bytes: int = DISK_BYTES,
-        options: WindowArguments | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_word("windows: validation", validation, VALIDATIONS)
+        check_word("windows: validation", validation, get_args(Validation))
         for name, value in (("validation_chunk_size", validation_chunk_size), ("val_batch_size", val_batch_size)):
             if value is not None:
                 check_integer(f"windows: {name}", value, least=1)
-        if chunk_size is not None and memory_limit_mib is not None:
-            raise SettingsError(
-                f"windows: chunk_size is {chunk_size} and memory_limit_mib is {memory_limit_mib}; give one of them"
-            )
+        check_chunks(chunk_size, memory_limit_mib)
         if num_workers:
             warnings.warn(f"num_workers={num_workers} is not followed: {SLOWER_WORKERS}", UserWarning, stacklevel=2)
-        given: WindowArguments = {**(options or {}), "is_autoregressive": is_autoregressive}
+        given = {**(options or {}), "is_autoregressive": is_autoregressive}
         self.options = WindowOptions(input_length=input_length, output_length=output_length, **given)
         self._recipe, self._out = _recipe_of(source, out)
         self._run, self._files = run, LocalFiles(cache_dir=cache_dir, disk_bytes=disk_bytes)
         self.batch_size = batch_size
         self.val_batch_size = batch_size if val_batch_size is None else val_batch_size
         self.validation, self.validation_chunk_size = validation, validation_chunk_size
-        self._chunk_size, self._memory_limit_mib = chunk_size, memory_limit_mib
-        self._shuffle, self._seed, self._remainder = shuffle, seed, remainder
-        self._store: SeriesStore | None = None
-        self._windows: dict[str, Windows] = {}
-        self._counts: dict[str, WindowCounts] = {}
+        self._training = {
+            "shuffle": shuffle, "chunk_size": chunk_size, "memory_limit_mib": memory_limit_mib, "remainder": remainder,
+        }  # fmt: skip
+        self._seed = seed
+        self._parts: dict[str, tuple[Windows, WindowCounts]] = {}
         self._told: set[str] = set()
 
     def prepare_data(self) -> None:
@@ -164,118 +152,108 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
         """
         from lightning.pytorch.utilities import rank_zero_info  # here: without the extra, `stream.resumed` says so
 
-        self._find()
         word = getattr(stage, "value", stage)  # Lightning gives a member of an enum
-        parts = ["train", "pool"] if word in (None, "fit", "validate") else [word]
-        for part in parts:
+        for part in ["train", "pool"] if word in (None, "fit", "validate") else [word]:
             if part == "pool" and self.validation == "none":
                 continue
             self.windows(part)
-            if part not in self._told:
-                self._told.add(part)
-                rank_zero_info(self._line(part))
+            if part in self._told:
+                continue
+            self._told.add(part)
+            counts, asked = self._part(part)[1], self.validation_chunk_size
+            line = f"{part}{str(counts).removeprefix(counts.split)}"
+            if part == "pool" and asked is not None and counts.entities < asked:
+                line += f"; validation_chunk_size asks for {asked:,} entities"
+            rank_zero_info(line)
 
     @property
     def window_counts(self) -> dict[str, WindowCounts]:
-        """How many windows those that train, the pool (unless there is none) and those of "test" have."""
-        for part in ("train", "test"):
-            self._find_part(part)
-        return {part: self._counts[part] for part in ("train", "pool", "test") if part in self._counts}
+        """The counts of the windows that train, of the pool (unless there is none) and of "test"."""
+        parts = ("train", "test") if self.validation == "none" else ("train", "pool", "test")
+        return {part: self._part(part)[1] for part in parts}
 
-    @property
+    @cached_property
     def store(self) -> SeriesStore:
         """The run's store: columns, entities, static features."""
-        self._find()
-        assert self._store is not None
-        return self._store
+        run = self._run
+        if self._recipe is not None:
+            source = fingerprint(self._recipe.source_files())
+            run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
+        return open_store(self._out, run=run, files=self._files)
+
+    @cached_property
+    def pipelines(self) -> Pipelines:
+        """The run's fitted pipelines, by the plain numbers that they were saved as."""
+        return load_pipelines(self.store.root, self.store.pipeline_digests)
 
     def windows(self, part: str) -> Windows:
-        """Windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
+        """Return the windows of a part: those that "train", those of the "pool", of "test", or to "predict" on.
 
         Raises `SettingsError` for another word, `InputError` where there are none (but for a pool that is not wanted).
         """
         check_word("windows: part", part, ("train", "pool", "test", "predict"))
-        found = self._find_part(part)
+        found, _ = self._part(part)
         if part != "pool":
             check_some(found)
         return found
 
     def inference(self, split: str = "test") -> Windows:
-        """Windows of a split without targets: all of them, `complete` false where inputs are missing."""
-        chosen = {name: getattr(self.options, name) for name in self.options.__slots__}
-        return windows_of(
-            self.store, split, WindowOptions(**{**chosen, "targets": "none", "horizons": None, "incomplete": "keep"})
-        )
+        """Return the windows of a split without targets: all, `complete` false where inputs are missing."""
+        changed = {"targets": "none", "horizons": None, "incomplete": "keep"}
+        return windows_of(self.store, split, self.options.model_copy(update=changed))
 
     def inference_dataset(self, split: str = "test") -> WindowDataset:
-        """The same for torch."""
+        """Return the same for torch."""
         return WindowDataset(self.inference(split))
 
-    def inverse_transform(self, scaled: Any, entity: Any) -> npt.NDArray[np.float64]:
-        """Predictions [B, …] of batches' entities [B] in the target's unit: float64, same shape."""
-        detached = [each.detach().cpu().numpy() if hasattr(each, "detach") else each for each in (scaled, entity)]
-        return target_scale(self.store).invert(*detached)
+    def inverse_transform(self, scaled: Any, entity: Any) -> F64:
+        """Return predictions [B, …] for batches' entities [B] in the target's unit: float64, same shape."""
+        values, numbers = (
+            each.detach().cpu().numpy() if hasattr(each, "detach") else np.asarray(each) for each in (scaled, entity)
+        )
+        names = self.store.entities.names.take(pa.array(numbers)).to_pylist()
+        return np.asarray(self.pipelines.inverse_transform(values, entity=names), np.float64)
 
     def train_dataloader(self) -> EpochLoader:
-        """The training stream, the same object whenever it is asked for: asking moves nothing."""
+        """Return the training stream, the same object whenever it is asked for: asking moves nothing."""
         if self._train is None:
-            stream = WindowLoader(
-                self.windows("train"),
-                batch_size=self.batch_size,
-                shuffle=self._shuffle,
-                seed=self._seed,
-                chunk_size=self._chunk_size,
-                memory_limit_mib=self._memory_limit_mib,
-                remainder=self._remainder,
-                topology=self._topology(),
-            )
-            self._train = EpochLoader(stream, self.trainer)
+            self._train = EpochLoader(self._stream("train", self.batch_size, **self._training), self.trainer)
         if self._loaded is not None:
-            self._train.resume(self._loaded)
+            self._train.stream.load_state_dict(self._loaded["stream"])
+            self._train.resumed(self._loaded)
             self._loaded = None
         self._train.follow()
         self._tell_of_lengths(self._train)
         return self._train
 
     def val_dataloader(self) -> EpochLoader | list[EpochLoader]:
-        """The windows of the pool in order, from memory; nothing with validation="none"."""
+        """Return the windows of the pool in order, from memory; nothing with validation="none"."""
         return [] if self.validation == "none" else self._evaluation("pool")
 
     def test_dataloader(self) -> EpochLoader:
-        """The test windows of all entities in order."""
+        """Return the test windows of all entities in order."""
         return self._evaluation("test")
 
     def predict_dataloader(self) -> EpochLoader:
-        """The test windows without targets, incomplete ones as well; see `inference`."""
+        """Return the test windows without targets, incomplete ones as well; see `inference`."""
         return self._evaluation("predict")
 
-    def _find(self) -> None:
-        if self._store is not None:
-            return
-        run = self._run
-        if self._recipe is not None:
-            source = fingerprint(self._recipe.source_files())
-            run = run_id(self._recipe.recipe_name, self._recipe.identity_settings(), source)
-        self._store = open_store(self._out, run=run, files=self._files)
-
-    def _find_part(self, part: str) -> Windows:
-        """The windows of a part, counted; those to test or predict on may be none."""
-        if part not in self._windows:
-            if part in ("train", "pool"):
-                self._divide()
-            else:
-                found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
-                self._windows[part], self._counts[part] = found, count_windows(found)
-        return self._windows[part]
+    def _part(self, part: str) -> tuple[Windows, WindowCounts]:
+        """The windows of a part and their counts; those to test or predict on may be none."""
+        if part not in self._parts and part in ("train", "pool"):
+            self._divide()
+        elif part not in self._parts:
+            found = windows_of(self.store, "test", self.options) if part == "test" else self.inference("test")
+            self._parts[part] = found, count_windows(found)
+        return self._parts[part]
 
     def _divide(self) -> None:
         """Find the windows that train, and those of the pool, in memory."""
         train = windows_of(self.store, "train", self.options)
         check_some(train)
-        split = split_of(self.validation)
-        val = train if split == "train" or self.validation == "none" else windows_of(self.store, split, self.options)
+        val = train if self.validation in ("entity", "none") else windows_of(self.store, "val", self.options)
         check_some(val, remedy='pass validation="entity", which validates on other entities\' train rows, or "none"')
-        trains, pool = choose_pool(
+        trains, validates = choose_pool(
             self.store.entities.names,
             train.per_entity,
             val.per_entity,
@@ -283,30 +261,18 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             size=self.validation_chunk_size,
             seed=self._seed,
         )
-        self._windows |= {"train": train.of_entities(trains), "pool": val.in_memory(np.flatnonzero(pool))}
-        self._counts["train"] = count_windows(train, self._windows["train"])
-        if self.validation != "none":
-            self._counts["pool"] = count_windows(val, self._windows["pool"])
+        for part, every, chosen in (
+            ("train", train, train.of_entities(trains)),
+            ("pool", val, val.in_memory(np.flatnonzero(validates))),
+        ):
+            self._parts[part] = chosen, count_windows(every, chosen)
 
-    def _line(self, part: str) -> str:
-        """What is printed of a part."""
-        counts = self._counts[part]
-        told = f"{part}{str(counts).removeprefix(counts.split)}"
-        asked = self.validation_chunk_size
-        if part == "pool" and asked is not None and counts.entities < asked:
-            told += f"; validation_chunk_size asks for {asked:,} entities"
-        return told
+    def _stream(self, part: str, batch_size: int, **options: Any) -> WindowLoader:
+        topology = self._topology()
+        return WindowLoader(self.windows(part), batch_size=batch_size, seed=self._seed, topology=topology, **options)
 
     def _evaluation(self, part: str) -> EpochLoader:
-        loader = WindowLoader(
-            self.windows(part),
-            batch_size=self.val_batch_size,
-            shuffle="none",
-            seed=self._seed,
-            remainder="pad",
-            topology=self._topology(),
-        )
-        return EpochLoader(loader, None)
+        return EpochLoader(self._stream(part, self.val_batch_size, shuffle="none", remainder="pad"), None)
 
     def _tell_of_lengths(self, loader: EpochLoader) -> None:
         whole = loader.stream.passes.whole(loader.stream.present).steps
@@ -318,15 +284,10 @@ class SeriesDataModule(ResumedModule[EpochLoader]):
             trainer.fit_loop.epoch_loop.restarting = False
 
 
-def split_of(validation: Validation) -> str:
-    """The split that validation windows are in."""
-    return "train" if validation == "entity" else "val"
-
-
 def choose_pool(
     names: pa.Array, train: I64, val: I64, *, validation: Validation, size: int | None, seed: int
 ) -> tuple[Bools, Bools]:
-    """(entities that train, entities that validate), bool [E].
+    """Return (entities that train, entities that validate), bool [E].
 
     train, val: windows of each entity, [E]; only entities with windows to validate on are drawn for the pool, by keyed
     hash, so that more entities change little. size: of the pool; None: with "time" all, else a tenth, at least one.
@@ -338,7 +299,7 @@ def choose_pool(
     pool = np.zeros(len(names), bool)
     if len(able):
         high, low = hash_texts(derive_key(seed, "validation entities"), names.take(pa.array(able)))
-        pool[able] = choose_entities(high, low, size)
+        pool[able[np.lexsort((low, high))[:size]]] = True
     trains = train > 0
     if validation != "time":
         trains &= ~pool

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from headrace.arrays import I64
 from headrace.errors import InputError
 from headrace.series.arrays.windows import NOTHING, Missing, Runs, Segments, find_valid_sequences
-from headrace.series.windows.gather import Matrices
 from headrace.series.windows.options import WindowOptions
+from headrace.series.windows.store import SeriesStore
 
 if TYPE_CHECKING:
-    from headrace.series.windows.store import SeriesStore
     from headrace.series.windows.windows import Windows
-
-log = logging.getLogger("headrace")
 
 _NAMED = 5  # entities without a window that a line names
 _TRIED = 64  # input lengths, where a stride leaves gaps between those that work
@@ -33,22 +30,22 @@ class Blockers(NamedTuple):
     target: Runs = NOTHING
 
 
-def blockers_of(matrices: Matrices, features: int, columns: int, options: WindowOptions) -> Blockers:
-    """What these options block, found by one pass over the values; nothing where incomplete windows are kept."""
+def blockers_of(store: SeriesStore, options: WindowOptions) -> Blockers:
+    """Find what these options block by one pass over the values; nothing where incomplete windows are kept."""
     if options.incomplete != "skip":
         return Blockers()
-    parts = zip(matrices.matrices, matrices.bases.tolist(), strict=False)
-    missing = Missing.join([Missing.find(each, first_row=base) for each, base in parts], columns)
-    forcing = missing.runs(slice(1, 1 + features))
+    matrices, behind = store.matrices, 1 + len(store.columns.features)
+    missing = Missing.find(matrices.matrices, columns=matrices.columns)
+    forcing = missing.runs(slice(1, behind))
     return Blockers(
-        inputs=missing.runs(slice(0, 1 + features)) if options.is_autoregressive else forcing,
+        inputs=missing.runs(slice(0, behind)) if options.is_autoregressive else forcing,
         future=forcing if options.future != "none" else NOTHING,
         target=missing.runs(0),
     )
 
 
 def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[I64, I64]:
-    """The rows of every entity that a split's windows may be in: where they begin and end; int64 [E] each."""
+    """Return where the rows of every entity begin and end that a split's windows may be in; int64 [E] each."""
     entities = store.entities
     low = {"val": entities.val_row, "test": entities.test_row}.get(split, np.zeros_like(entities.rows))
     high = {"train": entities.val_row, "val": entities.test_row}.get(split, entities.rows)
@@ -58,19 +55,18 @@ def row_ranges(store: SeriesStore, split: str, options: WindowOptions) -> tuple[
     return begins, entities.first_row + high
 
 
-def segments_of(begins: I64, ends: I64, options: WindowOptions, blockers: Blockers) -> Segments:
-    """The windows in the rows begins..ends-1 of every entity that touch nothing that is blocked."""
+def segments_of(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> Segments:
+    """Find the windows of a split that touch nothing that is blocked."""
+    begins, ends = row_ranges(store, split, options)
     return find_valid_sequences(
         begins,
         ends,
         input_length=options.input_length,
         output_length=options.horizon_rows,
         horizons=options.horizons,
-        inputs=blockers.inputs,
-        future=blockers.future,
-        target=blockers.target,
         targets=options.targets,
         stride=options.stride,
+        **blockers._asdict(),
     )
 
 
@@ -103,7 +99,7 @@ class WindowCounts:
 
 
 def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts:
-    """The counts of a split's windows. used: those of them that are served, where not all entities were chosen."""
+    """Count a split's windows. used: those of them that are served, where not all entities were chosen."""
     per_entity = windows.per_entity
     lacking = np.flatnonzero(per_entity == 0)
     rows = (windows.ends - windows.begins)[lacking]
@@ -119,11 +115,6 @@ def count_windows(windows: Windows, used: Windows | None = None) -> WindowCounts
     )
 
 
-def tell_counts(counts: WindowCounts) -> None:
-    """Log the counts: a warning where an entity has no window."""
-    log.log(logging.WARNING if counts.without else logging.INFO, "%s", counts)
-
-
 def check_some(windows: Windows, *, remedy: str = "") -> None:
     """Raise `InputError` where there is no window, with what would work: a loop over none would do nothing.
 
@@ -133,63 +124,53 @@ def check_some(windows: Windows, *, remedy: str = "") -> None:
         return
     store, split, options = windows.store, windows.split, windows.options
     where = f"{store.root}: split {split!r} has no window"
-    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
-    takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     begins, ends = row_ranges(store, split, options)
     rows = ends - begins
     longest = int(rows.max(initial=0))
-    columns = store.columns
-    found = blockers_of(Matrices(store.matrices, store.bases), len(columns.features), len(columns.names), options)
-    if len(segments_of(begins, ends, options, found)):
+    found = blockers_of(store, options)
+    if len(segments_of(store, split, options, found)):
         raise InputError(f"{where} of the entities that were chosen, 0 of {int(np.sum(rows > 0)):,}; choose others")
     remedies = _remedies(store, split, options, found)
     if longest < options.window_rows:
         why = f"and the longest of {len(rows):,} entities has {longest:,} there"
-        remedies += _larger_share(store, split, options)
+        # the share of the longest entity's targets that would be a window's rows
+        needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
+        share = math.ceil(100 * needed / max(1, int(store.entities.rows.max(initial=0)))) / 100
+        if split != "all" and share < 1:
+            remedies.append(f"prepare the series with {split}_ratio of about {share:.2f} or more")
     else:
-        fit = len(segments_of(begins, ends, options, Blockers()))
-        lost = {
-            name: fit - len(segments_of(begins, ends, options, Blockers(**{name: runs})))
-            for name, runs in found._asdict().items()
-        }
-        words = ", ".join(f"{count:,} miss a value of the {name}" for name, count in lost.items() if count)
-        why = f"{fit:,} would fit, and {words}" if words else f"{fit:,} would fit, and each misses some value"
+        fit = len(segments_of(store, split, options, Blockers()))
+        kept = {name: Blockers(**{name: runs}) for name, runs in found._asdict().items()}
+        lost = {name: fit - len(segments_of(store, split, options, each)) for name, each in kept.items()}
+        words = [f"{count:,} miss a value of the {name}" for name, count in lost.items() if count]
+        why = f"{fit:,} would fit, and {', '.join(words) or 'each misses some value'}"
         remedies += [
             "prepare the series with a larger max_imputation_gap_size or without the columns that miss most",
             'pass targets="any" or incomplete="keep"',
         ]
     remedies += [remedy] if remedy else []
+    takes = f"a window takes {options.window_rows:,} rows (input_length {options.input_length:,}"
+    takes += f" and output_length {options.output_length:,})" if options.horizon_rows else ")"
     raise InputError(f"{where}: {takes}, {why}; {'; or '.join(remedies)}")
 
 
 def _remedies(store: SeriesStore, split: str, options: WindowOptions, blockers: Blockers) -> list[str]:
     """Options that give windows, each tried."""
 
-    def count(tried: WindowOptions) -> int:
-        return len(segments_of(*row_ranges(store, split, tried), tried, blockers))
+    def count(**changed: Any) -> int:
+        return len(segments_of(store, split, options.model_copy(update=changed), blockers))
 
-    begins, ends = row_ranges(store, split, replace(options, history="within"))
-    low, high = 0, int((ends - begins).max(initial=0))
-    every = replace(options, stride=1)  # then a window without its first input is a window too
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if count(replace(every, input_length=middle)) else (low, middle - 1)
-    lengths = range(low, max(0, low - _TRIED), -1) if options.stride > 1 else range(low, low - 1, -1)
-    works = next((length for length in lengths if length and count(replace(options, input_length=length))), None)
+    begins, ends = row_ranges(store, split, options.model_copy(update={"history": "within"}))
+    tried = range(1, int((ends - begins).max(initial=0)) + 1)
+    # at stride 1 a window without its first input is a window too
+    most = bisect_left(tried, True, key=lambda length: not count(stride=1, input_length=length))
+    lengths = range(most, max(0, most - (_TRIED if options.stride > 1 else 1)), -1)
+    works = next((length for length in lengths if count(input_length=length)), None)
     told = [] if works is None else [f"give input_length {works:,}, the longest that gives a window"]
-    if works is None and not low:
+    if works is None and not most:
         told.append("no input_length gives a window: give a shorter output_length")
     if options.history == "within" and split in ("val", "test"):
-        preceding = count(replace(options, history="preceding"))
+        preceding = count(history="preceding")
         if preceding:
             told.append(f'pass history="preceding" ({preceding:,} windows)')
     return told
-
-
-def _larger_share(store: SeriesStore, split: str, options: WindowOptions) -> list[str]:
-    """The share of an entity's targets that would be a window's rows, in the entity that is the longest."""
-    needed = options.horizon_rows if options.history == "preceding" and split != "train" else options.window_rows
-    share = needed / max(1, int(store.entities.rows.max(initial=0)))
-    if split == "all" or share >= 1:
-        return []
-    return [f"prepare the series with {split}_ratio of about {math.ceil(share * 100) / 100:.2f} or more"]

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Literal
 
-from headrace.checks import check_boolean, check_integer, check_word
-from headrace.errors import SettingsError
+from pydantic import Field, StrictBool, model_validator
+
 from headrace.series.arrays.windows import Targets
+from headrace.settings import Settings
 
-History = Literal["within", "preceding"]
-Future = Literal["known", "none"]
-Static = Literal["included", "none"]
-Masks = Literal["inputs", "none"]
-Incomplete = Literal["skip", "keep"]
 Layout = Literal["views", "contiguous"]
 
-
-class WindowArguments(TypedDict, total=False):
-    """The options of windows, for functions that pass them on; see `WindowOptions`."""
-
-    horizons: tuple[int, ...] | None
-    stride: int
-    is_autoregressive: bool
-    history: History
-    targets: Targets
-    future: Future
-    static: Static
-    masks: Masks
-    incomplete: Incomplete
-    layout: Layout
+_Steps = Annotated[int, Field(strict=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOptions:
+class WindowOptions(Settings):
     """What a window is and which ones there are.
 
     input_length, output_length: L and H, steps of the inputs and of the horizon behind them.
@@ -54,35 +35,27 @@ class WindowOptions:
     Raises `SettingsError` when built with values that cannot work.
     """
 
-    input_length: int
-    output_length: int
-    horizons: tuple[int, ...] | None = None
-    stride: int = 1
-    is_autoregressive: bool = False
-    history: History = "within"
+    input_length: _Steps = Field(ge=1)
+    output_length: _Steps = Field(ge=0)
+    horizons: tuple[_Steps, ...] | None = None
+    stride: _Steps = Field(1, ge=1)
+    is_autoregressive: StrictBool = False
+    history: Literal["within", "preceding"] = "within"
     targets: Targets = "all"
-    future: Future = "known"
-    static: Static = "included"
-    masks: Masks = "none"
-    incomplete: Incomplete = "skip"
+    future: Literal["known", "none"] = "known"
+    static: Literal["included", "none"] = "included"
+    masks: Literal["inputs", "none"] = "none"
+    incomplete: Literal["skip", "keep"] = "skip"
     layout: Layout = "views"
 
-    def __post_init__(self) -> None:
-        needs_horizon = self.targets != "none" or self.future != "none"
-        for name, least in (("input_length", 1), ("output_length", int(needs_horizon)), ("stride", 1)):
-            check_integer(f"windows: {name}", getattr(self, name), least=least)
-        for name, words in _WORDS.items():
-            check_word(f"windows: {name}", getattr(self, name), words)
-        check_boolean("windows: is_autoregressive", self.is_autoregressive)
-        if self.horizons is not None:
-            object.__setattr__(self, "horizons", tuple(self.horizons))
-            steps = list(self.horizons)
-            whole = all(isinstance(each, int) and not isinstance(each, bool) for each in steps)
-            if not steps or not whole or steps != sorted(set(steps)) or steps[0] < 1 or steps[-1] > self.output_length:
-                raise SettingsError(
-                    f"windows: horizons is {self.horizons!r}; expected ascending steps from 1 to output_length,"
-                    f" {self.output_length}"
-                )
+    @model_validator(mode="after")
+    def _check_horizon(self) -> WindowOptions:
+        if not self.output_length and (self.targets != "none" or self.future != "none"):
+            raise ValueError('output_length is 0; give 1 or more, or pass targets="none" and future="none"')
+        steps, last = self.horizons, self.output_length
+        if steps is not None and (not steps or list(steps) != sorted(set(steps).intersection(range(1, last + 1)))):
+            raise ValueError(f"horizons is {steps!r}; give ascending steps from 1 to output_length, {last}")
+        return self
 
     @property
     def window_rows(self) -> int:
@@ -93,14 +66,3 @@ class WindowOptions:
     def horizon_rows(self) -> int:
         """H, or 0 where nothing of the horizon is wanted."""
         return self.output_length if self.targets != "none" or self.future != "none" else 0
-
-
-_WORDS: dict[str, tuple[Any, ...]] = {
-    "history": get_args(History),
-    "targets": get_args(Targets),
-    "future": get_args(Future),
-    "static": get_args(Static),
-    "masks": get_args(Masks),
-    "incomplete": get_args(Incomplete),
-    "layout": get_args(Layout),
-}

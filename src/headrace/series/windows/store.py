@@ -1,30 +1,29 @@
 """The store of a finished run of series: every entity's rows as one row-major float32 matrix a shard, mapped.
 
 Rows are numbered through all shards; an entity has consecutive rows, one a step of its time axis, so that a window is a
-run of rows. Columns: the target, the forcing, then masks. Nothing of the values is read before it is asked for; a shard
-is checked against its checksum when it is first touched. Safe in threads; pickled without what is open.
+run of rows. Columns: the target, the forcing, then masks. Nothing of the values is read before it is asked for; shards
+are checked against their checksums when they are first touched. Safe in threads; pickled without what is open.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import F32, I64
+from headrace.arrays import F32, I64, Bools
 from headrace.dataset.local_shards import LocalFiles, LocalShards, checked_table
 from headrace.dataset.manifest import Manifest
 from headrace.dataset.open import find_run
 from headrace.errors import CorruptShard, InputError
-from headrace.series.arrays.axis import Frequency, month_places
+from headrace.series.arrays.axis import Frequency, times_at
 
 ENTITIES, STATICS = "entities.parquet", "processed_static_features.parquet"
 METADATA = b"headrace.series"
@@ -61,20 +60,84 @@ class Entities:
     val_row: I64
     test_row: I64
     first_time: I64
-    from_end: npt.NDArray[np.bool_]
+    from_end: Bools
     static_row: I64
 
     def __len__(self) -> int:
         return len(self.names)
 
 
+class Matrices:
+    """Row-major matrices [rows, C] float32 end to end, whose rows are numbered through.
+
+    A window of W rows is one stretch of memory. So a view that has at every number the stretch of memory from this
+    number on has windows as its rows, and a batch of windows is one index into it, whatever the number of matrices: it
+    costs about a memory copy, and numpy's index is as fast as torch's `index_select`. The view begins at the matrix
+    with the lowest address and reaches over all of them, and over what may lie between; only rows of matrices are ever
+    asked for.
+    """
+
+    def __init__(self, matrices: Sequence[F32]) -> None:
+        assert all(each.flags.c_contiguous and each.dtype == np.float32 for each in matrices)
+        self.columns = matrices[0].shape[1] if len(matrices) else 0
+        self.matrices = [each for each in matrices if each.size]
+        self.bases = np.cumsum([0, *map(len, self.matrices)], dtype=np.int64)  # the first row of each, and the end
+        addresses = np.array([each.ctypes.data for each in self.matrices], np.int64)
+        self._lowest = int(np.argmin(addresses)) if len(addresses) else 0
+        self._offset = (addresses - addresses.min(initial=np.iinfo(np.int64).max)) // 4 - self.bases[:-1] * self.columns
+        self._views: dict[int, F32] = {}
+        self._extent = int((self._offset + self.bases[1:] * self.columns).max(initial=0))
+
+    def __reduce__(self) -> Any:
+        return (Matrices, (self.matrices,))  # without the views, which would travel as copies
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return int(self.bases[-1])
+
+    def offsets(self, starts: I64) -> I64:
+        """Return where in memory these rows begin, in values from the first of the view: int64, same length."""
+        if len(self.matrices) == 1:
+            return starts * self.columns
+        offsets: I64 = starts * self.columns + self._offset[np.searchsorted(self.bases, starts, side="right") - 1]
+        return offsets
+
+    def windows(self, offsets: I64, window_rows: int) -> F32:
+        """Copy the W rows from each of these offsets on: [B, W, C]. No window crosses two matrices."""
+        if not len(offsets):
+            return np.empty((0, window_rows, self.columns), np.float32)
+        if window_rows not in self._views:
+            width = window_rows * self.columns
+            self._views[window_rows] = np.lib.stride_tricks.as_strided(
+                self.matrices[self._lowest].reshape(-1), (self._extent - width + 1, width), (4, 4), writeable=False
+            )
+        return self._views[window_rows][offsets].reshape(-1, window_rows, self.columns)
+
+    def copy_rows(self, begins: I64, ends: I64) -> F32:
+        """Copy the rows of these stretches end to end: [sum, C]. Each is in one matrix."""
+        out = np.empty((int((ends - begins).sum()), self.columns), np.float32)
+        at = 0
+        numbers = np.searchsorted(self.bases, begins, side="right") - 1
+        for begin, end, number in zip(begins.tolist(), ends.tolist(), numbers.tolist(), strict=True):
+            if begin < end:
+                base = int(self.bases[number])
+                out[at : at + end - begin] = self.matrices[number][begin - base : end - base]
+                at += end - begin
+        return out
+
+
 class SeriesStore:
-    """Columns, entities, static features and mapped matrices of a run. static: float32 [N, S]."""
+    """Columns, entities, static features and mapped matrices of a run.
+
+    static: float32 [N, S]; static_of_entity: the same for each entity, NaN where it has none, [E, S].
+    pipeline_digests: file of the fitted pipelines → SHA-256.
+    """
 
     def __init__(self, root: Path, manifest: Manifest, files: LocalFiles) -> None:
         self.root, self.run_id = root, manifest.run_id
         digests: dict[str, str] = manifest.facts.get("series_files", {})
-        self.pipelines_digest = str(manifest.facts.get("pipelines", {}).get("fitted_pipelines.json", ""))
+        self.pipeline_digests: dict[str, str] = manifest.facts.get("pipelines", {})
         table = checked_table(root / ENTITIES, digests.get(ENTITIES, ""))
         self.columns = _columns_of(table.schema, root / ENTITIES)
         self.shards, self.bases, self.entities = _entities_of(table, root / ENTITIES)
@@ -87,52 +150,43 @@ class SeriesStore:
             for place, name in enumerate(self.static_names):
                 self.static[:, place] = statics[name].to_numpy()
         self._local = LocalShards(root, {shard: digests.get(shard, "") for shard in self.shards}, files)
-        self._forget()
+        self.__setstate__({})
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in self.__dict__.items() if name not in ("_lock", "_open", "static_of_entity")
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_lock", "_matrices", "static_of_entity")
         }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
-        self._forget()
-
-    @cached_property
-    def static_of_entity(self) -> F32:
-        """The static features of each entity, NaN where it has none; float32 [E, S]."""
         rows = self.entities.static_row
-        return np.where(rows[:, None] < 0, np.float32(np.nan), self.static[rows])
+        self.static_of_entity = np.full((len(rows), len(self.static_names)), np.nan, np.float32)
+        self.static_of_entity[rows >= 0] = self.static[rows[rows >= 0]]
+        self._lock = threading.Lock()
+        self._matrices: Matrices | None = None
 
     @property
-    def matrices(self) -> list[F32]:
-        """The rows of every shard, float32 [rows, C], read-only; shard i has the rows bases[i]..bases[i + 1] - 1."""
-        return [self._matrix(number) for number in range(len(self.shards))]
+    def matrices(self) -> Matrices:
+        """The rows of all shards, mapped and checked when first asked for, read-only."""
+        with self._lock:
+            if self._matrices is None:
+                rows = np.diff(self.bases).tolist()
+                mapped = zip(self.shards, rows, strict=True)
+                self._matrices = Matrices(
+                    [_mapped(self._local.place(shard), self.columns, expected) for shard, expected in mapped]
+                )
+            return self._matrices
 
     def times(self, entity: I64, position: I64) -> I64:
-        """Microseconds since 1970 of rows, by their place among the entity's rows; int64, same length."""
+        """Return microseconds since 1970 of rows, by their place among the entity's rows; int64, same length."""
         own = self.entities
         return times_at(self.columns.frequency, own.first_time[entity], own.from_end[entity], position)
 
-    def _matrix(self, number: int) -> F32:
-        with self._lock:
-            if number not in self._open:
-                path = self._local.place(self.shards[number])
-                self._open[number] = _mapped(path, self.columns)
-                expected = int(self.bases[number + 1] - self.bases[number])
-                if len(self._open[number]) != expected:
-                    raise CorruptShard(
-                        f"{path}: has {len(self._open[number])} rows, {ENTITIES} says {expected}; {_MEND}"
-                    )
-            return self._open[number]
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[int, F32] = {}
-
 
 def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | None = None) -> SeriesStore:
-    """The store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
+    """Open the store behind a path, as `headrace.open` finds runs. Raises `InputError` if there are no series.
 
     files: how its shards become local files; None: checked, and copied from an object store to the usual cache.
     """
@@ -144,23 +198,7 @@ def open_store(path: str | Path, *, run: str | None = None, files: LocalFiles | 
     return SeriesStore(root, manifest, files or LocalFiles())
 
 
-def times_at(frequency: Frequency, first_times: I64, from_end: npt.NDArray[np.bool_], positions: I64) -> I64:
-    """Microseconds since 1970 of the rows `positions` steps behind the first of their entity; int64, same length.
-
-    from_end: whether calendar months of the entity are counted from their end, as month ends are.
-    """
-    if not frequency.months:
-        return first_times + positions * frequency.micros
-    months, since, until = month_places(first_times)
-    wanted = months + positions * frequency.months
-    return np.where(from_end, _start(wanted + 1) - until, _start(wanted) + since)
-
-
-def _start(months: I64) -> I64:
-    return months.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
-
-
-def _mapped(path: Path, columns: Columns) -> F32:
+def _mapped(path: Path, columns: Columns, rows: int) -> F32:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.num_record_batches != 1:
@@ -173,6 +211,8 @@ def _mapped(path: Path, columns: Columns) -> F32:
         raise CorruptShard(
             f"{path}: has {matrix.shape[1]} columns of {matrix.dtype}, not {len(columns.names)} of float32; {_MEND}"
         )
+    if len(matrix) != rows:
+        raise CorruptShard(f"{path}: has {len(matrix)} rows, {ENTITIES} says {rows}; {_MEND}")
     return matrix
 
 

@@ -15,17 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex, Unpack
 
-from headrace.dataset.indexed import Verify
-from headrace.dataset.local_shards import DISK_BYTES
 from headrace.errors import MissingExtra
 from headrace.item_batch import ItemBatch
 from headrace.item_batch import arrays_of as arrays_of
 from headrace.series.windows.found import WindowCounts, check_some
-from headrace.series.windows.loader import WindowLoader, as_tensors
-from headrace.series.windows.order import Shuffle
+from headrace.series.windows.loader import WindowLoader, WindowStreamArguments, as_tensors
 from headrace.series.windows.windows import Windows, open_windows
-from headrace.stream.loader.items import ItemArguments
-from headrace.stream.ranks.topology import Topology
 
 try:
     import torch
@@ -61,65 +56,26 @@ class WindowDataset(TorchDataset[dict[str, Any]]):
         return self.windows.counts
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
-        """One window. Raises `IndexError` outside 0..len-1."""
+        """Return one window. Raises `IndexError` outside 0..len-1."""
         found: dict[str, Any] = self.__getitems__([number])[0]
         return found
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> ItemBatch:
-        """Those of some numbers, in this order; a DataLoader calls it once a batch."""
+        """Return the windows of some numbers, in this order; a DataLoader calls it once a batch."""
         if not self._warned and get_worker_info() is not None:
             self._warned = True
             warnings.warn(SLOWER_WORKERS, UserWarning, stacklevel=2)
         return ItemBatch(as_tensors(self.windows.batch(numbers), torch), len(numbers), what="window")
 
-    def stream(
-        self,
-        *,
-        batch_size: int,
-        shuffle: Shuffle = "everywhere",
-        seed: int = 0,
-        chunk_size: int | None = None,
-        memory_limit_mib: int | None = None,
-        lanes: int = 16,
-        stretch: int = 4096,
-        topology: Topology | None = None,
-        **options: Unpack[ItemArguments],
-    ) -> WindowLoader:
-        """Batches for this rank, each with the arrays of `Windows.gather`; see `WindowLoader`.
+    def stream(self, *, batch_size: int, **options: Unpack[WindowStreamArguments]) -> WindowLoader:
+        """Stream batches for this rank, each with the arrays of `Windows.gather`; options: see `WindowLoader`.
 
-        chunk_size or memory_limit_mib: an epoch is a chunk of entities in memory, see `Chunked`. Without, it is all
-        windows straight from the mapped store: with shuffle="nearby" also of one that is larger than memory.
         Raises `SettingsError` for what cannot work, and `InputError`, which says why, where there are no windows.
         """
         check_some(self.windows)
-        return WindowLoader(
-            self.windows,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            chunk_size=chunk_size,
-            memory_limit_mib=memory_limit_mib,
-            lanes=lanes,
-            stretch=stretch,
-            topology=topology,
-            **options,
-        )
+        return WindowLoader(self.windows, batch_size=batch_size, **options)
 
 
-def open_dataset(
-    path: str | Path,
-    split: str = "train",
-    *,
-    run: str | None = None,
-    verify: Verify = "first_touch",
-    cache_dir: str | Path | None = None,
-    disk_bytes: int = DISK_BYTES,
-    **options: Any,
-) -> WindowDataset:
-    """The windows of a split of prepared series, for torch. options: see `WindowOptions`.
-
-    run: a run_id, to choose another. verify: "first_touch" in each process, or "never". cache_dir, disk_bytes: of
-    copies of shards in an object store, see `open_windows`. Raises `InputError`, `SettingsError`.
-    """
-    found = open_windows(path, split, run=run, verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes, **options)
-    return WindowDataset(found)
+def open_dataset(path: str | Path, split: str = "train", **options: Any) -> WindowDataset:
+    """Open the windows of a split of prepared series for torch; options are those of `open_windows`."""
+    return WindowDataset(open_windows(path, split, **options))

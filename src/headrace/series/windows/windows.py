@@ -9,16 +9,17 @@ options alone, so any process may ask for any of them. Picklable; safe in thread
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from headrace.arrays import I64
+from headrace.arrays import I64, Bools
 from headrace.dataset.indexed import ALIASES, Verify
 from headrace.dataset.local_shards import DISK_BYTES, LocalFiles
 from headrace.digest import canonical_json, sha256_hex
@@ -31,62 +32,57 @@ from headrace.series.windows.found import (
     count_windows,
     row_ranges,
     segments_of,
-    tell_counts,
 )
-from headrace.series.windows.gather import Matrices
 from headrace.series.windows.options import Layout, WindowOptions
-from headrace.series.windows.store import SeriesStore, open_store
+from headrace.series.windows.store import Matrices, SeriesStore, open_store
+
+log = logging.getLogger("headrace")
 
 SPLITS = ("train", "val", "test", "all")
 
 
 class Places(NamedTuple):
-    """Where some windows are in memory, of which entity, and when their inputs end, in microseconds; int64 [B]."""
+    """Where some windows are in memory, their entities, and when their inputs end in microseconds; int64 [B] each."""
 
     offset: I64
     entity: I64
     input_end: I64
 
     def part(self, begin: int, end: int) -> Places:
-        """Those from `begin` to before `end`."""
+        """Return those from `begin` to before `end`."""
         return Places(self.offset[begin:end], self.entity[begin:end], self.input_end[begin:end])
 
 
+@dataclass(frozen=True, eq=False)
 class Windows:
     """The windows of some entities. `windows[n]` is one; `batch(numbers)` many, as arrays whose first axis is B.
 
     segments: which rows windows start at; origin: of each entity the row where its time axis begins, int64 [E]; begins
-    and ends: the rows that its windows are in. matrices: None: those of the store, mapped when first needed.
+    and ends: the rows that its windows are in. held: rows in memory; None: those of the store, mapped when needed.
     """
 
-    def __init__(
-        self,
-        store: SeriesStore,
-        split: str,
-        options: WindowOptions,
-        segments: Segments,
-        *,
-        origin: I64,
-        begins: I64,
-        ends: I64,
-        matrices: Matrices | None = None,
-    ) -> None:
-        self.store, self.split, self.options, self.segments = store, split, options, segments
-        self.origin, self.begins, self.ends = origin, begins, ends
-        self._held = matrices
-        width = 1 + len(store.columns.features)
-        self._inputs = slice(
-            0 if options.is_autoregressive else 1, width + (len(store.columns.masks) if options.masks != "none" else 0)
-        )
-        self._future = slice(1, width)
+    store: SeriesStore
+    split: str
+    options: WindowOptions
+    segments: Segments
+    origin: I64
+    begins: I64
+    ends: I64
+    held: Matrices | None = None
 
     def __len__(self) -> int:
         """All windows."""
         return len(self.segments)
 
     def __getitem__(self, number: SupportsIndex) -> dict[str, Any]:
-        """One window, without the first axis. Raises `IndexError` outside 0..len-1."""
+        """Return one window, without the first axis. Raises `IndexError` outside 0..len-1."""
         return {name: values[0] for name, values in self.batch([number]).items()}
+
+    @cached_property
+    def _inputs(self) -> slice:
+        columns, options = self.store.columns, self.options
+        masks = len(columns.masks) if options.masks != "none" else 0
+        return slice(0 if options.is_autoregressive else 1, 1 + len(columns.features) + masks)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -96,7 +92,7 @@ class Windows:
     @property
     def future_names(self) -> tuple[str, ...]:
         """The columns of future."""
-        return self.store.columns.names[self._future] if self.options.future != "none" else ()
+        return self.store.columns.features if self.options.future != "none" else ()
 
     @property
     def static_names(self) -> tuple[str, ...]:
@@ -116,22 +112,23 @@ class Windows:
     @cached_property
     def identity(self) -> str:
         """A word that changes whenever a number may mean another window."""
-        rules = {name: value for name, value in asdict(self.options).items() if name not in ("layout", "static")}
+        rules = self.options.model_dump(exclude={"layout", "static"})
         some = sha256_hex(np.packbits(self.per_entity > 0).tobytes())
         return sha256_hex(canonical_json([self.store.run_id, self.split, rules, len(self), some]))
 
     def entity_names(self, entities: Sequence[SupportsIndex] | I64) -> list[str]:
-        """The texts of entity numbers, as `batch["entity"]` has them."""
-        return [self.store.entities.names[int(each)].as_py() for each in entities]
+        """Return the texts of entity numbers, as `batch["entity"]` has them."""
+        names: list[str] = self.store.entities.names.take(pa.array(np.asarray(entities, np.int64))).to_pylist()
+        return names
 
     def locate(self, numbers: I64) -> Places:
-        """Where these windows are; numbers int64 in 0..len-1."""
+        """Find these windows; numbers int64 in 0..len-1."""
         start, entity = self.segments.locate(numbers)
         end = start + (self.options.input_length - 1) - self.origin[entity]
         return Places(self.matrices.offsets(start), entity, self.store.times(entity, end))
 
     def batch(self, numbers: Sequence[SupportsIndex] | range | I64) -> dict[str, Any]:
-        """The windows of these numbers, in this order, as `gather` has them.
+        """Return the windows of these numbers, in this order, as `gather` has them.
 
         Raises `IndexError` outside 0..len-1, `CorruptShard` for a shard that is not what was published.
         """
@@ -141,7 +138,7 @@ class Windows:
         return self.gather(self.locate(asked))
 
     def gather(self, places: Places, layout: Layout | None = None) -> dict[str, Any]:
-        """The windows at these places, in the options' layout or another one; new memory.
+        """Copy the windows at these places, in the options' layout or another one.
 
         X [B, L, F] and y [B, horizons] float32, static [B, S], future [B, H, Ff], entity int64 [B], input_end_date
         datetime64[us] [B]; y_observed bool [B, horizons] where targets may be missing, complete bool [B] where inputs
@@ -155,7 +152,7 @@ class Windows:
             if options.horizons is not None:
                 batch["y"] = batch["y"][:, np.asarray(options.horizons) - 1]
         if options.future != "none":
-            batch["future"] = block[:, behind:, self._future]
+            batch["future"] = block[:, behind:, 1 : 1 + len(self.store.columns.features)]
         if options.incomplete == "keep":
             batch["complete"] = ~np.isnan(batch["X"]).any((1, 2))
             if "future" in batch:
@@ -174,58 +171,52 @@ class Windows:
     @property
     def matrices(self) -> Matrices:
         """The rows, mapped or in memory."""
-        if self._held is None:
-            self._held = Matrices(self.store.matrices, self.store.bases)
-        return self._held
+        return self.store.matrices if self.held is None else self.held
 
-    def of_entities(self, wanted: npt.NDArray[np.bool_]) -> Windows:
-        """Only the windows of the entities that are true; bool [E]. Numbers count anew."""
-        return Windows(
-            self.store, self.split, self.options, self.segments.of_entities(wanted),
-            origin=self.origin, begins=self.begins, ends=self.ends, matrices=self._held,
-        )  # fmt: skip
+    def of_entities(self, wanted: Bools) -> Windows:
+        """Return only the windows of the entities that are true; bool [E]. Numbers count anew."""
+        return replace(self, segments=self.segments.of_entities(wanted))
 
     def in_memory(self, entities: I64) -> Windows:
-        """The windows of these ascending entities over a copy of just their rows, which are read from end to end."""
+        """Return the windows of these ascending entities over a copy of just their rows, read from end to end."""
         begins, ends = self.begins[entities], self.ends[entities]
-        held = self.matrices.copy_rows(begins, ends)
         wanted = np.zeros(len(self.begins), bool)
         wanted[entities] = True
         shift = np.zeros(len(self.begins), np.int64)
         shift[entities] = np.cumsum(ends - begins) - ends
         mine = self.segments.of_entities(wanted)
         moved = Segments(mine.entity, mine.first + shift[mine.entity], mine.count, mine.stride)
-        return Windows(
-            self.store, self.split, self.options, moved, origin=self.origin + shift, begins=self.begins + shift,
-            ends=self.ends + shift, matrices=Matrices([held], np.array([0, len(held)], np.int64)),
-        )  # fmt: skip
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is mapped; rows that were copied to memory travel."""
-        state = self.__dict__.copy()
-        if state["_held"] is not None and len(self.origin) and (self.origin == self.store.entities.first_row).all():
-            state["_held"] = None
-        return state
+        held = Matrices([self.matrices.copy_rows(begins, ends)])
+        return replace(
+            self,
+            segments=moved,
+            held=held,
+            origin=self.origin + shift,
+            begins=self.begins + shift,
+            ends=self.ends + shift,
+        )
 
 
 def windows_of(store: SeriesStore, split: str, options: WindowOptions) -> Windows:
-    """The windows of a split: one pass over the values finds what is missing."""
+    """Find the windows of a split: one pass over the values finds what is missing."""
     name = split if split in SPLITS else ALIASES.get(split, split)
     if name not in SPLITS:
         raise InputError(f"{store.root}: has no split {split!r}; choose one of {', '.join(SPLITS)}")
     entities, columns = store.entities, store.columns
     begins, ends = row_ranges(store, name, options)
-    _check_static(store, options)
+    holes = np.isnan(store.static_of_entity).any(axis=1)
+    if options.static != "none" and holes.any():  # nothing is filled in silently
+        which = store.entities.names[int(np.argmax(holes))].as_py()
+        raise InputError(
+            f"{store.root}: static features of entity {which!r} are missing, and of {int(holes.sum()) - 1} others;"
+            ' prepare with another missing_static=, or pass static="none"'
+        )
     if options.masks != "none" and not columns.masks:
         raise InputError(
             f'{store.root}: has no masks of filled values; prepare with filled_mask="columns", or pass masks="none"'
         )
-    matrices = Matrices(store.matrices, store.bases)
-    blockers = blockers_of(matrices, len(columns.features), len(columns.names), options)
-    segments = segments_of(begins, ends, options, blockers)
-    return Windows(
-        store, name, options, segments, origin=entities.first_row, begins=begins, ends=ends, matrices=matrices
-    )
+    segments = segments_of(store, name, options, blockers_of(store, options))
+    return Windows(store, name, options, segments, entities.first_row, begins, ends)
 
 
 def open_windows(
@@ -238,7 +229,7 @@ def open_windows(
     disk_bytes: int = DISK_BYTES,
     **options: Any,
 ) -> Windows:
-    """The windows of a split of prepared series. options: see `WindowOptions`. run: a run_id, to choose another.
+    """Open the windows of a split of prepared series. options: see `WindowOptions`. run: a run_id.
 
     verify: shards are checked against their checksums at the "first_touch" in each process, or "never".
     A run in an object store is mapped from copies of its shards in cache_dir (None: ~/.cache/headrace), which take up
@@ -250,18 +241,5 @@ def open_windows(
     files = LocalFiles(verify=verify, cache_dir=cache_dir, disk_bytes=disk_bytes)
     found = windows_of(open_store(path, run=run, files=files), split, checked)
     check_some(found)
-    tell_counts(found.counts)
+    log.log(logging.WARNING if found.counts.without else logging.INFO, "%s", found.counts)
     return found
-
-
-def _check_static(store: SeriesStore, options: WindowOptions) -> None:
-    """Raise unless every entity has all its attributes: nothing is filled in silently."""
-    if options.static == "none" or not store.static_names:
-        return
-    holes = np.isnan(store.static_of_entity).any(axis=1)
-    if holes.any():
-        which = int(np.flatnonzero(holes)[0])
-        raise InputError(
-            f"{store.root}: static features of entity {store.entities.names[which].as_py()!r} are missing, and of"
-            f' {int(holes.sum()) - 1} others; prepare with another missing_static=, or pass static="none"'
-        )
