@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
@@ -77,7 +77,7 @@ def about_the_run(config: Path, record: dict[str, Any], *, out: Path | None, fla
     count = found["workers"] if flags.workers is None else flags.workers
     if target is None:
         raise SettingsError(f"{config}: has no `out`; add it, or give --out DIRECTORY")
-    if not isinstance(target, str | Path):
+    if not isinstance(target, str | PurePath):
         raise SettingsError(f"{config}: out is {shown(target)}; give a directory")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
         raise SettingsError(f"{config}: workers is {shown(count)}; give a number, 1 or more")

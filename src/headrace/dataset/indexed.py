@@ -17,8 +17,7 @@ from headrace.dataset.file_cache import FileCache
 from headrace.dataset.index import Index, SplitIndex
 from headrace.errors import CorruptShard, InputError, SettingsError
 from headrace.formats.blocks import read_block
-from headrace.formats.opened import Stamp, stamp_of
-from headrace.formats.remote_parquet import footer_of
+from headrace.formats.open_parquet import Stamp, fact_of, stamp_of
 from headrace.storage.places import place_of
 
 Verify = Literal["first_touch", "never"]
@@ -141,7 +140,7 @@ def refuse_replaced(path: Path, word: str, indexed_as: I64) -> None:
     A Parquet object is asked for nothing: all that is read of it has the tag of its footer.
     """
     try:
-        fact = footer_of(path).fact if word == "parquet" else place_of(path).stat()
+        fact = fact_of(path) if word == "parquet" else place_of(path).stat()
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or open the dataset again") from error
     size, changed_ns = indexed_as.tolist()

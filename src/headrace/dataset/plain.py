@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 import numpy as np
@@ -32,10 +32,9 @@ from headrace.digest import canonical_json, sha256_hex
 from headrace.engine.local import default_workers
 from headrace.errors import CorruptShard, InputError, SettingsError, StoreError
 from headrace.formats.detect import kind_of_name
-from headrace.formats.headless import REMEDY, is_headless
 from headrace.formats.listing import Listing, home_of, list_files
 from headrace.formats.named_splits import partition_columns
-from headrace.formats.schema import few, type_named
+from headrace.formats.schema import REMEDY, few, is_headless, type_named
 from headrace.formats.source import told_empty
 from headrace.printable import printable
 from headrace.storage.local import alone, make_directory, write_new
@@ -167,7 +166,7 @@ def open_plain(
     Files without rows are skipped, and the log names them. Raises `InputError` if a file cannot be read,
     the files differ in their columns, or none holds anything; `SettingsError` on unknown types.
     """
-    entries = [source] if isinstance(source, str | Path) else list(source)
+    entries = [source] if isinstance(source, str | PurePath) else list(source)
     asked = _ask(entries, types or {}, null_values)
     index = _index_of(asked, _cached(asked, cache_dir), workers, on_progress, "loud")
     return _opened(asked, index)

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from headrace.formats.dates import EPOCHS
-from headrace.formats.typed import MEANS_MISSING
+from headrace.formats.text_columns import MEANS_MISSING
 
 _ZONE = r"(?P<zone> ?[+-]\d\d:?\d\d)?"
 _CLOCK = r"(?P<clock>[ ,]+\d\d?:\d\d(?P<seconds>:\d\d)?)?"

@@ -7,6 +7,7 @@ A key that is absent is null. Rows that only change place keep their bytes.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.arrays import I32, I64
-from headrace.errors import InputError
+from headrace.errors import InputError, StreamError
 from headrace.formats import records
-from headrace.formats.delimited import column_name
 from headrace.formats.detect import LARGEST_RECORD, Kind, open_bytes, read_whole, too_long
-from headrace.formats.json_array import array_as_lines
-from headrace.formats.json_keys import first_repeated, key_bound, values_found
+from headrace.formats.json_text import array_as_lines, first_repeated, key_bound, values_found
 from headrace.formats.schema import is_text, plain, supertype
-from headrace.formats.shard import Shard
+from headrace.formats.shard import BOM, Shard, column_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 _WHITE = np.frombuffer(b" \t\r\n", np.uint8)
 _NO_QUOTES = np.empty(0, np.int64)
-_BOM = b"\xef\xbb\xbf"
 _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
 _BLANK_INSIDE = re.compile(rb"\n[ \t\r]*\n")
 _DOTTED_KEY = re.compile(rb'"((?:[^"\\]|\\.)*__DOT__(?:[^"\\]|\\.)*)"\s*:')
@@ -57,7 +55,7 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     largest: dict[str, int] = {}
     rows = lines = 0
     for block in _blocks(path, kind, 0):
-        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(BOM))
         try:
             frame = _parse(path, data, None, rows)
             _check_schema(path, frame.schema, rows)
@@ -98,10 +96,6 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
     if rows and not fields:
         raise InputError(f"{path}: none of its {rows} rows has a key; remove the file, or write a key into a row")
     names = [column_name(raw) for raw in fields]
-    if rows and not names:
-        raise InputError(
-            f"{path}: has {rows:,} rows and none of them has a key; remove the file, or give its rows keys"
-        )
     if len(set(names)) != len(names):
         raise InputError(f"{path}: two keys are the same column once __DOT__ is read as a dot; rename one of them")
     return Shard.seen(
@@ -149,7 +143,7 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[JsonlChunk]
     """The objects of a shard in file order."""
     first_row = lines = 0
     for block in _blocks(shard.path, shard.kind, chunk_bytes):
-        data = _without_blank(block if lines else block.removeprefix(_BOM))
+        data = _without_blank(block if lines else block.removeprefix(BOM))
         lines += block.count(b"\n")
         chunk = JsonlChunk(shard, data, first_row, data is not block)
         if chunk.rows:
@@ -163,20 +157,19 @@ def line_blocks(shard: Shard, chunk_bytes: int) -> Iterator[tuple[bytes, I64]]:
         yield data, _NO_QUOTES
 
 
-def blank_lines(data: bytes, starts: I64, ends: I64) -> npt.NDArray[np.bool_]:
+def blank_lines(data: bytes, ends: I64) -> npt.NDArray[np.bool_]:
     """Which lines hold nothing but white space; a line that is not blank is an object."""
     visible = np.isin(records.as_bytes(data), _WHITE, invert=True)
-    if data.startswith(_BOM):
-        visible[: len(_BOM)] = False
-    before = np.concatenate([[0], np.cumsum(visible)])
-    return np.asarray(before[ends] == before[starts])
+    if data.startswith(BOM):
+        visible[: len(BOM)] = False
+    return np.asarray(np.diff(np.cumsum(visible)[ends - 1], prepend=0) == 0)
 
 
 def clean_block(data: bytes, path: Path, kind: Kind) -> bytes:
     """The bytes of one block as lines that each hold an object: no byte-order mark, no blank lines, no array."""
     if kind.format == "json":
         return b"".join(_array_as_lines(path, data)) if data.strip() else b""
-    return _without_blank(data.removeprefix(_BOM))
+    return _without_blank(data.removeprefix(BOM))
 
 
 def parse_block(data: bytes, path: Path, schema: pa.Schema, first_row: int = 0) -> pa.Table:
@@ -231,7 +224,7 @@ def _blocks(path: Path, kind: Kind, chunk_bytes: int) -> Iterator[bytes]:
 
 
 def _array_as_lines(path: Path, data: bytes) -> Iterator[bytes]:
-    text = data.removeprefix(_BOM)
+    text = data.removeprefix(BOM)
     if text.lstrip()[:1] != b"[":
         yield data
         return
@@ -381,3 +374,44 @@ def _parse(path: Path, data: bytes, schema: dict[str, Any] | None, first_row: in
             f"{path}: near row {first_row + 1}: {lines} lines hold {frame.height} objects; write one object per line"
         )
     return frame
+
+
+_polars_ran = False  # when this process forked
+_polars_is_lost = False  # in a process forked from one where polars ran
+
+
+def require_polars(path: Path) -> None:
+    """Raise `StreamError` where polars would wait forever: its threads do not survive a fork.
+
+    A DataLoader forks its workers unless told otherwise, and its process has often used polars before: it prepared the
+    dataset, or read JSON lines itself.
+    """
+    if _polars_is_lost:
+        raise StreamError(
+            f"{path}: JSON lines cannot be read in a process that was forked after its parent had used polars, whose"
+            ' threads do not survive a fork; start workers with multiprocessing_context="spawn" or "forkserver", or'
+            " read with num_workers=0"
+        )
+
+
+def _before_fork() -> None:
+    global _polars_ran
+    try:
+        tasks = list(Path("/proc/self/task").iterdir())
+    except OSError:  # no such system files: better a refusal than a wait without an end
+        _polars_ran = True
+        return
+    for task in tasks:
+        try:
+            name = (task / "comm").read_text().strip()
+        except OSError:  # that thread has ended meanwhile
+            continue
+        _polars_ran |= name.startswith("polars-") and name[7:].isdigit()
+
+
+def _after_fork() -> None:
+    global _polars_is_lost
+    _polars_is_lost |= _polars_ran
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

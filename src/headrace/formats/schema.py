@@ -1,7 +1,8 @@
-"""Column types: their words, and which types hold which without loss. Pure."""
+"""Names and types of columns: words of types, and which types hold which without loss. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -24,6 +25,10 @@ TYPES: Mapping[str, pa.DataType] = {
     "date": pa.date32(),
     "datetime": pa.timestamp("us"),
 }
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.IGNORECASE)
+_TIME = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[-/.]\d\d?[-/.]\d{4}( .*)?|\d\d?:\d\d(:\d\d.*)?")
+
+REMEDY = "write a line of names before it"
 _UNITS = ("s", "ms", "us", "ns")
 
 
@@ -31,6 +36,21 @@ def few(names: Sequence[str]) -> str:
     """Column names for a message: the first of very many, and none of endless length."""
     shown = ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in names[:40])
     return shown if len(names) <= 40 else f"{shown}, … ({len(names):,} in all)"
+
+
+def hint(names: Sequence[str], remedy: str = REMEDY) -> str:
+    """What to add to a message about columns of these names: nothing, unless one of them looks like data."""
+    found = next((name for name in names if _NUMBER.fullmatch(name) or _TIME.fullmatch(name)), None)
+    return "" if found is None else f"; if {found!r} is data, the file has no header: {remedy}"
+
+
+def is_headless(names: Sequence[str]) -> bool:
+    """Whether no name looks like one: all are numbers or times, and not just counted (0, 1, 2, …) or years."""
+    return (
+        bool(names)
+        and all(_NUMBER.fullmatch(name) or _TIME.fullmatch(name) for name in names)
+        and not all(name.isdigit() for name in names)
+    )
 
 
 def type_named(word: str) -> pa.DataType:

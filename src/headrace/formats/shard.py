@@ -14,8 +14,36 @@ import pyarrow as pa
 
 from headrace.errors import InputError
 from headrace.formats.detect import Kind, first_repeated
-from headrace.formats.headless import hint
-from headrace.formats.separator import word_of
+from headrace.formats.schema import hint
+
+BOM = b"\xef\xbb\xbf"
+SEPARATOR = {"csv": ",", "tsv": "\t"}
+SEPARATOR_NAMES = {",": "comma", ";": "semicolon", "|": "pipe", "\t": "tab"}
+
+
+def column_name(raw: str) -> str:
+    """The name a column has in headrace: `__DOT__` stands for a dot in files that cannot have dots in names."""
+    return raw.replace("__DOT__", ".")
+
+
+def word_of(kind: Kind, separator: str | None) -> str:
+    """The word of a format in an index: "csv.gz", "parquet"; "csv-semicolon.gz" where the name does not tell."""
+    word = kind.extension.removeprefix(".")
+    if separator is None or SEPARATOR.get(kind.format) == separator:
+        return word
+    format_, dot, compression = word.partition(".")
+    return f"{format_}-{SEPARATOR_NAMES[separator]}{dot}{compression}"
+
+
+def separator_of(word: str) -> tuple[str, str | None]:
+    """A word of an index without what it says of separators, and the separator; None if the format has none.
+
+    Raises `KeyError` on a name that is none of a separator.
+    """
+    format_, dot, compression = word.partition(".")
+    plain, mark, name = format_.partition("-")
+    separator = {name: each for each, name in SEPARATOR_NAMES.items()}[name] if mark else SEPARATOR.get(plain)
+    return f"{plain}{dot}{compression}", separator
 
 
 @dataclass(frozen=True)
@@ -35,13 +63,6 @@ def each_once(path: Path, names: Sequence[str], where: str = "") -> None:
         raise InputError(
             f"{path}: column name {repeated!r} stands more than once{where}; rename one of them{hint(names)}"
         )
-
-
-def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
-    for field in fields:
-        yield field.name
-        if field.type.num_fields:
-            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +96,7 @@ class Shard:
         *,
         kind: Kind,
         schema: pa.Schema,
-        null_columns: Iterable[str],
+        null_columns: Iterable[str] = (),
         dialect: Dialect | None = None,
         content: Literal["table", "nothing"] = "table",
     ) -> Shard:
@@ -98,15 +119,17 @@ class Shard:
             content=content,
         )
 
-    @classmethod
-    def of_nothing(cls, path: Path, name: str, stat: os.stat_result, kind: Kind) -> Shard:
-        """A file that holds nothing."""
-        return cls.seen(path, name, stat, kind=kind, schema=pa.schema([]), null_columns=(), content="nothing")
-
     @property
     def word(self) -> str:
         """The word of its format in an index."""
         return word_of(self.kind, None if self.dialect is None else self.dialect.separator)
+
+
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if field.type.num_fields:
+            yield from _names(field.type.field(place) for place in range(field.type.num_fields))
 
 
 class Chunk(Protocol):

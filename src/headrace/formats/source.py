@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
+from headrace.arrays import I32
 from headrace.errors import InputError, SettingsError
-from headrace.formats import arrow, delimited, jsonl, parquet
-from headrace.formats.detect import detect, holds_nothing
-from headrace.formats.headless import hint
+from headrace.formats import arrow, delimited, jsonl, parquet, records
+from headrace.formats.detect import detect, holds_nothing, open_bytes
 from headrace.formats.listing import list_files
-from headrace.formats.schema import as_texts, supertype
+from headrace.formats.schema import as_texts, hint, supertype
 from headrace.formats.shard import Chunk, Shard
 
 Drift = Literal["error", "widen"]
-_SHOWN_NAMES = 5
+COPY_BYTES = 16 << 20  # copied together
+_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
 def find_files(source: Sequence[str | Path]) -> list[tuple[Path, str]]:
@@ -56,7 +58,7 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
         kind = detect(path)
         named = signature is not None and kind.format in ("csv", "tsv")
         if not named and holds_nothing(path, kind):
-            return Shard.of_nothing(path, name, path.stat(), kind)
+            return Shard.seen(path, name, path.stat(), kind=kind, schema=pa.schema([]), content="nothing")
         if kind.format in ("csv", "tsv"):
             return delimited.survey(path, name, kind, signature)
         if kind.format == "parquet":
@@ -88,6 +90,35 @@ def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Se
     unchanged(shard)
 
 
+def copied_records(shard: Shard, sizes: I32, chunk_bytes: int = COPY_BYTES) -> Iterator[pa.LargeBinaryArray]:
+    """Each row's bytes, line end included, in file order and in chunks; the last row gets a line end if it has none.
+
+    sizes: bytes of every row, int32 [rows]. Raises `InputError` if the file no longer has these rows.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    newline = shard.dialect.newline.encode() if shard.dialect is not None else b"\n"
+    row = 0
+    try:
+        with open_bytes(shard.path, shard.kind.compression) as stream:
+            if shard.dialect is not None and shard.dialect.header_bytes:
+                stream.read(shard.dialect.header_bytes)
+            while row < len(ends):
+                start = int(ends[row - 1]) if row else 0
+                stop_row = max(row + 1, int(np.searchsorted(ends, start + chunk_bytes, side="right")))
+                size = int(ends[stop_row - 1]) - start
+                data = stream.read_buffer(size)
+                bounds = ends[row:stop_row] - start
+                if len(data) == size and stop_row == len(ends) and data[-1:].to_pybytes() != b"\n":
+                    data = pa.py_buffer(data.to_pybytes() + newline)
+                    bounds = np.append(bounds[:-1], len(data))
+                if len(data) < size:
+                    raise InputError(f"{shard.path}: is shorter than it was; run again once it is complete")
+                yield records.slices(data, bounds)
+                row = stop_row
+    except OSError as error:
+        raise InputError(f"{shard.path}: {error}; the file is cut or damaged, fetch it again") from error
+
+
 def unchanged(shard: Shard) -> None:
     """Raise `InputError` if the file is not the one that was surveyed."""
     stat = shard.path.stat()
@@ -107,7 +138,7 @@ def with_content(shards: Sequence[Shard]) -> list[Shard]:
 
 def told_empty(names: Sequence[str], files: int, what: str = "source files") -> str:
     """A sentence about the files of a source that have no rows."""
-    shown = ", ".join(names[:_SHOWN_NAMES]) + (f", … ({len(names):,} in all)" if len(names) > _SHOWN_NAMES else "")
+    shown = ", ".join(names[:5]) + (f", … ({len(names):,} in all)" if len(names) > 5 else "")
     verbs = "has no rows and is" if len(names) == 1 else "have no rows and are"
     return f"{len(names):,} of {files:,} {what} {verbs} skipped: {shown}"
 
@@ -163,9 +194,6 @@ def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
         column = table.column(places[field.name]) if field.name in places else pa.nulls(table.num_rows, field.type)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-_ONE_KIND = "give files of one kind at a time, e.g. by a glob pattern"
 
 
 def _same_columns(first: Shard, other: Shard, widen_by: str | None) -> None:

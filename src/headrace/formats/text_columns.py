@@ -1,15 +1,14 @@
-"""Columns as text keys and as numbers. Pure."""
+"""Text columns as keys, as numbers and as declared types: strictly, naming the first value that does not fit. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InputError
 from headrace.formats.schema import is_text
-from headrace.formats.typed import first_unreadable, nulled
 
 _SCALAR_TYPES = (
     pa.types.is_integer,
@@ -20,6 +19,14 @@ _SCALAR_TYPES = (
     pa.types.is_decimal,
     pa.types.is_binary,
     pa.types.is_fixed_size_binary,
+)
+
+# Texts that pandas reads as missing unless it is told otherwise. Here text stays text, so those that are met are told.
+MEANS_MISSING = frozenset(
+    {
+        *("NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "null", "NULL", "None", "NaT"),
+        *("nan", "-nan", "NaN", "-NaN", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
+    }
 )
 
 
@@ -54,3 +61,53 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
         raise InputError(
             f"row {row + 1}: {name} is {value!r}, which is no number; correct it or name it in null_values"
         ) from None
+
+
+def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """A text column with null where a value is one of `null_values`."""
+    if not null_values or not is_text(column.type):
+        return column
+    absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
+    if not pc.any(absent).as_py():
+        return column
+    return pc.if_else(absent, pa.scalar(None, column.type), column)
+
+
+def typed(
+    table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
+) -> pa.Table:
+    """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
+    places = {name: place for place, name in enumerate(table.column_names)}
+    columns, fields = list(table.columns), list(table.schema)
+    changed = False
+    for name, kind in types.items():
+        place = places.get(name)
+        if place is None or not is_text(fields[place].type) or is_text(kind):
+            continue
+        column = nulled(columns[place], ("", *null_values))
+        try:
+            columns[place] = column.cast(kind)
+        except pa.ArrowInvalid:
+            row, value = first_unreadable(column, kind)
+            raise InputError(
+                f"{where}: row {first_row + row + 1}: {name} is {value!r}, declared {kind}; "
+                f"correct the value, name it in null_values, or declare another type"
+            ) from None
+        fields[place] = pa.field(name, kind)
+        changed = True
+    if not changed:
+        return table
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=table.schema.metadata))
+
+
+def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
+    """Row and text of the first value that is not of a type; found by halving, O(rows)."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low, str(column[low].as_py())

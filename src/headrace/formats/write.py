@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from headrace.digest import FileDigest
 from headrace.formats import delimited, jsonl, records
-from headrace.formats.compress import compress_block
-from headrace.formats.detect import Compression, Kind
-from headrace.formats.parquet import Encoding, ParquetSink, row_group_codec
+from headrace.formats.detect import Compression, Kind, compress_block
+from headrace.formats.parquet import Encoding, ParquetSink
 from headrace.formats.shard import Dialect
 from headrace.storage.local import storing
 
@@ -157,7 +156,7 @@ class ShardWriter:
         self, kind: Kind, schema: pa.Schema, dialect: Dialect | None, parquet_compression: str, encoding: Encoding
     ) -> _Sink:
         if kind.format == "parquet":
-            return ParquetSink(self._file, schema, row_group_codec(parquet_compression), encoding)
+            return ParquetSink(self._file, schema, parquet_compression, encoding)
         if kind.format in ("csv", "tsv"):
             assert dialect is not None
             header = delimited.header_bytes(schema.names, dialect)

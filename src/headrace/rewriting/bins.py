@@ -15,7 +15,7 @@ from headrace.bins.alignment import ALIGNMENT_KEY
 from headrace.dataset.index import SplitIndex
 from headrace.errors import InputError
 from headrace.formats.blocks import kind_of_word
-from headrace.formats.opened import opened
+from headrace.formats.open_parquet import key_values
 from headrace.rewriting.pieces import Piece
 
 _BINS = ("input_ids", "loss_mask", "seq_start_id")
@@ -60,7 +60,6 @@ def _said(path: Path, word: str) -> Mapping[str, str]:
     kind = kind_of_word(word)
     if kind.format != "parquet":
         return {}
-    with opened(path, kind) as reader:
-        found = reader.file.metadata.metadata or {}
+    found = key_values(path, kind)
     texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in found.items()}
     return {key: value for key, value in texts.items() if key.startswith(_OURS) or key in _ALIGNMENTS}

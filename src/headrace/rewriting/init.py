@@ -19,7 +19,7 @@ from headrace.formats.detect import Kind
 from headrace.formats.schema import is_text, type_named
 from headrace.formats.shard import Shard
 from headrace.formats.source import common_schema, survey
-from headrace.formats.typed import nulled, typed
+from headrace.formats.text_columns import nulled, typed
 from headrace.formats.write import ShardWriter
 from headrace.rewriting.config import Rewrite
 from headrace.storage.places import path_of

@@ -9,9 +9,8 @@ from typing import Any
 
 from headrace.digest import FileDigest
 from headrace.formats import delimited
-from headrace.formats.compress import compress_block
-from headrace.formats.detect import Kind
-from headrace.formats.opened import open_file
+from headrace.formats.detect import Kind, compress_block
+from headrace.formats.open_parquet import open_file
 from headrace.formats.shard import Shard
 from headrace.formats.write import ShardWriter, Written
 from headrace.run.context import TaskFiles

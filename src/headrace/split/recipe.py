@@ -14,10 +14,8 @@ from headrace.dataset.index import IndexRow
 from headrace.dataset.manifest import SplitTotals
 from headrace.errors import InputError, SettingsError
 from headrace.formats.detect import Compression, Kind
-from headrace.formats.headless import hint
-from headrace.formats.schema import few, is_text, type_named
-from headrace.formats.separator import SEPARATOR
-from headrace.formats.shard import Shard
+from headrace.formats.schema import few, hint, is_text, type_named
+from headrace.formats.shard import SEPARATOR, Shard
 from headrace.formats.source import common_schema, find_files, read_signature, survey, with_content
 from headrace.run.context import STAGE_DIRECTORY, RunContext, Task, TaskFiles
 from headrace.run.events import Note

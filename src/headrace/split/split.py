@@ -17,13 +17,11 @@ import pyarrow as pa
 
 from headrace.arrays import I64
 from headrace.errors import InputError
-from headrace.formats.copy import copied_records
 from headrace.formats.dates import INSTANTS, MISSING
 from headrace.formats.detect import Kind
-from headrace.formats.separator import SEPARATOR, word_of
-from headrace.formats.shard import Dialect, Shard
-from headrace.formats.source import fit, read_chunks, unchanged
-from headrace.formats.typed import typed
+from headrace.formats.shard import SEPARATOR, Dialect, Shard, word_of
+from headrace.formats.source import copied_records, fit, read_chunks, unchanged
+from headrace.formats.text_columns import typed
 from headrace.formats.write import Piece, ShardWriter
 from headrace.run.context import TaskFiles
 from headrace.split import columns

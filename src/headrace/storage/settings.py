@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePath
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WrapValidator
 
 from headrace.credentials import refuse_credentials
 
 
-def _as_places(value: object) -> object:
+def _as_places(value: object, refuse: Any) -> tuple[Path, ...]:
     from headrace.storage.places import path_of  # settings alone load no data libraries
 
-    if isinstance(value, str | Path):
-        return (path_of(value),)
-    if isinstance(value, list | tuple):
-        return tuple(path_of(each) if isinstance(each, str | Path) else each for each in value)
-    return value
+    entries = value if isinstance(value, list | tuple) else [value]
+    places = tuple(path_of(each) for each in entries if isinstance(each, str | PurePath))
+    if len(places) < len(entries):
+        refuse(value)
+    return places
+
+
+def _told(places: tuple[Path, ...], info: SerializationInfo) -> Any:
+    return [str(each) for each in places] if info.mode == "json" else places
 
 
 def _as_local(value: object) -> object:
@@ -34,4 +38,4 @@ def _as_path_or_text(value: object) -> object:
 
 LocalPath = Annotated[Path, BeforeValidator(_as_local)]
 PathOrTemplate = Annotated[str, BeforeValidator(_as_path_or_text)]
-Places = Annotated[tuple[Path, ...], BeforeValidator(_as_places)]
+Places = Annotated[tuple[Path, ...], WrapValidator(_as_places), PlainSerializer(_told)]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.schema import is_text, plain
-from headrace.formats.typed import nulled, typed
+from headrace.formats.text_columns import nulled, typed
 from headrace.tabular.fields import Fields, NumberType, is_number
 
 BadNumbers = Literal["error", "missing"]

@@ -22,7 +22,7 @@ from headrace.dataset.index import SplitIndex
 from headrace.dataset.indexed import ReadBlock
 from headrace.errors import InputError, SettingsError
 from headrace.formats.blocks import kind_of_word
-from headrace.formats.opened import opened
+from headrace.formats.open_parquet import key_values
 from headrace.stream.loader.options import IN_ARROW, StreamOptions
 from headrace.stream.packed.batches import (
     ALIGNMENT_KEYS,
@@ -163,8 +163,7 @@ def stored_alignment(path: Path, word: str) -> MaskAlignment | None:
     kind = kind_of_word(word)
     if kind.format != "parquet":
         return None
-    with opened(path, kind) as reader:
-        metadata = reader.file.metadata.metadata or {}
+    metadata = key_values(path, kind)
     said = next((metadata[key.encode()] for key in ALIGNMENT_KEYS if key.encode() in metadata), None)
     if said is None:
         return None

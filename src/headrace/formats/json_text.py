@@ -1,9 +1,10 @@
-"""Keys of JSON objects that stand twice: some readers take the first value and some the last, so neither is safe.
+"""The structure of JSON text, over whole buffers at once: keys that stand twice, arrays as lines. Pure.
 
-`loads` reads one document strictly. `first_repeated` checks the objects of a whole buffer at once: keys are the strings
-before colons, the brackets say which object each belongs to, and equal keys of one object are found by sorting numbers.
-It costs about as much as parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the
-values that a parser found are as many, no key was lost, and the exact check is not needed. Pure.
+Some readers take the first value of a repeated key and some the last, so neither is safe. `loads` reads one document
+strictly. `first_repeated` checks the objects of a whole buffer: keys are the strings before colons, the brackets say
+which object each belongs to, and equal keys of one object are found by sorting numbers. It costs about as much as
+parsing the buffer. `key_bound` is a cheap upper bound on how many keys there are: where the values that a parser found
+are as many, no key was lost, and the exact check is not needed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.arrays import I64, U8
+from headrace.arrays import I64, U8, Bools
 from headrace.formats import records
 
 _COLON, _BACKSLASH, _OPEN, _WINDOW = 58, 92, 123, 1 << 20
 _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]], _STEP[[ord("}"), ord("]")]] = 1, -1
+_WHITE = np.isin(np.arange(256), [9, 10, 13, 32])
 _WHITE_OR_COLON = np.isin(np.arange(256), [9, 10, 13, 32, _COLON])
 
 
@@ -142,3 +144,50 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
     is_key = order >= int(opens.sum())
     owner: I64 = np.cumsum(~is_key)
     return owner[is_key], order[is_key] - int(opens.sum())
+
+
+def array_as_lines(text: bytes) -> bytes:
+    """A JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
+
+    Only brackets and commas outside strings are read. Raises `ValueError` if the text is no array of objects; objects
+    are not checked inside.
+    """
+    text = text.strip(b" \t\r\n")
+    if not text.endswith(b"]") or not text.startswith(b"["):
+        raise ValueError("it does not begin with [ and end with ]")
+    data = records.as_bytes(text)
+    quotes = string_quotes(data)
+    breaks = np.flatnonzero((data == records.NEWLINE) | (data == records.RETURN))
+    if (np.searchsorted(quotes, breaks) & 1).any():
+        raise ValueError("a string in it holds a line end that is not escaped")
+    text = text.translate(bytes.maketrans(b"\r\n", b"  "))
+    data = records.as_bytes(text)
+    at = np.flatnonzero(_STEP[data])
+    at = at[np.searchsorted(quotes, at) & 1 == 0]
+    depth = np.cumsum(_STEP[data[at]], dtype=np.int64)
+    if not len(depth) or depth[-1] != 0 or depth[:-1].min(initial=1) < 1:
+        raise ValueError("its brackets do not pair up")
+    starts = at[(data[at] == ord("{")) & (depth == 2)]
+    ends = at[(data[at] == ord("}")) & (depth == 1)] + 1
+    if len(starts) != len(ends):
+        raise ValueError("its brackets do not pair up")
+    _check_gaps(data, starts, ends)
+    if not len(starts):
+        return b""
+    # Each object and the byte behind it, a comma, blank or bracket.
+    lines = np.frombuffer(records.joined(records.cut(text, starts, ends + 1)), np.uint8).copy()
+    lines[np.cumsum(ends + 1 - starts) - 1] = records.NEWLINE
+    return lines.tobytes()
+
+
+def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
+    """Outside its objects an array holds brackets, one comma between two objects, and white space."""
+    inside = np.zeros(len(data) + 1, np.int8)
+    inside[starts] += 1
+    inside[ends] -= 1
+    outside: Bools = np.cumsum(inside[:-1], dtype=np.int8) == 0
+    outside[[0, -1]] = False
+    marks = np.flatnonzero(outside & ~_WHITE[data])
+    between = np.searchsorted(ends, marks, side="right")  # how many objects stand before the mark
+    if not np.array_equal(between, np.arange(1, max(len(starts), 1))) or (data[marks] != ord(",")).any():
+        raise ValueError("it holds something else than objects with a comma between")
