@@ -28,7 +28,7 @@ _MESSAGE_HEADER, _BATCH_COMPRESSION, _FOOTER_BATCHES = 2, 3, 3
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Columns and types, from the footer of a file or the head of a stream."""
+    """Read columns and types from the footer of a file or the head of a stream."""
     stat = path.stat()
     try:
         schema = _own_schema(_source(path, kind))
@@ -36,19 +36,20 @@ def survey(path: Path, name: str, kind: Kind) -> Shard:
         raise _damaged(path, error) from error
     names = [column_name(field.name) for field in schema]
     each_once(path, names)
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=pa.schema([(each, plain(field.type)) for each, field in zip(names, schema, strict=True)]),
-        null_columns=(each for each, field in zip(names, schema, strict=True) if field.nullable),
+        null_columns=frozenset(each for each, field in zip(names, schema, strict=True) if field.nullable),
         content="table" if names else "nothing",
     )
 
 
 def batch_spans(shard: Shard) -> list[tuple[int, int, int]]:
-    """(rows, offset, length) of every record batch, in order.
+    """List (rows, offset, length) of every record batch, in order.
 
     In a stream the byte range of its message; in a file, whose footer says where batches are, length is an estimate.
     Raises `InputError` on a damaged file, and on a stream with dictionaries: a batch of it cannot be read alone.
@@ -86,7 +87,7 @@ def _messages(path: Path, source: pa.NativeFile) -> Iterator[tuple[int, int, int
 
 
 def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[ParquetChunk]:
-    """The rows of a shard in file order, a record batch at a time."""
+    """Iterate over the rows of a shard in file order, a record batch at a time."""
     schema = shard.schema if columns is None else pa.schema([shard.schema.field(each) for each in columns])
     first_row = 0
     for batch, (rows, offset, length) in enumerate(batch_spans(shard)):
@@ -99,7 +100,7 @@ def chunks(shard: Shard, columns: Sequence[str] | None = None) -> Iterator[Parqu
 
 
 def read_block(path: Path, kind: Kind, block: int, offset: int, length: int, schema: pa.Schema) -> pa.Table:
-    """One record batch as the columns of a schema; views of the mapped file where these are its own types.
+    """Read one record batch as the columns of a schema: views of the mapped file where the types are the file's own.
 
     offset, length: of its message, in a stream. Raises `CorruptShard` on damaged bytes, `InputError` on types that
     pyarrow cannot turn into the given ones.
@@ -154,7 +155,7 @@ def _is_file(source: pa.NativeFile) -> bool:
 
 
 def _is_compressed(source: pa.NativeFile) -> bool:
-    """Whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
+    """Return whether the first record batch of a file has compressed buffers, from its metadata (flatbuffers).
 
     Where the batch lies is in the footer alone: writers may leave room between messages.
     """
@@ -180,7 +181,7 @@ def _part(source: pa.NativeFile, offset: int, length: int) -> bytes:
 
 
 def _field(data: bytes, table: int, field: int) -> int:
-    """Where a field of a flatbuffer table lies; 0 if the table lacks it."""
+    """Find a field of a flatbuffer table; 0 if the table lacks it."""
     fields = table - _number("<i", data, table)
     place = 4 + 2 * field
     offset = _number("<H", data, fields + place) if place < _number("<H", data, fields) else 0

@@ -46,7 +46,7 @@ class Span:
 
 
 def scan(shard: Shard) -> list[Span]:
-    """The blocks of a shard that hold rows, in order. Raises `InputError` if the file cannot be read to its end."""
+    """List the blocks of a shard that hold rows. Raises `InputError` if the file cannot be read to its end."""
     if shard.content == "nothing":
         return []
     if shard.kind.format == "parquet":
@@ -63,7 +63,7 @@ def scan(shard: Shard) -> list[Span]:
 
 
 def look(path: Path, name: str, last: Shard | None = None) -> tuple[Shard, list[Span]]:
-    """A file surveyed and scanned; a Parquet file is opened once for both.
+    """Survey and scan a file; a Parquet file is opened once for both.
 
     last: another shard, whose schema is used again if it is the same: many files then have one.
     """
@@ -89,7 +89,7 @@ def _row_groups(shard: Shard, file: pq.ParquetFile) -> list[Span]:
 
 
 def _text_spans(shard: Shard) -> Iterator[tuple[int, int, int]]:
-    """(rows, offset, length) of byte ranges that begin and end on a record."""
+    """Cut (rows, offset, length) of byte ranges that begin and end on a record."""
     quoted = shard.kind.format != "jsonl"
     offset = shard.dialect.header_bytes if shard.dialect is not None else 0
     parts = delimited.record_blocks(shard, BLOCK_BYTES, offset) if quoted else jsonl.line_blocks(shard, BLOCK_BYTES)
@@ -111,7 +111,7 @@ def _text_spans(shard: Shard) -> Iterator[tuple[int, int, int]]:
 
 
 def kind_of_word(word: str) -> Kind:
-    """The kind behind a word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
+    """Parse a format word of the index, such as "csv.gz", "csv-semicolon" or "parquet"."""
     try:
         kind = kind_of_name(f"shard.{separator_of(word)[0]}")
     except KeyError:
@@ -136,7 +136,7 @@ def read_block(
     null_values: Sequence[str] = (),
     pages: Pages = "check",
 ) -> pa.Table:
-    """The rows of one block as columns of the schema's types (all columns, or the given ones in their order).
+    """Read one block as columns of the schema's types (all columns, or the given ones in their order).
 
     block: row group number (Parquet) or record batch (Arrow). offset, length: byte range (text, Arrow streams); a CSV
     or TSV block at offset 0 begins with the header of its file, which is no row. Thread-safe; the work releases the
@@ -168,7 +168,10 @@ def read_block(
         assert separator is not None
         table = parse_numbers(data, separator=separator, names=schema.names, wanted=wanted, null_values=null_values)
         if table is None:
-            table = delimited.parse_block(data, _text_shard(path, kind, schema, separator), wanted.names)
+            text = pa.schema([(name, pa.string()) for name in schema.names])
+            dialect = Dialect(separator, "\n")
+            shard = Shard(path=path, name=path.name, size=0, mtime_ns=0, kind=kind, schema=text, dialect=dialect)
+            table = delimited.parse_block(data, shard, wanted.names)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path}: is missing; restore it or prepare the run again") from error
     except (OSError, zlib.error, pa.ArrowInvalid, HeadraceError) as error:
@@ -177,17 +180,3 @@ def read_block(
         raise CorruptShard(f"{where}: {told}; {changed}restore the file or prepare the run again") from error
     types = {field.name: field.type for field in wanted if not is_text(field.type)}
     return typed(table, types, null_values, where, 0).cast(wanted)
-
-
-def _text_shard(path: Path, kind: Kind, schema: pa.Schema, separator: str) -> Shard:
-    text = pa.schema([(name, pa.string()) for name in schema.names])
-    return Shard(
-        path=path,
-        name=path.name,
-        size=0,
-        mtime_ns=0,
-        kind=kind,
-        schema=text,
-        null_columns=frozenset(),
-        dialect=Dialect(separator, "\n"),
-    )

@@ -27,7 +27,7 @@ from headrace.arrays import I64
 from headrace.errors import InputError
 from headrace.formats import records
 from headrace.formats.delimited_rows import DelimitedChunk
-from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, too_long
+from headrace.formats.detect import LARGEST_RECORD, Compression, Kind, open_bytes, reading, too_long
 from headrace.formats.shard import BOM, SEPARATOR, SEPARATOR_NAMES, Dialect, Shard, column_name, each_once
 
 CHUNK_BYTES = 32 << 20
@@ -35,7 +35,7 @@ _HEAD_BYTES = 1 << 20
 
 
 def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -> Shard:
-    """Columns and dialect of a CSV or TSV file from its first record; its separator need not be the name's.
+    """Read columns and dialect from the first record; the separator need not be that of the file name.
 
     signature: names for files without a header; a first record equal to it is a header all the same.
     Raises `InputError` on an empty file without signature, a blank first line, repeated names, bytes that are not
@@ -45,7 +45,7 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
     head, reads = _head(path, kind.compression)
     bom = head.startswith(BOM)
     text_start = len(BOM) if bom else 0
-    ends = records.record_ends(records.as_bytes(head), records.quote_positions(records.as_bytes(head)))
+    ends = records.record_ends(records.as_bytes(head))
     width = None if signature is None else len(signature)
     separator = _find_separator(path, head[text_start:], format_=kind.format, width=width, reads=reads)
     if not len(ends) or text_start == len(head):
@@ -74,19 +74,20 @@ def survey(path: Path, name: str, kind: Kind, signature: Sequence[str] | None) -
             names, header_bytes = list(signature), text_start
     columns = [column_name(raw) for raw in names]
     each_once(path, columns, " in the header")
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=pa.schema([(column, pa.string()) for column in columns]),
-        null_columns=columns,
+        null_columns=frozenset(columns),
         dialect=Dialect(separator, newline, bom, header_bytes),
     )
 
 
 def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedChunk]:
-    """The rows of a shard in file order. Raises `InputError` on damaged compression or an unclosed quote."""
+    """Iterate over the rows in file order. Raises `InputError` on damaged compression or an unclosed quote."""
     assert shard.dialect is not None
     first_row = 0
     for data, quotes in record_blocks(shard, chunk_bytes, shard.dialect.header_bytes):
@@ -97,21 +98,20 @@ def chunks(shard: Shard, chunk_bytes: int = CHUNK_BYTES) -> Iterator[DelimitedCh
 
 
 def without_header(data: bytes) -> bytes:
-    """The bytes behind the first record of a whole file; empty if there is none."""
+    """Drop the first record of a whole file."""
     reach = 1 << 16
     while reach < len(data):  # a record that ends before this does ends there in the whole
         head = records.as_bytes(data[:reach])
-        end = int(records.record_ends(head, records.quote_positions(head))[0])
+        end = int(records.record_ends(head)[0])
         if end < reach:
             return data[end:]
         reach *= 4
-    whole = records.as_bytes(data)
-    ends = records.record_ends(whole, records.quote_positions(whole))
+    ends = records.record_ends(records.as_bytes(data))
     return data[int(ends[0]) :] if len(ends) else b""
 
 
 def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.Table:
-    """The rows of one block (whole records, no header) as text columns."""
+    """Parse one block (whole records, no header) as text columns."""
     quotes = records.quote_positions(records.as_bytes(data))
     if b"\r" in data:
         _check_returns(shard.path, shard.kind.compression, data, quotes, None)
@@ -119,7 +119,7 @@ def parse_block(data: bytes, shard: Shard, columns: Sequence[str] | None) -> pa.
 
 
 def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> DelimitedChunk:
-    """Blank lines are no rows, except in a file of one column, where they are nulls."""
+    """Drop blank lines, except in a file of one column, where they are nulls."""
     ends = records.record_ends(records.as_bytes(data), quotes)
     whole = data
     if len(shard.schema) > 1 and len(ends) and (ends[0] <= 2 or int(np.diff(ends).min(initial=3)) <= 2):
@@ -130,7 +130,7 @@ def _chunk(shard: Shard, data: records.Data, quotes: I64, first_row: int) -> Del
 
 
 def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
-    """The header line as bytes, byte-order mark first where the dialect has one."""
+    """Encode the header line, byte-order mark first where the dialect has one."""
     text = io.StringIO()
     # csv quotes only the characters of its own line terminator; names with CR or LF both need quotes.
     csv.writer(text, delimiter=dialect.separator, lineterminator="\r\n").writerow(columns)
@@ -138,7 +138,7 @@ def header_bytes(columns: Sequence[str], dialect: Dialect) -> bytes:
 
 
 def render(table: pa.Table, dialect: Dialect) -> bytes:
-    """Columns as delimited text without a header; null is an empty field, empty text is quoted."""
+    """Format columns as delimited text without a header; null is an empty field, empty text is quoted."""
     import polars as pl
 
     text = pl.DataFrame(table).write_csv(
@@ -148,30 +148,27 @@ def render(table: pa.Table, dialect: Dialect) -> bytes:
 
 
 def record_blocks(shard: Shard, chunk_bytes: int, skip: int) -> Iterator[tuple[records.Data, I64]]:
-    """Byte blocks that end on a record, with the places of their quotes.
+    """Iterate over byte blocks that end on a record, with the positions of their quotes.
 
     A block is longer than `chunk_bytes` only where one record is.
     """
     rest, offset = b"", skip
     path, compression = shard.path, shard.kind.compression
-    try:
-        with open_bytes(path, compression) as stream:
-            if skip:
-                stream.read(skip)
-            while len(block := stream.read_buffer(chunk_bytes)):
-                data = pa.py_buffer(b"".join((rest, block))) if rest else block
-                quotes = records.quote_positions(records.as_bytes(data))
-                cut = records.last_record_end(records.as_bytes(data), quotes)
-                if cut:
-                    whole, inside = data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
-                    _check_returns(path, compression, whole, inside, offset)
-                    yield whole, inside
-                rest = data.slice(cut).to_pybytes()
-                offset += cut
-                if len(rest) > LARGEST_RECORD:
-                    raise too_long(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+    with reading(path), open_bytes(path, compression) as stream:
+        if skip:
+            stream.read(skip)
+        while len(block := stream.read_buffer(chunk_bytes)):
+            data = pa.py_buffer(b"".join((rest, block))) if rest else block
+            quotes = records.quote_positions(records.as_bytes(data))
+            cut = records.last_record_end(records.as_bytes(data), quotes)
+            if cut:
+                whole, inside = data.slice(0, cut), quotes[: int(np.searchsorted(quotes, cut))]
+                _check_returns(path, compression, whole, inside, offset)
+                yield whole, inside
+            rest = data.slice(cut).to_pybytes()
+            offset += cut
+            if len(rest) > LARGEST_RECORD:
+                raise too_long(path)
     if rest:
         quotes = records.quote_positions(records.as_bytes(rest))
         if len(quotes) & 1:
@@ -203,14 +200,11 @@ def _check_returns(path: Path, compression: Compression, data: records.Data, quo
 
 
 def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "part"]]:
-    """Enough bytes to hold the first record, and whether they are all of the file."""
+    """Read enough bytes to hold the first record; say whether they are all of the file."""
     size = 1 << 16
     while True:
-        with open_bytes(path, compression) as stream:
-            try:
-                head: bytes = stream.read(size)
-            except OSError as error:
-                raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
+        with reading(path), open_bytes(path, compression) as stream:
+            head: bytes = stream.read(size)
         quotes = records.quote_positions(records.as_bytes(head))
         _check_returns(path, compression, head.removesuffix(b"\r") if len(head) == size else head, quotes, None)
         if len(head) < size or records.last_record_end(records.as_bytes(head), quotes):
@@ -223,7 +217,7 @@ def _head(path: Path, compression: Compression) -> tuple[bytes, Literal["all", "
 
 
 def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None, reads: Literal["all", "part"]) -> str:
-    """The separator of the text at a file's beginning, which holds the first record.
+    """Find the separator from the beginning of a file, which holds the first record.
 
     width: number of columns where the first record need not be a header. reads: whether the text is all of the file;
     a part may end inside a record. Raises `InputError` where two separators would do.
@@ -260,7 +254,7 @@ def _find_separator(path: Path, text: bytes, *, format_: str, width: int | None,
 
 
 def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
-    """The names in a first record, cut as rows are. Raises `InputError` where readers would not agree on them."""
+    """Cut a first record into names, as rows are cut. Raises `InputError` where readers would not agree."""
     try:
         first.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -278,8 +272,5 @@ def _split_header(path: Path, first: bytes, separator: str) -> list[str]:
     end = len(first.removesuffix(b"\n").removesuffix(b"\r"))
     stops = [*records.outside_quotes(data, quotes, ord(separator)).tolist(), end]
     fields = [first[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops[:-1])], stops, strict=True)]
-    return [_unquoted(field).decode("utf-8") for field in fields]
-
-
-def _unquoted(field: bytes) -> bytes:
-    return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
+    unquoted = (field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field for field in fields)
+    return [field.decode("utf-8") for field in unquoted]

@@ -46,11 +46,11 @@ class DelimitedChunk:
         return len(self.ends)
 
     def sizes(self) -> I32 | None:
-        """Bytes of every row, line end included; None where blank lines stand between rows."""
+        """Return the bytes of every row, line end included; None if there are blank lines between rows."""
         return None if self.blank_lines else np.diff(self.ends, prepend=0).astype(np.int32)
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The columns as text. Raises `InputError` naming the row if a row has too few or too many fields."""
+        """Return columns as text. Raises `InputError` naming the row that has too few or too many fields."""
         names = self.shard.schema.names
         wanted = list(names if columns is None else columns)
         missing = [name for name in wanted if name not in self._parsed]
@@ -71,7 +71,7 @@ class DelimitedChunk:
         return self.shard.dialect.separator
 
     def _check_text(self) -> None:
-        """Everything is UTF-8, and every quote is one that all readers understand alike."""
+        """Check that everything is UTF-8 and that all readers understand every quote alike."""
         if not records.is_utf8(self.data):
             try:
                 bytes(self.data).decode("utf-8")
@@ -93,7 +93,7 @@ class DelimitedChunk:
         return f"{self.shard.path}: row {self.first_row + row + 1}"
 
     def _stops(self, places: Sequence[int]) -> records.Stops:
-        """Where the fields at these places stop, row by row. Raises `InputError` if a row is not complete."""
+        """Find where fields stop, row by row. Raises `InputError` if a row is not complete."""
         width, data = len(self.shard.schema), records.as_bytes(self.data)
         separator = ord(self._separator)
         stops = records.field_stops(data, self.quotes, rows=self.rows, separator=separator, width=width, wanted=places)
@@ -109,7 +109,7 @@ class DelimitedChunk:
         )
 
     def _cut(self, places: list[int]) -> dict[str, pa.ChunkedArray]:
-        """Columns cut from the bytes, unparsed, by name; those with quoted fields are left out: they must be parsed."""
+        """Cut columns from the bytes, by name; those with quoted fields are left out, they must be parsed."""
         last = len(self.shard.schema) - 1
         stops = self._stops(sorted({near for place in places for near in (place - 1, place) if 0 <= near < last}))
         data = records.as_bytes(self.data)
@@ -161,7 +161,7 @@ def parse(
     quoted_absent: str = "text",
     longest: int = 0,
 ) -> pa.Table:
-    """The columns at some places of whole records, each as its type; columns come in the order of `types`.
+    """Parse the columns at some places of whole records, each as its type, in the order of `types`.
 
     data: records of `width` fields, without a header. absent: what means null; quoted_absent: "text" where it does not
     in quotes, else "null". longest: bytes of the longest record, if it is known. Raises `pa.ArrowInvalid` for a record
@@ -199,7 +199,7 @@ def parse(
 def parse_numbers(
     data: bytes, *, separator: str, names: Sequence[str], wanted: pa.Schema, null_values: Sequence[str]
 ) -> pa.Table | None:
-    """The wanted columns of whole records: integers and floats as they are declared, the others as large strings.
+    """Parse the wanted columns: integers and floats as declared, the others as large strings.
 
     Arrow's parser and its cast from text read numbers by the same rule, but for space around one, which the parser
     drops. So this is taken where nothing is odd: strict quotes, line ends of one kind, no field with space at an edge,
@@ -244,7 +244,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
-    """Whether all readers agree on the fields, and none has space at an edge but quoted text inside."""
+    """Check that all readers agree on the fields, and that unquoted fields have no space at an edge."""
     if data.startswith(BOM) or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return False
     if not (data.isascii() or records.is_utf8(data)):
@@ -264,7 +264,7 @@ def _is_plain(data: bytes, separator: int, *, quoted: bool) -> bool:
 
 
 def _are_strict(array: U8, quotes: I64, edge: Bools) -> bool:
-    """Whether each quoted field is quoted from end to end, its quotes doubled, and begins and ends with no space."""
+    """Check that quoted fields are quoted from end to end, with quotes doubled and no space at an edge."""
     if len(quotes) & 1:
         return False
     opening, closing = quotes[0::2], quotes[1::2]
@@ -276,7 +276,7 @@ def _are_strict(array: U8, quotes: I64, edge: Bools) -> bool:
 
 
 def _begins(array: U8, at: I64, edge: Bools) -> Bools:
-    """Which of these places are at the beginning of a field."""
+    """Mask the positions that begin a field."""
     return np.asarray((at == 0) | edge[array[np.maximum(at - 1, 0)]])
 
 

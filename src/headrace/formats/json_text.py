@@ -35,7 +35,7 @@ class RepeatedKey(ValueError):
 
 
 def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An `object_pairs_hook` for `json`. Raises `RepeatedKey`."""
+    """Serve as `object_pairs_hook` of `json`. Raises `RepeatedKey`."""
     record = dict(pairs)
     if len(record) != len(pairs):
         names = [key for key, _ in pairs]
@@ -51,12 +51,12 @@ DECODER = json.JSONDecoder(object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def loads(text: str | bytes) -> Any:
-    """A JSON document whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
+    """Parse JSON whose objects hold each key once, without NaN and Infinity. Raises `ValueError`."""
     return json.loads(text, object_pairs_hook=no_repeats, parse_constant=_refuse)
 
 
 def string_quotes(data: U8) -> I64:
-    """Where the quotes of strings are: those that no backslash escapes."""
+    """Find the quotes of strings: those that no backslash escapes."""
     quotes = records.quote_positions(data)
     escaped = np.zeros(len(quotes), np.bool_)
     run, back = np.arange(len(quotes)), 1
@@ -68,7 +68,7 @@ def string_quotes(data: U8) -> I64:
 
 
 def key_bound(data: U8) -> int:
-    """At least how many keys the buffer holds: quotes before a colon or white space, wherever they stand."""
+    """Bound the number of keys from above: count quotes before a colon or white space, in strings too."""
     count = 0
     for start in range(0, len(data), _WINDOW):
         window = data[start : start + _WINDOW + 1]
@@ -77,7 +77,7 @@ def key_bound(data: U8) -> int:
 
 
 def values_found(table: pa.Table) -> int:
-    """How many values that are not null a parser found for keys, inside structs and lists too."""
+    """Count the values other than null that a parser found for keys, inside structs and lists too."""
     return sum(_found(column.combine_chunks()) for column in table.columns)
 
 
@@ -94,7 +94,7 @@ def _found_inside(column: pa.Array) -> int:
 
 
 def first_repeated(data: bytes) -> tuple[int, str] | None:
-    """Where a key stands for the second time in its object, and the key; None if each stands once.
+    """Find the position of the first key that repeats in its object, and the key; None if there is none.
 
     data: valid JSON, one document or many. Of several the first is given. Keys that are escaped differently are equal.
     """
@@ -117,7 +117,7 @@ def first_repeated(data: bytes) -> tuple[int, str] | None:
 
 
 def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
-    """A number for each key, equal for equal keys, and the key of each number."""
+    """Number the keys, equal numbers for equal keys; also return the key of each number."""
     encoded = keys.dictionary_encode()
     texts: list[str] = []
     number: dict[str, int] = {}
@@ -133,7 +133,7 @@ def _numbered(keys: pa.LargeBinaryArray) -> tuple[I64, list[str]]:
 
 
 def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
-    """A number for the object of each key, ascending, and which key it is: keys are ordered by depth, then place."""
+    """Number the object of each key, ascending; keys are ordered by depth, then position."""
     brackets = np.flatnonzero(_STEP[array])
     brackets = brackets[np.searchsorted(quotes, brackets) & 1 == 0]
     depth = np.cumsum(_STEP[array[brackets]], dtype=np.int32)
@@ -147,7 +147,7 @@ def _owners(array: U8, quotes: I64, keys: I64) -> tuple[I64, I64]:
 
 
 def array_as_lines(text: bytes) -> bytes:
-    """A JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
+    """Rewrite a JSON array of objects as one object a line; values keep their bytes, so nothing is re-typed.
 
     Only brackets and commas outside strings are read. Raises `ValueError` if the text is no array of objects; objects
     are not checked inside.
@@ -181,7 +181,7 @@ def array_as_lines(text: bytes) -> bytes:
 
 
 def _check_gaps(data: U8, starts: I64, ends: I64) -> None:
-    """Outside its objects an array holds brackets, one comma between two objects, and white space."""
+    """Check that an array holds nothing but objects, one comma between two of them, and white space."""
     inside = np.zeros(len(data) + 1, np.int8)
     inside[starts] += 1
     inside[ends] -= 1

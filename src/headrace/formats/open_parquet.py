@@ -96,20 +96,20 @@ os.register_at_fork(after_in_child=forget)
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What tells whether a file is still the one that was looked at. Raises `FileNotFoundError`."""
+    """Identify the version of a local file. Raises `FileNotFoundError`."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def fact_of(path: Path) -> Fact:
-    """The facts of an object in a store as its footer was read, which is fetched when this process first asks."""
+    """Return the facts of an object as of its footer, which is fetched when this process first asks."""
     version = (_kept.get(str(path)) or _fetched_footer(path)).version
     assert isinstance(version, Fact)
     return version
 
 
 def key_values(path: Path, kind: Kind) -> dict[bytes, bytes]:
-    """What a file's metadata say beside its schema."""
+    """Read the key-value metadata of a file."""
     with open_file(path, kind) as file:
         return dict(file.metadata.metadata or {})
 
@@ -122,7 +122,7 @@ def open_file(
     footer: pq.FileMetaData | None = None,
     coded: Sequence[str] = (),
 ) -> pq.ParquetFile:
-    """A Parquet file, local or in a store, that may be compressed as a whole. Raises `InputError` if it is none.
+    """Open a Parquet file, local or in a store, maybe compressed as a whole. Raises `InputError` if it is not one.
 
     pages: "check" verifies the checksums of pages that have them; "trust" is for bytes that were verified otherwise.
     footer: of a local file, where it is known. coded: columns of text to be read as dictionaries, by the file's names.
@@ -140,7 +140,7 @@ def open_file(
 
 
 def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages: Pages) -> pa.Table:
-    """The columns of one row group, named as asked, in their order; decoded on the calling thread.
+    """Read columns of one row group, named as asked, in their order; decoded on the calling thread.
 
     Raises what a damaged file raises in Arrow, and `InputError` if it is no Parquet file.
     """
@@ -160,7 +160,7 @@ def read_group(path: Path, kind: Kind, group: int, columns: Sequence[str], pages
 
 @contextmanager
 def _parquet_errors(path: Path) -> Iterator[None]:
-    """Inside, what Arrow or the system says of this file raises `InputError`, but for `FileNotFoundError`."""
+    """Turn errors of Arrow and the system about this file into `InputError`, except `FileNotFoundError`."""
     try:
         yield
     except FileNotFoundError:
@@ -222,7 +222,7 @@ def _fetched_footer(path: Path) -> Footer:
 
 
 def _source(path: Path, footer: Footer, group: int, own: Sequence[str]) -> Any:
-    """What to read a row group from: a local file's name, or the needed bytes of an object."""
+    """Return what to read a row group from: a local file's name, or the needed bytes of an object."""
     fact = footer.version
     if not isinstance(fact, Fact):
         return str(path)
@@ -233,7 +233,7 @@ def _source(path: Path, footer: Footer, group: int, own: Sequence[str]) -> Any:
 
 
 def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequence[str]) -> list[tuple[int, int]]:
-    """[start, stop) of every chunk of the named columns in a row group."""
+    """List [start, stop) of every chunk of the named columns in a row group."""
     row_group = metadata.row_group(group)
     ranges = []
     for place in range(row_group.num_columns):
@@ -249,7 +249,7 @@ def _column_ranges(metadata: pq.FileMetaData, size: int, group: int, own: Sequen
 
 
 def _joined(pieces: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
-    """Pieces that touch as one, so that a column chunk is in one of them."""
+    """Join pieces that touch, so that a column chunk is in one of them."""
     joined: list[tuple[int, list[memoryview]]] = []
     end = -1
     for start, piece in pieces:

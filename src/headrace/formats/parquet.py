@@ -32,23 +32,24 @@ READS_MISSING_VECTORS = int(pa.__version__.split(".")[0]) >= 26
 
 
 def survey(path: Path, name: str, kind: Kind) -> Shard:
-    """Columns, types and which columns hold nulls, from the footer alone."""
+    """Read columns, types and which columns hold nulls from the footer alone."""
     with open_file(path, kind) as file:
         return surveyed(file, path, name, kind)
 
 
 def surveyed(file: pq.ParquetFile, path: Path, name: str, kind: Kind, known: pa.Schema | None = None) -> Shard:
-    """The same of an open file. known: a schema to use again if it is this file's."""
+    """Survey an open file. known: a schema to use again if it is this file's."""
     stat = path.stat()
     own, metadata = file.schema_arrow, file.metadata
     names = [column_name(field) for field in own.names]
     each_once(path, names)
-    nulls = {column_name(each) for each in _columns_with_nulls(own, metadata)}
+    nulls = frozenset(map(column_name, _columns_with_nulls(own, metadata)))
     schema = pa.schema([(each, plain(kind)) for each, kind in zip(names, own.types, strict=True)])
-    return Shard.seen(
-        path,
-        name,
-        stat,
+    return Shard(
+        path=path,
+        name=name,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
         kind=kind,
         schema=known if known is not None and schema.equals(known) else schema,
         null_columns=nulls,
@@ -82,7 +83,7 @@ def chunks(
     chunk_rows: int = CHUNK_ROWS,
     coded: Sequence[str] = (),
 ) -> Iterator[ParquetChunk]:
-    """The rows of a shard in file order, at most `chunk_rows` at a time.
+    """Iterate over the rows of a shard in file order, at most `chunk_rows` at a time.
 
     coded: text columns to be delivered as dictionaries where they are stored as such: their texts are then not
     decoded for every row. A chunk is then a row group, or has 4 × chunk_rows where they are larger, so that each
@@ -187,8 +188,13 @@ class ParquetSink:
     def write(self, table: pa.Table) -> None:
         """One row group."""
         table = table.cast(self._schema)
-        if not READS_MISSING_VECTORS:
-            _refuse_missing_vectors(table)
+        for name in () if READS_MISSING_VECTORS else table.column_names:
+            missing = table[name].null_count
+            if missing and pa.types.is_fixed_size_list(table.schema.field(name).type):
+                raise InputError(
+                    f"column {name}: {missing} lists of a fixed size are missing, which pyarrow {pa.__version__} cannot"
+                    f" read back from Parquet; install pyarrow 26 or newer"
+                )
         if self._writer is None:
             self._writer = self._open(table)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -207,16 +213,6 @@ class ParquetSink:
             use_dictionary=_columns_worth_a_dictionary(sample.slice(0, _SAMPLE_ROWS), self._encoding),
             write_page_checksum=True,
         )
-
-
-def _refuse_missing_vectors(table: pa.Table) -> None:
-    """Raise `InputError` for lists of a fixed size that are missing: Arrow would write what it cannot read."""
-    for name in table.column_names:
-        if pa.types.is_fixed_size_list(table.schema.field(name).type) and table[name].null_count:
-            raise InputError(
-                f"column {name}: {table[name].null_count} lists of a fixed size are missing, which pyarrow"
-                f" {pa.__version__} cannot read back from Parquet; install pyarrow 26 or newer"
-            )
 
 
 def _columns_with_nulls(schema: pa.Schema, metadata: pq.FileMetaData) -> set[str]:

@@ -31,7 +31,7 @@ MEANS_MISSING = frozenset(
 
 
 def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> pa.ChunkedArray:
-    """A column as text keys; empty text, NaN and `null_values` are null. Numbers are their decimal text.
+    """Convert a column to text keys; empty text, NaN and `null_values` are null, numbers their decimal text.
 
     Raises `InputError` for types that are no key (lists, structs).
     """
@@ -50,7 +50,7 @@ def as_text(column: pa.ChunkedArray, null_values: Sequence[str], role: str) -> p
 
 
 def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> pa.ChunkedArray:
-    """A column as float64; text must be a number. Raises `InputError` with the value and its row in the column."""
+    """Convert a column to float64; text must be a number. Raises `InputError` with the value and its row."""
     column = nulled(column, ("", *null_values))
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -64,7 +64,7 @@ def numbers(column: pa.ChunkedArray, null_values: Sequence[str], name: str) -> p
 
 
 def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """A text column with null where a value is one of `null_values`."""
+    """Replace the values of a text column that are one of `null_values` by null."""
     if not null_values or not is_text(column.type):
         return column
     absent = pc.is_in(column, value_set=pa.array(list(null_values), column.type))
@@ -76,7 +76,7 @@ def nulled(column: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
 def typed(
     table: pa.Table, types: Mapping[str, pa.DataType], null_values: Sequence[str], where: str, first_row: int
 ) -> pa.Table:
-    """Text columns read as their declared types. Raises `InputError` naming file, row, column and value."""
+    """Convert text columns to their declared types. Raises `InputError` naming file, row, column and value."""
     places = {name: place for place, name in enumerate(table.column_names)}
     columns, fields = list(table.columns), list(table.schema)
     changed = False
@@ -101,7 +101,7 @@ def typed(
 
 
 def first_unreadable(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[int, str]:
-    """Row and text of the first value that is not of a type; found by halving, O(rows)."""
+    """Find row and text of the first value that is not of a type, by halving; O(rows)."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2

@@ -81,7 +81,7 @@ class Bucket:
             ) from None
 
     def do(self, key: str, act: Callable[[], Result]) -> Result:
-        """Do it; again where an answer broke off. Raises `FileNotFoundError` and `StoreError`, without secrets."""
+        """Call `act`, again if an answer broke off. Raises `FileNotFoundError` and `StoreError`, without secrets."""
         _refuse_forked()
         address = f"{self.address}/{key}"
         pauses = _pauses()
@@ -112,7 +112,7 @@ class Bucket:
 
 
 def bucket(scheme: str, name: str) -> Bucket:
-    """The bucket of that name, one object a process. Raises `MissingExtra` without obstore, `StoreError`."""
+    """Return the bucket of that name, one object a process. Raises `MissingExtra` without obstore, `StoreError`."""
     _refuse_forked()
     with _lock:
         if (scheme, name) not in _buckets:
@@ -127,7 +127,7 @@ def forget_buckets() -> None:
 
 
 def _refuse_forked() -> None:
-    """The threads that speak to the store do not come along into a forked child: it would wait for them for ever."""
+    """Raise `StoreError` in a forked child, which lacks the threads that speak to the store and would wait forever."""
     global _used_by
     if _used_by is None:
         _used_by = os.getpid()
@@ -154,14 +154,14 @@ def _pauses() -> Iterator[float]:
 
 
 def _told(error: Exception) -> str:
-    """What a store answered, without what it may have repeated of the request."""
+    """Quote a store's answer, without what it may have repeated of the request."""
     text = str(error)
     parts = [each[1].strip() for each in (_STATUS.search(text), _CODE.search(text)) if each is not None]
     return ", ".join(parts) or type(error).__name__
 
 
 def _advice(error: Exception) -> str | None:
-    """What to do about an answer that will be the same the next time; None: it may be asked for again."""
+    """Advise on an answer that will be the same the next time; None if asking again may help."""
     name = type(error).__name__
     if name in ("PermissionDeniedError", "UnauthenticatedError") or _told(error)[:3] in ("401", "403"):
         return "access is refused: check the credentials in the environment and what they may do"

@@ -72,57 +72,57 @@ class ObjectPath(PurePosixPath):
         return type(self), tuple(self.parts)
 
     def is_absolute(self) -> bool:
-        """Whether it has a scheme; what `relative_to` gives has none."""
+        """Return whether it has a scheme; the result of `relative_to` has none."""
         return bool(self.parts) and self.parts[0].endswith(":") and self.parts[0][:-1] in SCHEMES
 
     def absolute(self) -> ObjectPath:
-        """The path itself."""
+        """Return the path itself."""
         return self
 
     # What is there
 
     def stat(self) -> os.stat_result:
-        """Size and time of the object; the inode is a hash of its tag, so that another object is another one."""
+        """Return size and time of the object; the inode is a hash of its tag."""
         return _as_stat(ObjectPlace(self).stat())
 
     def exists(self) -> bool:
-        """Whether there is an object of that name, or one below it."""
+        """Return whether there is an object of that name, or one below it."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Whether there is an object of that name."""
+        """Return whether there is an object of that name."""
         try:
             return len(self.parts) > 2 and ObjectPlace(self).stat() is not None
         except FileNotFoundError:
             return False
 
     def is_dir(self) -> bool:
-        """Whether there is an object below it."""
+        """Return whether there is an object below it."""
         return any(ObjectPlace(self).children())
 
     def is_symlink(self) -> bool:
-        """There are no links."""
+        """Return False: there are no links."""
         return False
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """What lies directly below: objects and prefixes, sorted."""
+        """List objects and prefixes directly below, sorted."""
         prefixes, facts = ObjectPlace(self).children()
         yield from (self / name for name in sorted({*prefixes, *(fact.name for fact in facts)}))
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
-        """Objects whose names below this prefix match, sorted; "**" is any number of parts."""
+        """List objects whose names below this prefix match, sorted; "**" is any number of parts."""
         wanted = PurePosixPath(pattern).parts
         names = (fact.name for fact in ObjectPlace(self).files_below())
         yield from (self / name for name in names if matches(name.split("/"), wanted))
 
     def rglob(self, pattern: str) -> Iterator[ObjectPath]:
-        """The same at any depth."""
+        """List matching objects at any depth."""
         yield from self.glob(f"**/{pattern}")
 
     # Bytes
 
     def open(self, mode: str = "r") -> Any:
-        """The object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
+        """Open the object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
         if mode not in ("r", "rb", "rt"):
             raise StoreError(f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files")
         place = ObjectPlace(self)
@@ -130,11 +130,11 @@ class ObjectPath(PurePosixPath):
         return raw if mode == "rb" else io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", raw)), "utf-8")
 
     def read_bytes(self) -> bytes:
-        """The object's bytes."""
+        """Read the object's bytes."""
         return ObjectPlace(self).read()
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The object's bytes as text, UTF-8 if nothing else is said."""
+        """Read the object's bytes as text, UTF-8 by default."""
         return self.read_bytes().decode(encoding or "utf-8")
 
 
@@ -203,7 +203,7 @@ class ObjectPlace:
         return self._do(read)
 
     def read_range(self, start: int, stop: int, etag: str | None = None) -> memoryview:
-        """The bytes [start, stop) of the object. Raises `CorruptShard` if its tag is not `etag`: it was replaced."""
+        """Read the bytes [start, stop). Raises `CorruptShard` if the object was replaced: its tag is not `etag`."""
 
         def read() -> memoryview:
             answer = self._verbs.get(self._store, self._key, options={"range": (start, stop)})
@@ -278,7 +278,7 @@ class ObjectPlace:
                     view = view[file.write(view) :]
 
     def _pieces(self, fact: Fact) -> Iterator[memoryview]:
-        """The bytes in order, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
+        """Iterate over the bytes, a few pieces of 8 MiB fetched ahead: one that breaks off costs itself only."""
         if fact.size <= _PIECE_BYTES:
             yield self.read_range(0, fact.size, fact.etag)
             return
@@ -318,7 +318,7 @@ class ObjectPlace:
     # Writing
 
     def put_new(self, source: Path | bytes) -> Put:
-        """See `Place`. Exactly one of several writers of a small object wins (a conditional put).
+        """Publish as `Place` says. Exactly one of several writers of a small object wins (a conditional put).
 
         Files above 64 MiB go up in parts, after a look that the key is free: of two that write it at the same instant
         the last one is kept.
@@ -373,7 +373,7 @@ class ObjectPlace:
         return sum(fact.size for fact in facts) if facts else None
 
     def sweep(self, older_than_s: float | None = None) -> None:
-        """Objects have no temporary names."""
+        """Do nothing: objects have no temporary names."""
 
     # The bucket
 
@@ -421,7 +421,7 @@ def _fact(meta: Any, name: str) -> Fact:
 
 
 def _as_stat(fact: Fact) -> os.stat_result:
-    """An object's facts in the form of a file's.
+    """Convert an object's facts to a file's.
 
     Stores tell whole seconds, so the nanoseconds of the time are made of the tag: another object has another time.
     Some stores tell a tag with quotes in one answer and without them in another.
@@ -436,7 +436,7 @@ def _as_stat(fact: Fact) -> os.stat_result:
 
 
 def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges [start, stop) that cover the given ones; sorted, without overlap, none empty or above 8 MiB."""
+    """Cover ranges [start, stop) by others that are sorted, without overlap, none empty or above 8 MiB."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(each for each in ranges if each[0] < each[1]):
         if joined and start <= joined[-1][1] + _JOIN_GAP_BYTES:
@@ -447,7 +447,7 @@ def joined_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the parts of a name are those of a pattern; "**" stands for any number of parts."""
+    """Match the parts of a name against those of a pattern; "**" stands for any number of parts."""
     if not wanted:
         return not parts
     if wanted[0] == "**":

@@ -20,17 +20,17 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/+|\\)")  # a scheme, or a 
 
 
 def place_of(path: PurePath) -> Place:
-    """The path in the backend that it belongs to."""
+    """Return the path with the backend that it belongs to."""
     return ObjectPlace(path) if isinstance(path, ObjectPath) else LocalPlace(cast("Path", path))
 
 
 def parallel_reads(paths: Iterable[PurePath]) -> int:
-    """How many of these files are worth asking for at a time."""
+    """Return how many of these files are worth reading at a time."""
     return max((place_of(path).parallel_reads for path in paths), default=1)
 
 
 def path_of(place: str | PurePath) -> Path:
-    """A local path, or a path in an object store, from a text or from a `Path` that was made of one.
+    """Make a local path, or a path in an object store, of a text or of a `Path` that was made of one.
 
     `~` is the home directory and file:// a local path. Raises `SettingsError` for every other scheme, and for
     addresses with credentials or a query in them, which would end up in logs.
@@ -62,7 +62,7 @@ def path_of(place: str | PurePath) -> Path:
 
 
 def local_path_of(place: str | PurePath, what: str) -> Path:
-    """The same of a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
+    """Make a path that must be local. what: the setting or option, for the message. Raises `SettingsError`."""
     path: PurePath = path_of(place)
     if isinstance(path, ObjectPath):
         raise SettingsError(f"{what} is {path}, in an object store; give a local path")
@@ -70,7 +70,7 @@ def local_path_of(place: str | PurePath, what: str) -> Path:
 
 
 def _local_address(text: str, rest: str) -> Path:
-    """The path of file:///path or file://localhost/path. A `Path` has lost what tells a host from a directory."""
+    """Make the path of file:///path or file://localhost/path. A `Path` no longer tells a host from a directory."""
     host, _, below = rest.partition("/")
     if text[5:8] == "///":
         return Path("/" + unquote(rest))
@@ -80,11 +80,11 @@ def _local_address(text: str, rest: str) -> Path:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an address in an object store."""
+    """Check whether a text is an address in an object store."""
     match = _ADDRESS.match(text)
     return match is not None and match[1].lower() in SCHEMES
 
 
 def expanded(path: PurePath) -> Path:
-    """The path with `~` replaced by the home directory; unchanged where there is no such user, and in a store."""
+    """Replace `~` by the home directory; unchanged if there is no such user, and in a store."""
     return cast("Path", path) if isinstance(path, ObjectPath) else Path(os.path.expanduser(path))

@@ -48,7 +48,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """`size` bytes from here, fewer only at the end of the object."""
+        """Read `size` bytes, fewer only at the end of the object."""
         stop = self._fact.size if size is None or size < 0 else min(self._fact.size, self._at + size)
         if stop <= self._at:
             return b""
@@ -76,7 +76,7 @@ class RemoteFile(io.RawIOBase):
         return None
 
     def _fetched(self, start: int, stop: int) -> memoryview:
-        """The bytes from the store; a piece that holds the beginning of them is made use of."""
+        """Fetch the bytes; a piece that holds the beginning of them is used."""
         for begin, piece in self._pieces.items():
             if begin <= start < begin + len(piece) == self._reached:
                 known = piece[start - begin :]
