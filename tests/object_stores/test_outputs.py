@@ -237,7 +237,7 @@ def test_verify_names_a_pointer_to_another_run(s3: str, tmp_path: Path) -> None:
     for changed in (json.dumps({**record, "splits": mixed}), json.dumps({"run": record["run"]})):
         place_of(place).replace(changed.encode())
         assert any("does not name run" in each for each in headrace.verify(f"{s3}/out").problems)
-    place.unlink()
+    place_of(place).delete()
     assert any("splits.json: is missing" in each for each in headrace.verify(f"{s3}/out").problems)
 
 
@@ -250,7 +250,7 @@ def test_an_object_that_changes_during_the_run_ends_it(s3: str, tmp_path: Path, 
     def listen(event: Event) -> None:
         if isinstance(event, Step) and event.subject == "split-00003":
             if change == "deleted":
-                place.unlink()
+                place_of(place).delete()
             else:
                 place_of(place).replace(place.read_bytes().replace(b",e1,", b",e2,"))  # as many bytes
 

@@ -135,7 +135,8 @@ _LAYOUTS = {
 }
 
 
-_MARKS = (  # a layout, the names that are all there, and names of which one is there
+# A layout, the names that are all there, and names of which at least one is there.
+_MARKS: tuple[tuple[str, set[str], set[str]], ...] = (
     ("run", {"manifest.json"}, {"index.parquet", "receipts"}),
     ("lance", {"_versions"}, {"data", "_transactions", "_indices"}),
     ("saved dict", {"dataset_dict.json"}, set()),

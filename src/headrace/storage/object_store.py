@@ -121,7 +121,7 @@ class ObjectPath(PurePosixPath):
 
     # Bytes
 
-    def open(self, mode: str = "r") -> Any:
+    def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         """Open the object for reading ("rb" or "r"), with seeking; bytes are fetched as they are asked for."""
         if mode not in ("r", "rb", "rt"):
             raise StoreError(f"{self}: objects are not opened for writing (mode {mode!r}); publish whole files")

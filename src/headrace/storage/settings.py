@@ -10,13 +10,15 @@ from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, WrapVa
 from headrace.credentials import refuse_credentials
 
 
-def _as_places(value: object, refuse: Any) -> tuple[Path, ...]:
+def _as_places(value: object, check: Any) -> tuple[Path, ...]:
     from headrace.storage.places import path_of  # settings alone load no data libraries
 
-    entries = value if isinstance(value, list | tuple) else [value]
+    entries = [value] if isinstance(value, str | PurePath) else value
+    if not isinstance(entries, list | tuple):
+        return tuple(check(value))
     places = tuple(path_of(each) for each in entries if isinstance(each, str | PurePath))
-    if len(places) < len(entries):
-        refuse(value)
+    # An object's path is no `Path`, so its text is checked: how many there are, and that all are paths.
+    check([str(each) if isinstance(each, PurePath) else each for each in entries])
     return places
 
 
