@@ -120,11 +120,13 @@ def open_bytes(path: Path, compression: Compression) -> pa.NativeFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of the enclosed reads into an `InputError`, except for files that are missing or refused."""
+    """Turn an `OSError` of the enclosed reads into an `InputError` that names the file and what to do."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
-        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is gone; it was there a moment ago") from error
+    except PermissionError as error:
+        raise InputError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         raise InputError(f"{path}: {error}; the file is cut or damaged, fetch it again") from error
 

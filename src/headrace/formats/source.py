@@ -54,19 +54,18 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
 
     A file that holds nothing is a shard of content "nothing", unless a signature names its columns.
     """
-    try:
+    with reading(path):
         kind = detect(path)
         named = signature is not None and kind.format in ("csv", "tsv")
         if not named and holds_nothing(path, kind):
             stat = path.stat()
-            empty = pa.schema([])
             return Shard(
                 path=path,
                 name=name,
                 size=stat.st_size,
                 mtime_ns=stat.st_mtime_ns,
                 kind=kind,
-                schema=empty,
+                schema=pa.schema([]),
                 content="nothing",
             )
         if kind.format in ("csv", "tsv"):
@@ -76,10 +75,6 @@ def survey(path: Path, name: str, signature: Sequence[str] | None = None) -> Sha
         if kind.format == "arrow":
             return arrow.survey(path, name, kind)
         return jsonl.survey(path, name, kind)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: is gone; it was there a moment ago") from error
-    except PermissionError as error:
-        raise InputError(f"{path}: permission denied; make the file readable") from error
 
 
 def read_chunks(shard: Shard, columns: Sequence[str] | None = None, *, coded: Sequence[str] = ()) -> Iterator[Chunk]:
